@@ -1,4 +1,4 @@
-"""Settings of the whole test run: no network, nothing of the user's is touched, the same examples every time."""
+"""Settings of the whole test run: no network, nothing of the user's touched, the same examples every time."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import apart
 
-# Read when `trainer` is imported. Several workers share the cores: a second thread would mostly wait, at full speed.
+# Read when `trainer` is imported. Workers share the cores, so a second thread would mostly spin and wait.
 os.environ.update(MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import pytest
@@ -24,12 +24,12 @@ from workbench.system.signals import REASONS
 apart.give_children_default_signals()
 RUN = apart.leave_the_user()
 
-# As the home, read when huggingface_hub, datasets and tokenizers are imported, so set before any test module is.
+# Like the home folder, these are read when huggingface_hub, datasets and tokenizers are imported: set them first.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-# Tests read notifications; on a busy machine more than their usual five seconds pass before that.
+# Tests read notifications; a busy machine can take longer than their usual five seconds.
 App.NOTIFICATION_TIMEOUT = 600
 
 _parse_rules = Stylesheet._parse_rules
@@ -37,7 +37,7 @@ _PARSED: dict[tuple[object, ...], list[RuleSet]] = {}
 
 
 def _parsed_once(sheet: Stylesheet, css: str, **source: Any) -> list[RuleSet]:
-    """Return the rules of a piece of CSS, which is the same in each of some thousand applications of a test run."""
+    """Return the parsed rules of some CSS, cached because a test run opens about a thousand applications with it."""
     key = (css, *source.items(), frozenset(sheet._variables.items()))
     if key not in _PARSED:
         _PARSED[key] = _parse_rules(sheet, css, **source)
@@ -46,7 +46,7 @@ def _parsed_once(sheet: Stylesheet, css: str, **source: Any) -> list[RuleSet]:
 
 Stylesheet._parse_rules = _parsed_once  # type: ignore[method-assign]
 
-# Array code compiles on first use, so one example may be slow; fixed seeds make a failure come back.
+# Array code compiles on first use, so one example may be slow; fixed seeds make failures reproducible.
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
@@ -55,7 +55,7 @@ WATCH = apart.Watch()
 
 @pytest.fixture(autouse=True, scope="session")
 def _out_of_the_checkout() -> Iterator[None]:
-    """What fixtures of modules and of the session leave is not left where the user works."""
+    """Keep what module and session fixtures leave behind out of the user's working folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(apart.make(RUN / "work"))
         WATCH.is_on = True
@@ -65,7 +65,7 @@ def _out_of_the_checkout() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test works in an empty folder, with an empty home: nothing that using the program left can be seen."""
+    """Run each test in an empty folder with an empty home, so that it sees nothing the program left earlier."""
     monkeypatch.setenv("HOME", str(apart.make(tmp_path.with_name(f"{tmp_path.name}-home"))))
     monkeypatch.chdir(tmp_path)
     yield
@@ -75,7 +75,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def _garbage_of_its_own() -> Iterator[None]:
-    """What was there before a test is not looked through for garbage: of a worker that has loaded all, it is much."""
+    """Keep earlier objects out of each test's garbage collection: a worker that has loaded everything holds many."""
     gc.freeze()
     yield
     gc.collect()
@@ -83,7 +83,7 @@ def _garbage_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """A run that a signal ended leaves its signals ignored, for its process is about to end; the tests' is not."""
+    """Restore signal handlers after each test: a run that a signal ends leaves its signals ignored."""
     before = {number: signal.getsignal(number) for number in REASONS}
     yield
     for number, handler in before.items():

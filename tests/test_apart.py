@@ -1,4 +1,4 @@
-"""No test sees what the user's own runs and labels left, changes it, inherits ignored signals, or hangs for ever."""
+"""Isolation: no test sees or changes the user's runs and labels, inherits ignored signals, or hangs for ever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT = ["runs/quickstart-0001/events.jsonl", "preferences.db", "~/.config/ppo-wo
 
 
 @pytest.mark.parametrize("visit", [1, 2])
-def test_what_one_test_leaves_where_it_works_and_at_home_no_other_test_finds(visit: int) -> None:
+def test_files_that_one_test_leaves_in_its_folder_or_home_are_gone_in_the_next(visit: int) -> None:
     assert [path for path in LEFT if Path(path).expanduser().exists()] == []
     for path in (Path(path).expanduser() for path in LEFT):
         apart.make(path.parent)
@@ -32,14 +32,14 @@ def test_a_test_works_in_an_empty_folder_outside_the_checkout_and_so_do_its_chil
     assert run_python("-c", "import os; print(os.getcwd())").stdout.strip() == str(Path.cwd())
 
 
-def test_settings_and_state_are_of_the_tests_own_home_and_the_cache_of_the_whole_run() -> None:
+def test_settings_and_state_belong_to_the_tests_home_and_the_cache_to_the_whole_run() -> None:
     folders = [Path.home(), platformdirs.user_config_path("x"), platformdirs.user_state_path("x")]
     assert [folder for folder in folders if not folder.is_relative_to(os.environ["HOME"])] == []
     assert Path(os.environ["HOME"]).parent == Path.cwd().parent
     assert Path(os.environ["PPO_WORKBENCH_CACHE"]).is_relative_to(RUN)
 
 
-def test_whoever_works_in_the_checkout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_in_the_checkout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.chdir(apart.ROOT / "docs")
     subprocess.run([sys.executable, "-c", ""], cwd=apart.ROOT, check=True)

@@ -1,4 +1,4 @@
-"""What importing costs: whoever only reads a configuration or draws a screen loads no tensor library."""
+"""The cost of imports: reading a configuration or drawing a screen loads no tensor library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAVY = {"mlx", "mlx_lm", "transformers", "datasets", "torch"}
 
 
 def loaded_by(module: str) -> set[str]:
-    """The heavy packages that a fresh interpreter has loaded after `import module`."""
+    """Return the heavy packages that a fresh interpreter has loaded after `import module`."""
     program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     return HEAVY & set(result.stdout.split())
@@ -20,9 +20,9 @@ def loaded_by(module: str) -> set[str]:
 @pytest.mark.parametrize(
     "module", ["trainer", "trainer.config", "trainer.events", "trainer.data", "trainer.rewards", "workbench.cli.main"]
 )
-def test_importing_it_loads_no_tensor_library(module: str) -> None:
+def test_importing_the_module_loads_no_tensor_library(module: str) -> None:
     assert loaded_by(module) == set()
 
 
-def test_a_module_that_computes_is_seen_to_load_mlx() -> None:
+def test_a_module_that_computes_does_load_mlx() -> None:
     assert "mlx" in loaded_by("trainer.maths")

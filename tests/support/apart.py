@@ -1,4 +1,4 @@
-"""What keeps the tests apart from the user who runs them: folders and signals of their own."""
+"""Folders and signal handlers that keep the tests apart from the user who runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 
 
 def leave_the_user() -> Path:
-    """Give this process and its children a home and settings of their own; returns the folder of the whole test run.
+    """Give this process and its children their own home and settings, and return the folder of the whole test run.
 
     The folders of settings, state and caches all follow from the home. One cache is shared by all tests, so that the
     starter model is converted once. Workers of pytest-xdist inherit all of it; the process that began removes it.
@@ -36,7 +36,7 @@ def leave_the_user() -> Path:
 
 
 def make(folder: Path) -> Path:
-    """`folder`, made if there is none."""
+    """Return `folder`, creating it if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -44,8 +44,8 @@ def make(folder: Path) -> Path:
 def give_children_default_signals() -> None:
     """Handle the signals that this process was started with ignored, by `nohup` or as a shell's background job.
 
-    It goes on without a word, as it would have. But children inherit what is ignored, and not handlers: so they, and
-    the code under test, find signals as on a terminal.
+    The process itself still ignores them. But children inherit ignored signals and not handlers, so they, and the
+    code under test, see the default handling, as on a terminal.
     """
     for number in (getattr(signal, name) for name in _SIGNALS):
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -57,7 +57,7 @@ def _go_on(number: int, frame: FrameType | None) -> None:
 
 
 class Watch:
-    """Notes whoever goes into the checkout, or starts a child there: it may hold the user's runs and labels."""
+    """Watch for code that enters the checkout or starts a child there: it may hold the user's runs and labels."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Rollouts without sampling, and a tiny actor-critic whose adapters are not zero, for the tests of the update."""
+"""Rollouts without sampling, and a tiny actor-critic with non-zero adapters, for the tests of the update."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LENGTHS = [(3, 6), (5, 1), (2, 8), (4, 3), (3, 5), (6, 2)]  # of prompt and resp
 def make_actor(
     folder: Path, *, value_model: Literal["head", "adapter"] = "head", fresh: bool = False
 ) -> ActorCriticLLM:
-    """An actor on a tiny llama. Unless `fresh`, adapters and head are random, as in the midst of training."""
+    """Return an actor on a tiny llama. Unless `fresh`, adapters and head are random, as in mid-training."""
     path = folder if (folder / "config.json").exists() else make_checkpoint(folder, scale=0.5)
     config = ModelConfig(path=str(path), lora_rank=2, value_model=value_model)
     actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(1))
@@ -45,21 +45,21 @@ def _moved(parameters: dict[str, mx.array], *, seed: int) -> dict[str, mx.array]
 
 
 def arrays(actor: ActorCriticLLM, *parts: str) -> dict[str, Any]:
-    """The numbers of `parts` of "policy", "value" and "backbone" (of the first two), as they are now."""
+    """Return the current numbers of `parts` of "policy", "value" and "backbone" (by default of the first two)."""
     frozen = [(name, array) for name, array in tree_flatten(actor.backbone.parameters()) if "lora_" not in name]
     every = {"policy": actor.policy_parameters(), "value": actor.value_parameters(), "backbone": dict(frozen)}
     return {f"{part}.{name}": np.array(x) for part in parts or ("policy", "value") for name, x in every[part].items()}
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether both hold the same numbers, bit for bit."""
+    """Return whether both hold the same numbers, bit for bit."""
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def random_batch(
     lengths: Sequence[tuple[int, int]] = LENGTHS, *, ids: Sequence[list[int]] | None = None, seed: int = 0
 ) -> Experience:
-    """What a rollout of random tokens leaves; every other response was cut short. ids: the responses, if not random."""
+    """Return a rollout of random tokens, every other response truncated. ids: the responses, if not random."""
     draws = np.random.default_rng(seed)
     prompts, responses = [], []
     for row, (start, count) in enumerate(lengths):
@@ -71,7 +71,7 @@ def random_batch(
 
 
 def scored(actor: ActorCriticLLM, batch: Experience, *, kl_coef: float = 0.1, **settings: Any) -> Experience:
-    """`batch` after every step up to the advantages, with random scores. settings: temperature, gamma, lam, scores."""
+    """Return `batch` up to the advantages, by default with random scores. settings: temperature, gamma, lam, scores."""
     temperature, gamma, lam = (settings.get(name, 1.0) for name in ("temperature", "gamma", "lam"))
     how: dict[str, Any] = {"micro_batch_tokens": 64}
     batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, **how)
@@ -86,7 +86,7 @@ def scored(actor: ActorCriticLLM, batch: Experience, *, kl_coef: float = 0.1, **
 
 
 def moved_on(batch: Experience, scale: float = 0.3) -> Experience:
-    """`batch` as if the policy and the critic had moved since the rollout, so that ratios and values are clipped."""
+    """Return `batch` as if policy and critic had moved since the rollout, so that ratios and values are clipped."""
     noise = mx.random.normal((2, *batch.mask.shape), key=mx.random.key(7)) * scale * batch.mask
     assert batch.logprobs is not None
     assert batch.values is not None
@@ -94,7 +94,7 @@ def moved_on(batch: Experience, scale: float = 0.3) -> Experience:
 
 
 def with_garbage(batch: Experience, extra: int = 3, garbage: float = NAN) -> Experience:
-    """`batch` with `extra` more columns, `garbage` in the padding of per-token arrays, random ids in that of ids."""
+    """Return `batch` with `extra` columns: `garbage` in the padding of per-token arrays, random ids in that of ids."""
     draws = np.random.default_rng(11)
     ends = {"sequences": batch.prompt_lengths + batch.response_lengths}
 

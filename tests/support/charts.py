@@ -1,4 +1,4 @@
-"""Histories and texts for the tests of what draws them."""
+"""Histories and texts for the tests of charts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ any_values = st.lists(
 
 
 def history_of(values: Iterable[float], *, field: str = "score_mean", first: int = 1, **others: Any) -> History:
-    """A history whose column `field` has `values`."""
+    """Return a history whose column `field` has `values`."""
     history = History()
     held_out = field.removeprefix("eval/") if field.startswith("eval/") else ""
     for number, value in enumerate(values, first):
@@ -64,7 +64,7 @@ def texts(lines: Iterable[Line]) -> list[str]:
 
 
 def roles(lines: Iterable[Line], role: str) -> str:
-    """All that is drawn in `role`."""
+    """Return everything drawn in `role`."""
     return "".join(text for line in lines for text, its in line if its == role)
 
 

@@ -1,4 +1,4 @@
-"""Folders of runs to compare: their configuration, journal and samples, of whatever kind."""
+"""Run folders to compare, of any kind: configuration, journal and samples."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def evaluation(number: int, **changes: Any) -> Evaluation:
 
 
 def compared(name: str, events: Sequence[Event], *, place: int = 0, **changes: Any) -> ComparedRun:
-    """A run as it was read from such events."""
+    """Return the compared run that these events describe."""
     view = RunView()
     for event in events:
         view.take(event)
@@ -61,7 +61,7 @@ def compared(name: str, events: Sequence[Event], *, place: int = 0, **changes: A
 
 
 def ppo_events(count: int = 12, *, seed: int = 0, slope: float = 0.05) -> list[Event]:
-    """A run whose score rises by `slope` an iteration and whose KL by 0.5, with noise."""
+    """Return a run whose score rises by `slope` an iteration and whose KL by 0.5, with noise."""
     rng = random.Random(seed)
     steps = (
         iteration(number, score_mean=slope * number + rng.gauss(0, 0.02), kl=0.5 * number + rng.gauss(0, 0.1))
@@ -71,7 +71,7 @@ def ppo_events(count: int = 12, *, seed: int = 0, slope: float = 0.05) -> list[E
 
 
 def events_of_kind(kind: str) -> list[Event]:
-    """A short run of another kind."""
+    """Return a short run of another kind."""
     start = started(run_kind=kind, iterations=8)
     if kind == DPO:
         return [start, *map(dpo_step, range(1, 9)), dpo_evaluation(8), evaluation(8), ended(iteration=8)]
@@ -94,7 +94,7 @@ def sample(prompt: str, iteration: int, completion: str = " there was joy.", **c
 def make_run(
     root: Path, name: str, events: Sequence[Event], *, config: AnyConfig | None = None, kind: str = PPO
 ) -> RunFolder:
-    """The folder of a run in `root`, without samples."""
+    """Make the folder of a run in `root`, without samples, and return it."""
     folder = RunFolder(root / name)
     folder.samples.mkdir(parents=True)
     save_config(config or _CONFIGS[kind](), folder.config)
@@ -106,7 +106,7 @@ def make_run(
 
 
 def add_samples(folder: RunFolder, iteration: int, **completions: str) -> None:
-    """A samples file with an answer to each prompt; in a prompt _ stands for a space."""
+    """Write a samples file with an answer to each prompt; in a prompt _ stands for a space."""
     rows = [
         sample_row(row, prompt=prompt.replace("_", " "), completion=completion)
         for row, (prompt, completion) in enumerate(completions.items())

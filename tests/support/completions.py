@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.control.questions import Completion
+from trainer.control.questions import WrittenResponse
 
 HOSTILE = "[/x] \x1b[31m [@click=app.quit]go[/]\x9b\u202e\r\n日本語 🎉\ttab"
 
 
-def completion(text: str = "so much joy", **changes: Any) -> Completion:
+def completion(text: str = "so much joy", **changes: Any) -> WrittenResponse:
     values: dict[str, Any] = {
         "text": text,
         "tokens": [1, 2, 3],
@@ -20,4 +20,4 @@ def completion(text: str = "so much joy", **changes: Any) -> Completion:
         "parts": {"lexicon": 0.5},
         "truncated": False,
     }
-    return Completion(**values | changes)
+    return WrittenResponse(**values | changes)

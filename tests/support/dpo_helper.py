@@ -17,7 +17,7 @@ def likes(completions, **_):
 
 
 def dpo_config(folder: Path, *overrides: str) -> DPOConfig:
-    """Of a run in `folder`/runs on the tiny model, which is made when there is none."""
+    """Return a DPO configuration for `folder`/runs on the tiny model, which is made if missing."""
     if not (folder / "model").exists():
         make_checkpoint(folder / "model")
         (folder / "rewards.py").write_text(REWARD)

@@ -1,6 +1,6 @@
-"""What the fuzzers share: bytes damaged as disks, editors and strangers damage them, the same ones for a seed.
+"""Damage shared by the fuzzers: bytes changed as disks, editors and strangers change them, the same for each seed.
 
-`FUZZ_SEED=7 FUZZ_CASES=100000 pytest -k fuzz` looks at others than the ones that are always tried.
+`FUZZ_SEED=7 FUZZ_CASES=100000 pytest -k fuzz` tries other cases than the default ones.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NASTY = (
 
 
 def randoms(name: str, cases: int) -> Iterator[Random]:
-    """One generator of random numbers a case, by FUZZ_SEED; `cases` of them, or FUZZ_CASES."""
+    """Yield one random generator per case, seeded by FUZZ_SEED; `cases` of them, or FUZZ_CASES."""
     seed = os.environ.get("FUZZ_SEED", "0")
     for case in range(int(os.environ.get("FUZZ_CASES", cases))):
         yield Random(f"{name} {seed} {case}")
 
 
 def damaged(content: bytes, random: Random) -> bytes:
-    """`content` after one to four of: a flipped bit, a changed, missing, doubled or nasty piece, a cut."""
+    """Return `content` damaged one to four times: a flipped bit, a changed, missing, doubled or nasty piece, a cut."""
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(content) + 1)
         to = min(at + int(random.expovariate(1 / 20)) + 1, len(content))
@@ -55,7 +55,7 @@ def damaged(content: bytes, random: Random) -> bytes:
 
 @contextmanager
 def within(seconds: float, what: object) -> Iterator[None]:
-    """Fail where the block takes more of this thread's processor; `what` is told."""
+    """Fail if the block takes more CPU time of this thread; the message names `what`."""
     began = time.process_time()
     yield
     took = time.process_time() - began
@@ -63,7 +63,7 @@ def within(seconds: float, what: object) -> Iterator[None]:
 
 
 def outcome(main: Callable[[list[str]], int], words: list[str]) -> tuple[int, str]:
-    """The exit code of the command `words` and what it printed; fail where it is neither 0, 2 nor 3, as after a bug."""
+    """Return exit code and output of the command `words`; fail if the code is not 0, 2 or 3, as after a bug."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -1,4 +1,4 @@
-"""Runs for the tests of trainer/monitoring: iterations as a healthy run has them, some of their numbers changed."""
+"""Runs for the tests of trainer/monitoring: iterations of a healthy run, some of their numbers changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from scripted_run import iteration
 
 from trainer.config import Config, validate
-from trainer.events import Alarm, Event, Iteration
+from trainer.events import Alarm, Alert, Event, Iteration
 from trainer.monitoring import Monitor
 
 ADAPTIVE = {"ppo": {"iterations": 100, "kl_controller": "adaptive", "kl_target": 6.0}}
@@ -23,9 +23,9 @@ def config_of(**tables: dict[str, Any]) -> Config:
 
 
 def healthy(count: int, seed: int = 0, **changes: Callable[[int], Any]) -> list[Iteration]:
-    """A run as the quickstart's: the score rises, the KL with it, everything else is noise around what it is.
+    """Return a run like the quickstart's: score and KL rise, everything else is noise around a constant.
 
-    changes: of a field, from the iteration's number.
+    changes: of fields, as functions of the iteration's number.
     """
     draw, drawn_surprise = random.Random(seed), random.Random(f"surprise {seed}")
     rows = []
@@ -67,10 +67,19 @@ def healthy(count: int, seed: int = 0, **changes: Callable[[int], Any]) -> list[
     return rows
 
 
+def alerts_of(monitor: Monitor, events: Iterable[Event]) -> list[Alert]:
+    """Return the alerts of `events`, each taken right after the event that causes it, as in a run."""
+    found = []
+    for event in events:
+        for alert in monitor.take(event):
+            found.append(alert)
+            monitor.take(alert)
+    return found
+
+
 def alarms(events: Iterable[Event], config: Config | None = None) -> list[Alarm]:
     config = config or config_of()
-    monitor = Monitor(lambda: config)
-    return [alert for event in events for alert in monitor.take(event) if isinstance(alert, Alarm)]
+    return [alert for alert in alerts_of(Monitor(lambda: config), events) if isinstance(alert, Alarm)]
 
 
 def told(events: Iterable[Event], config: Config | None = None) -> list[tuple[int, str, str]]:
@@ -83,7 +92,7 @@ def one(events: Iterable[Event], config: Config | None = None) -> Alarm:
 
 
 def from_20(then: Any, before: Any) -> Callable[[int], Any]:
-    """`before` in the first 20 iterations, `then` in those that follow."""
+    """Return a series that is `before` for the first 20 iterations and `then` afterwards."""
     return lambda number: then if number > 20 else before
 
 

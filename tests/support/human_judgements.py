@@ -1,4 +1,4 @@
-"""What people say of policy and reference."""
+"""Human judgements of policy and reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def judged(
     runs: tuple[str, str] = ("a", "a"),
     iteration: int = 3,
 ) -> Preference:
-    """A pair of its own prompt; `choice` a is what the first of `writers` wrote."""
+    """Return a judged pair with a prompt of its own; `choice` a stands for what the first of `writers` wrote."""
     origins = tuple(
         Origin(source="run", run=run, iteration=iteration, writer=writer)
         for run, writer in zip(runs, writers, strict=True)

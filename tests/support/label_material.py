@@ -1,4 +1,4 @@
-"""Runs and reward models on disk, as far as what can be labelled is looked for."""
+"""Runs and reward models on disk, as far as the search for things to label reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.runs.folder import RunFolder
 
 
 def run_with_samples(name: str) -> Path:
-    """A run in runs/ that has ended and kept the samples of an iteration."""
+    """Make a finished run in runs/ that kept the samples of an iteration."""
     folder = RunFolder(make_run(name).resolve())
     folder.samples.mkdir()
     folder.samples_file(2).touch()
@@ -29,7 +29,7 @@ def add_checkpoint(run: Path, **files: str) -> None:
 
 
 def reward_model(name: str) -> Path:
-    """A trained reward model in runs/."""
+    """Make a trained reward model in runs/."""
     folder = make_run(name, run_kind="reward-model").resolve()
     config = folder / "config.toml"
     config.write_text(f'kind = "reward-model"\n{config.read_text()}')

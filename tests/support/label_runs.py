@@ -1,4 +1,4 @@
-"""Folders of runs with samples, models that are asked and score by rules, and the drawing of a session's items."""
+"""Run folders with samples, models that write and score by rules, and the drawing of a session's items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.control.questions import Answer, Completion, Question
+from trainer.control.questions import Answer, Question, WrittenResponse
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.queues import QueueContext
 from trainer.preferences.queues.mixture import Mixture
@@ -26,7 +26,7 @@ SETTINGS = SampleSettings(
 def run_folder(
     path: Path, iterations: int = 1, prompts: int = 4, samples: int = 2, *, saves: bool = True, **columns: Any
 ) -> RunFolder:
-    """A run that has ended, with samples of every iteration."""
+    """Make a finished run with samples of every iteration."""
     folder = RunFolder(path)
     folder.samples.mkdir(parents=True)
     folder.config.write_text(f"[run]\nsave_samples = {str(saves).lower()}\n")
@@ -36,7 +36,7 @@ def run_folder(
 
 
 def add_samples(folder: RunFolder, iteration: int, prompts: int = 4, samples: int = 2, **columns: Any) -> None:
-    """Samples of one more iteration; the text says what is what. columns: overrule, the same in every row."""
+    """Write the samples of one more iteration; each text says where it comes from. columns: overrides for every row."""
     rows = [
         {
             "row": prompt * samples + sample,
@@ -57,14 +57,14 @@ def add_samples(folder: RunFolder, iteration: int, prompts: int = 4, samples: in
 
 
 def answering(asked: list[Question] | None = None, texts: Callable[[Question, int], str] | None = None) -> Any:
-    """A model that writes what it was asked; texts: by question and place of the completion."""
+    """Return a model that writes back its question; texts: other texts, by question and place of the completion."""
 
     def ask(question: Question) -> Answer:
         if asked is not None:
             asked.append(question)
         say = texts or (lambda question, place: f"{question.writer} {question.prompt} {question.seed} {place}")
         completions = [
-            Completion(text=say(question, place), tokens=[1] * (place + 3), token_texts=[], logprobs=[],
+            WrittenResponse(text=say(question, place), tokens=[1] * (place + 3), token_texts=[], logprobs=[],
                        ref_logprobs=[], score=float(place), parts={}, truncated=False)
             for place in range(question.count)
         ]  # fmt: skip
@@ -76,7 +76,7 @@ def answering(asked: list[Question] | None = None, texts: Callable[[Question, in
 
 
 class Drawing:
-    """A mixture whose items are waited for where it says that something comes from another thread."""
+    """Mixture that waits for items where it announces them from another thread."""
 
     def __init__(self, plan: SessionPlan, store: Path, **context: Any) -> None:
         self.came = threading.Event()
@@ -84,11 +84,11 @@ class Drawing:
         self.mixture = Mixture(plan, QueueContext(**context))
 
     def __iter__(self) -> Iterator[Item]:
-        """As `items`."""
+        """Iterate like `items`."""
         return self.items()
 
     def items(self, *, hurry: bool = True) -> Iterator[Item]:
-        """All items, up to the last; fails where nothing comes for a minute."""
+        """Return all items, up to the last; fail if nothing comes for a minute."""
         while True:
             self.came.clear()
             item = self.mixture.draw(hurry=hurry)
@@ -101,24 +101,24 @@ class Drawing:
 
 
 def plan(*queues: QueuePlan, **more: Any) -> SessionPlan:
-    """A session of `queues` without repeats, unless told otherwise."""
+    """Return a session plan of `queues`, by default without repeats."""
     return SessionPlan(queues=queues, **{"repeats": 0.0, **more})
 
 
 def of_run(queue: Any, folder: RunFolder, **more: Any) -> QueuePlan:
-    """A queue of the run in `folder`."""
+    """Return a queue of the run in `folder`."""
     return QueuePlan(queue=queue, source=str(folder.root), **more)
 
 
 def pair_rows(path: Path, count: int, prompt: str = "question") -> QueuePlan:
-    """A file of `count` pairs without judgements, and the queue of them."""
+    """Write a file of `count` unjudged pairs and return its queue."""
     rows = [{"prompt": f"{prompt} {n}", "a": f"yes {n}", "b": f"no {n}"} for n in range(count)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return QueuePlan(queue="dataset", source=str(path))
 
 
 def scoring(by: Callable[[str, str], float], calls: list[tuple[str, int]] | None = None) -> Any:
-    """Reward models that score by `by` of the model's name and the completion; calls: what was asked of which."""
+    """Return reward models that score by `by` of model name and completion; calls: collects what each was asked."""
 
     def score(model: str, rows: Sequence[tuple[Text, Text]]) -> list[float]:
         if calls is not None:

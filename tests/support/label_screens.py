@@ -1,4 +1,4 @@
-"""Helpers of the tests of the screens around labelling: an application with nothing else, and stores to show."""
+"""Helpers for the tests of the labelling screens: an application with nothing else, and stores to show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = object()
 
 
 class Host(ThemedApp[None]):
-    """What a screen answers is in `answer`; NOTHING while it is open."""
+    """Application with one screen, whose answer is in `answer`; NOTHING while it is open."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
     answer: Any = NOTHING
@@ -55,13 +55,13 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
 
 
 def text_of(app: App[Any]) -> str:
-    """What the terminal shows, line by line."""
+    """Return the terminal's text, line by line."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
 
 async def paste(pilot: Pilot[Any], field: Input, text: str) -> None:
-    """Put `text` in the place of what stands in a field, as a terminal would."""
+    """Replace the text of a field, as pasting on a terminal would."""
     field.focus()
     field.value = ""
     pilot.app.post_message(events.Paste(text))
@@ -69,7 +69,7 @@ async def paste(pilot: Pilot[Any], field: Input, text: str) -> None:
 
 
 def status(app: App[Any]) -> str:
-    """The line that tells what enter does, or what is wrong."""
+    """Return the line that says what enter does, or what is wrong."""
     return str(app.screen.query_one("#status", Static).render())
 
 
@@ -83,11 +83,11 @@ def keep(store: Path, choices: Sequence[str]) -> None:
 
 
 def kept(store: Path) -> list[Preference]:
-    """What stands in the store."""
+    """Return the contents of the store."""
     with PreferenceStore(store, create=False) as opened_store:
         return list(opened_store.preferences(with_skips=True))
 
 
 def is_obeyed(shown: str) -> bool:
-    """Whether control characters of a text reached the terminal."""
+    """Return whether control characters of a text reached the terminal."""
     return bool({"\x1b", "\x9b", "\u202e", "\r"} & set(shown))

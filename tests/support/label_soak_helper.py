@@ -1,7 +1,7 @@
-"""A labeller by script, in a process that is killed and started again until the session is done.
+"""A scripted labeller in a process that is killed and started again until the session is done.
 
-`label_soak_helper.py STORE SEED` prints what each process was told to be on disk, and `killed` where one was killed.
-Decisions are by position; on the way there are slips, which are undone, and rash ones, which are changed.
+`label_soak_helper.py STORE SEED` prints what each process reported as saved, and `killed` where one was killed.
+Decisions depend on the position; on the way there are slips, which are undone, and rash labels, which are changed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from workbench.labelling.session_thread import SessionState, SessionThread
 ITEMS = 500
 GUIDELINES = "Prefer what is true."
 _CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
-_BACK = 30  # a repeat asks for what was judged so many items before
+_BACK = 30  # a repeat asks again what was judged this many items earlier
 
 
 def decision(position: int) -> Judgement:
-    """What the labeller says of the item at `position` in the end."""
+    """Return the labeller's final decision on the item at `position`."""
     rng = random.Random(position)
     choice = rng.choice(_CHOICES)
     return Judgement.chosen(choice, strength=rng.choice((1, 3)), note=rng.choice(("", "\x1b[2J naïve\n")), seconds=1.5)
@@ -41,38 +41,38 @@ def prompt(position: int) -> str:
     return f"Prompt {position - _BACK if is_repeat(position) else position}"
 
 
-def _item(position: int, desk: SessionThread) -> Item:
+def _item(position: int, session: SessionThread) -> Item:
     origins = tuple(Origin(source="run", run="r", row=row) for row in (0, 1))
     comparison = Comparison(prompt=prompt(position), completions=("wind", "rain"), origins=origins)
     order = random.Random(-position).choice(((0, 1), (1, 0)))
     if not is_repeat(position):
         return Item(comparison=comparison, queue="samples", order=order)
-    label = desk.item(position - _BACK).result().label
+    label = session.item(position - _BACK).result().label
     assert label is not None
     return Item(comparison=comparison, queue="repeat", order=order, repeats=label.id)
 
 
-def _label(desk: SessionThread, rng: random.Random, output: int) -> None:
-    found = desk.sessions().result()
+def _label(session: SessionThread, rng: random.Random, output: int) -> None:
+    found = session.sessions().result()
     plan = SessionPlan(queues=(QueuePlan(queue="samples"),), limit=ITEMS)
-    state = (desk.resume(found[0].id) if found else desk.begin("ann", plan, GUIDELINES)).result()
+    state = (session.resume(found[0].id) if found else session.begin("ann", plan, GUIDELINES)).result()
     while True:
         last, current = state.last, state.current
         doubt = last.label.judgement.note if last is not None and last.label is not None else ""
         if last is not None and doubt == "slip":
-            state = desk.undo().result()
+            state = session.undo().result()
             told = f"undo 0 {last.position}"
         elif last is not None and doubt == "rash":
-            state = desk.relabel(last.position, decision(last.position)).result()
+            state = session.relabel(last.position, decision(last.position)).result()
             told = _told(state, last.position)
         elif state.ahead < 5 and state.record.items < ITEMS:
             items = range(state.record.items, min(state.record.items + 12, ITEMS))
-            state = desk.put([_item(position, desk) for position in items]).result()
+            state = session.put([_item(position, session) for position in items]).result()
             continue
         elif current is not None:
             note = rng.choices(("", "slip", "rash"), (8, 1, 1))[0]
             given = Judgement.chosen("tie", note=note) if note else decision(current.position)
-            state = desk.label(current.position, given).result()
+            state = session.label(current.position, given).result()
             told = _told(state, current.position)
         else:
             return
@@ -87,16 +87,16 @@ def _told(state: SessionState, position: int) -> str:
 
 
 def _work(path: Path, rng: random.Random, output: int) -> NoReturn:
-    desk, status = SessionThread(path), 1
+    session, status = SessionThread(path), 1
     try:
-        _label(desk, rng, output)
-        desk.close()
-        desk.join()
+        _label(session, rng, output)
+        session.close()
+        session.join()
         status = 0
     except BaseException:  # noqa: BLE001  it must not reach what the parent would do next
         traceback.print_exc()
     finally:
-        os._exit(status)  # whatever the desk's thread does
+        os._exit(status)  # whatever the session's thread does
 
 
 def _run(path: Path, rng: random.Random) -> None:
@@ -109,7 +109,7 @@ def _run(path: Path, rng: random.Random) -> None:
         os.close(writing)
         with os.fdopen(reading) as lines:
             told = list(itertools.islice(lines, rng.randrange(40)))
-            time.sleep(rng.random() / 200)  # so that it is killed anywhere in a label, and in opening the store
+            time.sleep(rng.random() / 200)  # so that the kill falls anywhere in a label, or in opening the store
             os.kill(child, signal.SIGKILL)
             told += lines
         _, status = os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Journals of long runs, for what opens them: the events of a trainer, without the training."""
+"""Journals of long runs without the training, for the tests of what opens them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PREVIEW = SamplePreview(
 
 
 def events_of(number: int) -> list[Event]:
-    """What the trainer emits for the iteration `number`, in its order; metrics that vary with it."""
+    """Return the events of iteration `number` in the trainer's order, with metrics that vary by it."""
     path = f"samples/step-{number:06d}.parquet"
     wave = math.sin(number / 300)
     return [
@@ -34,7 +34,7 @@ def events_of(number: int) -> list[Event]:
 
 
 def write_long_journal(path: Path, iterations: int) -> None:
-    """Write the journal of a run of so many iterations, each with samples and a checkpoint: some 2 kB apiece."""
+    """Write the journal of a run of so many iterations, about 2 kB each, all with samples and a checkpoint."""
     with path.open("w", encoding="utf-8") as file:
         file.write('{"journal":1,"created":"2025-01-31T12:00:00.000000+00:00"}\n')
         _write(file, [started(iterations=iterations)], 0.0)

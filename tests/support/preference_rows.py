@@ -1,4 +1,4 @@
-"""Preferences for tests: drawn by hypothesis, written to files, and put in one order to be compared."""
+"""Preferences for tests: drawn by hypothesis, written to files, and sorted for comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Comparison, Judgement, Messages, Origin, Preference, Text
 
-LINES = "a b\n\t\r,\"'{}[]ü\u2028\x00\x1b😀"  # what formats quote, escape or take for the end of a line
+LINES = "a b\n\t\r,\"'{}[]ü\u2028\x00\x1b😀"  # characters that formats quote, escape or take for the end of a line
 texts = st.text(alphabet=LINES, max_size=12)
 prompts = st.text(alphabet=LINES, max_size=8).map(lambda text: f"p{text}")
 words = st.text(alphabet="abc ü\n", max_size=6)
@@ -47,7 +47,7 @@ def _as_message(text: Text) -> str:
 
 @st.composite
 def judgements(draw: st.DrawFn, k: int, kinds: tuple[str, ...]) -> Judgement:
-    """A judgement of `k` completions; kinds: ranked (without ties), tie (some of them), both_bad, skip."""
+    """Draw a judgement of `k` completions; kinds: ranked (without ties), tie (some of them), both_bad, skip."""
     kind = draw(st.sampled_from(kinds))
     order = draw(st.permutations(range(k)))
     ranking: tuple[tuple[int, ...], ...] = tuple((place,) for place in order)
@@ -77,7 +77,7 @@ def preferences(
     texts: st.SearchStrategy[Any] = texts,
     prompts: st.SearchStrategy[Any] = prompts,
 ) -> Preference:
-    """A preference between 2 to `largest` different completions."""
+    """Draw a preference between 2 to `largest` different completions."""
     k = draw(st.integers(2, largest))
     completions = tuple(draw(st.lists(texts, min_size=k, max_size=k, unique_by=_as_message)))
     return Preference(
@@ -92,7 +92,7 @@ def preferences(
 
 
 def ordered(preference: Preference) -> Preference:
-    """The same preference with its completions in the order of their texts: the order in a file means nothing."""
+    """Return the same preference with its completions sorted by text: the order in a file means nothing."""
     comparison = preference.comparison
     by_text = sorted(range(len(comparison.completions)), key=lambda place: str(comparison.completions[place]))
     places = tuple(by_text.index(place) for place in range(len(by_text)))
@@ -108,7 +108,7 @@ def ordered(preference: Preference) -> Preference:
 
 
 def bare(preference: Preference) -> Preference:
-    """Texts and choice alone."""
+    """Return texts and choice alone."""
     comparison, judgement = preference.comparison, preference.judgement
     return Preference(
         comparison=Comparison(prompt=comparison.prompt, completions=comparison.completions),
@@ -117,32 +117,32 @@ def bare(preference: Preference) -> Preference:
 
 
 def pair(prompt: Text, chosen: Text, rejected: Text, **more: Any) -> Preference:
-    """A preference for `chosen`."""
+    """Return a preference for `chosen`."""
     comparison = Comparison(prompt=prompt, completions=(chosen, rejected))
     return Preference(comparison=comparison, judgement=Judgement.chosen("a", **more))
 
 
 def write_lines(path: Path, *rows: Any) -> str:
-    """Write `rows` as JSON lines, strings as they are; returns the path as text."""
+    """Write `rows` as JSON lines, strings as they are, and return the path as text."""
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return str(path)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines."""
+    """Return the rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def read_all(source: str | Path, **options: Any) -> list[Preference]:
-    """All preferences of a source."""
+    """Return all preferences of a source."""
     return list(read_preferences(str(source), **options))
 
 
 def user(content: str) -> Messages:
-    """One message of the user's."""
+    """Return a user message."""
     return [{"role": "user", "content": content}]
 
 
 def assistant(content: str) -> Messages:
-    """One message of the assistant's."""
+    """Return an assistant message."""
     return [{"role": "assistant", "content": content}]

@@ -18,14 +18,14 @@ _QUICK = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4")
 
 
 def hidden_rule(completion: str) -> float:
-    """What the labeller likes: the letter a."""
+    """Return how much the labeller likes a completion: its share of letters a."""
     return completion.count("a") / len(completion)
 
 
 def labelled(count: int, *, seed: int = 0, length: int = 8, prompts: int = 0) -> list[Preference]:
-    """Pairs of random words of `length` letters (give or take two), the one with more of the letter a chosen.
+    """Return pairs of random words of `length` letters (give or take two); the one with more letters a is chosen.
 
-    prompts: how many different prompts there are; 0 for one a pair.
+    prompts: how many different prompts there are; 0 for one per pair.
     """
     rng = np.random.default_rng(seed)
     found: list[Preference] = []
@@ -40,7 +40,7 @@ def labelled(count: int, *, seed: int = 0, length: int = 8, prompts: int = 0) ->
 
 
 def preference(prompt: Any, completions: Any, choice: Any = "a", *, source: str = "test", **more: Any) -> Preference:
-    """A judged pair, or (choice: groups of places) a ranking."""
+    """Return a judged pair, or (choice: groups of places) a ranking."""
     judgement = Judgement.chosen(choice, **more) if isinstance(choice, str) else Judgement(ranking=choice, **more)
     origins = tuple(Origin(source=source) for _ in completions)
     return Preference(
@@ -49,7 +49,7 @@ def preference(prompt: Any, completions: Any, choice: Any = "a", *, source: str 
 
 
 def reward_config(folder: Path, *overrides: str) -> RewardModelConfig:
-    """Of a run in `folder`/runs on the tiny model, which is made when there is none."""
+    """Return a reward model configuration for `folder`/runs on the tiny model, which is made if missing."""
     if not (folder / "model").exists():
         make_checkpoint(folder / "model", scale=0.3)  # larger weights give hidden states that are hard to read
     settings = [f"model.path={folder / 'model'}", f"run.dir={folder / 'runs'}", *_QUICK]

@@ -1,8 +1,8 @@
-"""Preferences by the number, and programs that write them from other processes.
+"""Numbered preferences, and programs that write them from other processes.
 
-`preferences_helper.py write STORE LABELLER COUNT` prints the id and the prompt of each label once it is kept.
+`preferences_helper.py write STORE LABELLER COUNT` prints the id and the prompt of each label once it is saved.
 `preferences_helper.py kill STORE TIMES SEED` does so in a process that it kills and starts again, TIMES times.
-`preferences_helper.py migrate STORE` is killed in the midst of a migration.
+`preferences_helper.py migrate STORE` is killed during a migration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = ("the", "wind", "turned", "a", "page", "of", "her", "letter", "and", "l
 
 
 def preferences(n: int, seed: int = 0, labeller: str = "ann") -> Iterator[Preference]:
-    """`n` judged pairs, no prompt twice; now and then a tie, both bad or a skip."""
+    """Return `n` judged pairs, each with its own prompt; now and then a tie, both bad or a skip."""
     rng = random.Random(seed)
     for number in range(n):
         choice = rng.choices(CHOICES, (45, 45, 5, 3, 2))[0]
@@ -43,7 +43,7 @@ def preference(
     *,
     labeller: str = "ann",
 ) -> Preference:
-    """A judged pair of which both completions have an origin."""
+    """Return a judged pair whose completions both have an origin."""
     origins = tuple(
         Origin(source="run", run="quickstart-0001", iteration=3, row=row, writer="policy") for row in (0, 1)
     )
@@ -68,7 +68,7 @@ class StoredEvent(NamedTuple):
 
 
 def stored_events(store: PreferenceStore) -> list[StoredEvent]:
-    """The whole log of a store, from its beginning."""
+    """Return the whole log of a store from its beginning."""
     rows = store.log.rows(
         """SELECT e.id, e.time, e.kind, c.key, e.labeller, e.source, e.undoes, e.session, e.position
         FROM events e JOIN comparisons c ON c.id = e.comparison ORDER BY e.id"""
@@ -77,13 +77,13 @@ def stored_events(store: PreferenceStore) -> list[StoredEvent]:
 
 
 def program(*arguments: object) -> subprocess.Popen[str]:
-    """This file as a program in another process."""
+    """Start this file as a program in another process."""
     command = [sys.executable, __file__, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    """What `process` printed; it must have ended well."""
+    """Return what `process` printed, after checking that it ended well."""
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     return output
@@ -129,7 +129,7 @@ def _killed_migration(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    connection.BUSY_SECONDS = 120.0  # SQLite lets no writer wait its turn: on a slow disk one waits for long
+    connection.BUSY_SECONDS = 120.0  # SQLite does not queue writers: on a slow disk one of them may wait long
     match sys.argv[1:]:
         case ["write", store, labeller, count]:
             _write(Path(store), labeller, iter(range(int(count))), sys.stdout.fileno())

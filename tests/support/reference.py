@@ -15,31 +15,31 @@ Floats = npt.NDArray[np.float64]
 
 
 def float64(x: Any) -> Floats:
-    """An MLX array, or nested lists, in float64."""
+    """Convert an MLX array, or nested lists, to float64."""
     return np.array(x, dtype=np.float64)
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """[..., V]; a logit of -inf has the log-probability -inf."""
+    """Return log-probabilities [..., V]; a logit of -inf gives -inf."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def entropy(logits: Floats) -> Floats:
-    """- sum p log p, where 0 log 0 = 0. [..., V] -> [...]."""
+    """Return - sum p log p with 0 log 0 = 0. [..., V] -> [...]."""
     logprobs = log_softmax(logits)
     return -np.where(np.isfinite(logprobs), np.exp(logprobs) * np.where(np.isfinite(logprobs), logprobs, 0), 0).sum(-1)
 
 
 def real(x: Any, lengths: Sequence[int]) -> Floats:
-    """The real tokens of [B, T], one after the other."""
+    """Return the real tokens of [B, T], one after the other."""
     return np.concatenate([float64(x)[row, :length] for row, length in enumerate(lengths)])
 
 
 def td_errors(
     rewards: Floats, values: Floats, lengths: Sequence[int], gamma: float, final_values: Sequence[float] | None = None
 ) -> Floats:
-    """delta_t = r_t + gamma V_{t+1} - V_t, with V = final_values (0) after the last token. [B, T], 0 in the padding."""
+    """Return r_t + gamma V_{t+1} - V_t, with V = final_values (0) after the last token. [B, T], 0 in the padding."""
     deltas = np.zeros_like(rewards)
     for row, length in enumerate(lengths):
         for t in range(length):
@@ -49,7 +49,7 @@ def td_errors(
 
 
 def gae(deltas: Floats, lengths: Sequence[int], gamma: float, lam: float) -> Floats:
-    """The double sum of the definition. [B, T], 0 in the padding."""
+    """Return GAE by the double sum of its definition. [B, T], 0 in the padding."""
     advantages = np.zeros_like(deltas)
     for row, length in enumerate(lengths):
         for t in range(length):
@@ -60,7 +60,7 @@ def gae(deltas: Floats, lengths: Sequence[int], gamma: float, lam: float) -> Flo
 def policy_loss(
     logprobs: Floats, old: Floats, advantages: Floats, clip: float, clip_high: float = 0.0, dual_clip: float = 0.0
 ) -> Floats:
-    """max(-A rho, -A clip(rho)), token by token, and where A < 0 at most -c A; 0 switches the last two off."""
+    """Return max(-A rho, -A clip(rho)) per token, and at most -c A where A < 0; 0 switches the last two off."""
     losses = []
     for new, before, advantage in zip(logprobs.flat, old.flat, advantages.flat, strict=True):
         ratio = np.exp(new - before)
@@ -71,7 +71,7 @@ def policy_loss(
 
 
 def aggregated(losses: Floats, lengths: Sequence[int], aggregation: str, max_tokens: int) -> float:
-    """The mean of the losses of real tokens, one sequence after the other, as `aggregation` weighs them."""
+    """Return the mean loss of real tokens, one sequence after the other, weighted as `aggregation` says."""
     parts = np.split(losses, np.cumsum(lengths)[:-1])
     if aggregation == "token":
         return float(losses.mean())
@@ -81,13 +81,13 @@ def aggregated(losses: Floats, lengths: Sequence[int], aggregation: str, max_tok
 
 
 def kl_estimate(logprobs: Floats, ref: Floats, estimator: str) -> Floats:
-    """Schulman's estimators of KL(pi || pi_ref)."""
+    """Return Schulman's estimators of KL(pi || pi_ref)."""
     log_r = ref - logprobs
     return {"k1": -log_r, "k2": log_r**2 / 2, "k3": np.exp(log_r) - 1 - log_r, "abs": abs(log_r)}[estimator]
 
 
 def value_loss(values: Floats, old: Floats, returns: Floats, clip: float | None) -> Floats:
-    """max((V - G)^2, (V_held - G)^2) / 2, token by token."""
+    """Return max((V - G)^2, (V_held - G)^2) / 2 per token."""
     losses = []
     for value, before, target in zip(values.flat, old.flat, returns.flat, strict=True):
         held = value if clip is None else before + min(max(value - before, -clip), clip)
@@ -96,14 +96,14 @@ def value_loss(values: Floats, old: Floats, returns: Floats, clip: float | None)
 
 
 def explained_variance(values: Floats, returns: Floats) -> float:
-    """1 - Var(G - V) / Var(G) of the real tokens."""
+    """Return 1 - Var(G - V) / Var(G) of the real tokens."""
     return float(1 - np.var(returns - values) / np.var(returns))
 
 
 def adamw(
     theta: Floats, gradients: Sequence[Floats], *, lr: float, beta1: float, beta2: float, eps: float, decay: float
 ) -> Floats:
-    """Adam with bias correction and decoupled weight decay (arXiv 1711.05101), after a step for each gradient."""
+    """Apply Adam with bias correction and decoupled weight decay (arXiv 1711.05101), one step per gradient."""
     m, v = np.zeros_like(theta), np.zeros_like(theta)
     for step, gradient in enumerate(gradients, 1):
         m = beta1 * m + (1 - beta1) * gradient

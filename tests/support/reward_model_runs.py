@@ -18,26 +18,26 @@ from trainer.rewards import RewardInput
 
 
 def reward_workspace(folder: Path) -> Path:
-    """What `tiny_config` makes, and `folder`/runs/rm, a reward model on its model. Returns that run."""
+    """Make what `tiny_config` makes and a reward model on its model in `folder`/runs/rm; return that run."""
     tiny_config(folder)
     return train_tiny(folder, "rm")
 
 
 def train_tiny(folder: Path, name: str, *overrides: str, **how: Any) -> Path:
-    """A reward model of three steps in `folder`/runs/`name`, on the model in `folder`."""
+    """Train a reward model for three steps in `folder`/runs/`name`, on the model in `folder`."""
     train_reward_model(reward_config(folder, f"run.name={name}", *overrides), preferences=labelled(24), **how)
     return folder / "runs" / name
 
 
 def two_reward_models(folder: Path) -> Path:
-    """What `reward_workspace` makes, and `folder`/runs/second, of another rank and seed. Returns `folder`."""
+    """Make what `reward_workspace` makes, and `folder`/runs/second with another rank and seed; return `folder`."""
     reward_workspace(folder)
     train_tiny(folder, "second", "run.seed=5", "model.lora_rank=2")
     return folder
 
 
 def copy_workspace(made: Path, folder: Path) -> Path:
-    """`made` in `folder`, for runs of its own; the models stay where they are, in `made`. Returns `folder`."""
+    """Copy `made` to `folder` for runs of its own; the models stay in `made`. Return `folder`."""
     shutil.copytree(made, folder, dirs_exist_ok=True)
     settings = (made / "tiny.toml").read_text().replace(f"{made}/", f"{folder}/")
     (folder / "tiny.toml").write_text(settings.replace(f"{folder}/model", f"{made}/model"))
@@ -45,7 +45,7 @@ def copy_workspace(made: Path, folder: Path) -> Path:
 
 
 def foreign_model(folder: Path) -> Path:
-    """A tiny model with a tokenizer of its own: the same bytes by other numbers, and pairs of small letters."""
+    """Make a tiny model with a tokenizer of its own: the same bytes by other numbers, and pairs of small letters."""
     make_checkpoint(folder, "qwen3", seed=4, scale=0.3)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True)
     vocabulary = {character: number for number, character in enumerate(alphabet)}
@@ -62,5 +62,5 @@ def foreign_model(folder: Path) -> Path:
 
 
 def inputs(*texts: str, prompt: Any = "one ") -> list[RewardInput]:
-    """Completions of `prompt`, their ids those of a byte tokenizer with an end token."""
+    """Return completions of `prompt` with the ids of a byte tokenizer with an end token."""
     return [RewardInput(prompt, text, [*text.encode(), 256], {}, False) for text in texts]

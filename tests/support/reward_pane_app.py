@@ -1,4 +1,4 @@
-"""The reward-model pane alone in an application, over runs that lie on disk as a training leaves them."""
+"""The reward model pane alone in an application, over runs on disk as a training leaves them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REPORT = RewardModelReport(
 
 
 def pair(number: int, lead: float = 1.0, **changes: Any) -> PairPrediction:
-    """A pair with a lead of `lead` logits."""
+    """Return a pair with a lead of `lead` logits."""
     texts = {
         "prompt": f"Question {number}: why is the sky blue?",
         "chosen": f"Answer {number}: blue light is scattered the most.",
@@ -77,7 +77,7 @@ def pair(number: int, lead: float = 1.0, **changes: Any) -> PairPrediction:
 
 
 def some_pairs(count: int = 200) -> list[PairPrediction]:
-    """Pairs whose leads are drawn about a half."""
+    """Return pairs with leads drawn around a half."""
     rng = random.Random(0)
     return [pair(number, round(rng.gauss(0.5, 1.2), 3)) for number in range(count)]
 
@@ -118,7 +118,7 @@ def evaluation(number: int, **changes: Any) -> RewardModelEvaluation:
 
 
 class Run:
-    """A reward-model run on disk, begun on the `day`th."""
+    """Reward model run on disk, begun on the `day`th."""
 
     def __init__(self, name: str, day: int = 1, steps: int = 75) -> None:
         self.folder = RunFolder(Path("runs", name).resolve())
@@ -149,7 +149,7 @@ class Run:
         write_predictions(self.folder.root / HELD_OUT, sorted_predictions(pairs, report, iteration))
 
     def train(self) -> Run:
-        """All of it: steps, evaluations, pairs, and the end."""
+        """Write a whole training: steps, evaluations, pairs and the end."""
         self.tell(evaluation(0, accuracy=0.59, log_loss=0.691))
         self.tell(*(step(number) for number in range(1, 76)), evaluation(75), ended("done", 75))
         self.keep(some_pairs())
@@ -171,7 +171,7 @@ class Workbench(ThemedApp[None]):
         self.asked.append(message.keys)
 
     def text(self, name: str) -> str:
-        """What a line of the pane says."""
+        """Return the text of a line of the pane."""
         return str(self.query_one(f"#reward-{name}", Static).render())
 
     @property
@@ -180,20 +180,20 @@ class Workbench(ThemedApp[None]):
 
     @property
     def opened(self) -> str:
-        """The open pair as it is drawn; empty when none is."""
+        """Return the open pair as drawn; empty if none is open."""
         text = self.query_one(RewardPairText)
         return "\n".join(text.render_line(y).text.rstrip() for y in range(text.size.height)) if text.display else ""
 
     @property
     def screen_text(self) -> str:
-        """The whole terminal."""
+        """Return the text of the whole terminal."""
         strips = self.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
 
 @asynccontextmanager
 async def workbench(size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Workbench, Pilot[None]]]:
-    """The pane with the focus, once it has read what there is."""
+    """Open the pane with the focus, and wait until it has read what there is."""
     app = Workbench()
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -202,7 +202,7 @@ async def workbench(size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Wo
 
 
 async def look(pilot: Pilot[None]) -> None:
-    """As the clock does: look at the folder and the run now."""
+    """Look at the folder and the run now, as the timer does."""
     app = pilot.app
     assert isinstance(app, Workbench)
     await settle(pilot)  # a look that is under way began before now

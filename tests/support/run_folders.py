@@ -1,4 +1,4 @@
-"""Folders of runs, as the trainer leaves them."""
+"""Run folders as the trainer leaves them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def config(runs_dir: Path, name: str = "", iterations: int = 10) -> Config:
 
 
 def checkpoint(folder: RunFolder, iteration: int) -> Path:
-    """A whole checkpoint, as the trainer leaves it."""
+    """Make a whole checkpoint, as the trainer leaves it."""
     path = folder.checkpoint(iteration)
     (path / "policy").mkdir(parents=True)
     (path / "policy" / "adapters.safetensors").write_bytes(b"x" * 100)

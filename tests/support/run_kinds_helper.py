@@ -1,4 +1,4 @@
-"""Events of runs of reward models and of DPO, and of people's judgement, for the tests of what shows them."""
+"""Events of reward model and DPO runs and of human judgements, for the tests of what shows them."""
 
 from __future__ import annotations
 

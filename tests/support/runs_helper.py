@@ -72,13 +72,13 @@ def workspace(folder: Path) -> Path:
 
 
 def tiny_config(folder: Path, *overrides: str) -> Config:
-    """Three iterations of four sequences of eight tokens, in a workspace made in `folder` when there is none."""
+    """Configure three iterations of four sequences of eight tokens, in a workspace made in `folder` if missing."""
     toml = folder / "tiny.toml"
     return load_config(toml if toml.exists() else workspace(folder), parse_overrides(list(overrides)))
 
 
 class Recorder:
-    """A sink that keeps every event, and calls `watch` with it."""
+    """Sink that keeps every event and calls `watch` with it."""
 
     def __init__(self, watch: Callable[[Event], None] = lambda event: None) -> None:
         self.events: list[Event] = []
@@ -89,10 +89,10 @@ class Recorder:
         self.watch(event)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def of(self, *kinds: type[Event]) -> list[Any]:
-        """The events of some kinds."""
+        """Return the events of some kinds."""
         return [event for event in self.events if isinstance(event, kinds)]
 
 
@@ -104,12 +104,12 @@ def record(config: Config, *, resume: Path | None = None, control: Control | Non
 
 
 def comparable(event: Event) -> dict[str, Any]:
-    """An event as plain values, without those of the moment."""
+    """Return an event as plain values, without the fields that differ from run to run."""
     return {name: value for name, value in event.as_dict().items() if name not in OF_THE_MOMENT}
 
 
 def killed_at(phase: str, number: int) -> Callable[[Event], None]:
-    """A sink that raises Killed in the midst of a phase of iteration `number`."""
+    """Return a sink that raises Killed in the middle of a phase of iteration `number`."""
 
     def watch(event: Event) -> None:
         if isinstance(event, PhaseProgress) and (event.phase, event.iteration) == (phase, number) and event.done:
@@ -121,7 +121,7 @@ def killed_at(phase: str, number: int) -> Callable[[Event], None]:
 def outcome(
     run: Path, kinds: tuple[type[Event], ...] = (Iteration, Evaluation, SamplesWritten, Alert)
 ) -> dict[str, Any]:
-    """What the run in `run` left, to the bit: its numbers, its samples, every file of its newest checkpoint."""
+    """Return what the run in `run` left, bit by bit: its numbers, its samples, every file of its newest checkpoint."""
     folder = RunFolder(run)
     events = read_journal(folder.events).events
     newest = newest_checkpoint(folder)
@@ -134,14 +134,14 @@ def outcome(
 
 
 def flip(path: Path, bit: int) -> None:
-    """Turn over one bit of a file."""
+    """Flip one bit of a file."""
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
 
 
 def flips(folder: Path, *, a_file: int) -> Iterator[tuple[str, int]]:
-    """Every file of a checkpoint with some of its bits: the first and the last one, and others drawn."""
+    """Return every file of a checkpoint with some of its bits: the first, the last and random others."""
     draw = random.Random(0)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         bits = path.stat().st_size * 8
@@ -150,7 +150,7 @@ def flips(folder: Path, *, a_file: int) -> Iterator[tuple[str, int]]:
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, in the folder of the test."""
+    """Run Python in its own process, in the test's folder."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -161,28 +161,28 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_hurt(accident: str, place: str, iteration: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `ppo-workbench` in a process of its own, with an accident at a place of an iteration; see `main`."""
+    """Run `ppo-workbench` in its own process, with an accident at a place of an iteration; see `main`."""
     return run_python(__file__, accident, place, str(iteration), "--no-ui", "--display", "json", *arguments)
 
 
 class Killed(BaseException):
-    """Ends a run in this process as a kill would: no handler of ours may catch it."""
+    """Exception that ends a run in this process like a kill: no handler of ours may catch it."""
 
 
 def within(event: Event, phase: str, iteration: int) -> bool:
-    """Whether `event` comes from the midst of a phase (the reward phase has none: from its start)."""
+    """Return whether `event` comes from the middle of a phase (the reward phase has none: from its start)."""
     if not isinstance(event, PhaseProgress) or (event.phase, event.iteration) != (phase, iteration):
         return False
     return event.done > 0 or phase == "reward"
 
 
 def acting(phase: str, iteration: int, action: Callable[[], None]) -> Recorder:
-    """A recorder that calls `action` in the midst of a phase."""
+    """Return a recorder that calls `action` in the middle of a phase."""
     return Recorder(lambda event: action() if within(event, phase, iteration) else None)
 
 
 def after(original: Callable[..., Any], condition: Callable[..., bool], action: Callable[[], None]) -> Any:
-    """`original`, with `action` after those calls of it that meet `condition`."""
+    """Return `original` wrapped to call `action` after those calls that meet `condition`."""
 
     @wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ def after(original: Callable[..., Any], condition: Callable[..., bool], action: 
 
 
 def before(original: Callable[..., Any], condition: Callable[..., bool], action: Callable[[], None]) -> Any:
-    """`original`, with `action` before those calls of it that meet `condition`."""
+    """Return `original` wrapped to call `action` before those calls that meet `condition`."""
 
     @wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -224,7 +224,7 @@ def plant(place: str, iteration: int, action: Callable[[], None]) -> None:
 
 
 def signalled(number: int, *, twice: bool = False) -> Callable[[], None]:
-    """An action that sends this process a signal and returns when it was heeded; `twice` waits for the end instead."""
+    """Return an action that signals this process and waits until it is handled; `twice` waits for the end instead."""
     heeded, forever = threading.Event(), threading.Event()
     Control.stop = after(Control.stop, lambda *_: True, heeded.set)  # type: ignore[method-assign]
 
@@ -239,7 +239,7 @@ def signalled(number: int, *, twice: bool = False) -> Callable[[], None]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`ACCIDENT PLACE ITERATION ARGUMENT...`, where ACCIDENT is kill, twice, or the name of a signal."""
+    """Run `ACCIDENT PLACE ITERATION ARGUMENT...`, where ACCIDENT is kill, twice, or the name of a signal."""
     from workbench.cli import main as cli
 
     accident, place, iteration, *arguments = argv

@@ -1,4 +1,4 @@
-"""The samples pane alone in an application, over a run whose samples are written as the trainer writes them."""
+"""The samples pane alone in an application, over a run with samples written like the trainer's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from workbench.samples.sample_view import SampleView
 
 
 class Run:
-    """A run whose samples are written as the trainer does it."""
+    """Run whose samples are written like the trainer's."""
 
     def __init__(self, root: Path) -> None:
         self.folder = RunFolder(root)
@@ -33,7 +33,7 @@ class Run:
         self.view.take(started(folder=str(root)))
 
     def write(self, number: int, *completions: str, **changes: Any) -> None:
-        """The samples of an iteration, one for each completion: their scores are 0.1, 0.2..."""
+        """Write the samples of an iteration, one per completion, with scores 0.1, 0.2..."""
         rows = [
             sample_row(
                 row,
@@ -79,14 +79,14 @@ class Workbench(ThemedApp[None]):
 
     @property
     def drawn(self) -> str:
-        """What the list or the text of the open sample shows."""
+        """Return what the list or the text of the open sample shows."""
         view = self.query_one(SampleView)
         widget = view.text if view.display else self.query_one(SampleList)
         return "\n".join(widget.render_line(y).text.rstrip() for y in range(widget.size.height))
 
     @property
     def told(self) -> list[str]:
-        """The messages in the corner."""
+        """Return the notifications on the screen."""
         return [str(notification.message) for notification in self._notifications]
 
 

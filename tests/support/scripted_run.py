@@ -19,7 +19,7 @@ from config_files import save_config
 
 from trainer.config import Config
 from trainer.control.control import Control, Interrupted, Steered
-from trainer.control.questions import Answer, Completion, Question
+from trainer.control.questions import Answer, Question, WrittenResponse
 from trainer.errors import DivergedError
 from trainer.events import (
     Alarm,
@@ -61,7 +61,7 @@ def started(**changes: Any) -> RunStarted:
 
 
 def iteration(number: int, **changes: Any) -> Iteration:
-    """Metrics that are all different, so that a column in another's place shows."""
+    """Return an iteration whose metrics all differ, so that a value in the wrong column shows."""
     values: dict[str, Any] = {
         "iteration": number,
         "score_mean": 0.1 * number,
@@ -98,7 +98,7 @@ def iteration(number: int, **changes: Any) -> Iteration:
 
 
 def evaluation(number: int, **changes: Any) -> Evaluation:
-    """Numbers of held-out prompts that are all different."""
+    """Return an evaluation of held-out prompts whose numbers all differ."""
     values: dict[str, Any] = {
         "iteration": number,
         "prompts": 16,
@@ -120,7 +120,7 @@ FIXES = [
 
 
 def alarm(number: int, **changes: Any) -> Alarm:
-    """An alarm of KL with each kind of fix."""
+    """Return a KL alarm with each kind of fix."""
     values: dict[str, Any] = {
         "iteration": number,
         "level": "warning",
@@ -134,7 +134,7 @@ def alarm(number: int, **changes: Any) -> Alarm:
 
 
 def samples(number: int, *texts: tuple[str, str]) -> SamplesWritten:
-    """Prompts with their completions."""
+    """Return prompts with their completions."""
     previews = [
         SamplePreview(prompt=prompt, completion=completion, score=0.81, kl=7.9, truncated=False)
         for prompt, completion in texts
@@ -155,9 +155,9 @@ def ended(state: str = "done", iteration: int = 12, **changes: Any) -> RunEnded:
 
 
 def answered(question: Question, *, iteration: int = 0) -> Answer:
-    """Completions of made-up numbers, as many as `question` wants."""
+    """Return completions with made-up numbers, as many as `question` wants."""
     tokens = [*question.prefix, 7, 8]
-    completion = Completion(
+    completion = WrittenResponse(
         text=" there was joy.",
         tokens=tokens,
         token_texts=["?"] * len(question.prefix) + [" there was", " joy."],
@@ -180,7 +180,7 @@ ERROR = "ppo-workbench: error: "
 
 
 class Script:
-    """Stands in for `trainer.session.training.train`; `received` is what it was called with.
+    """Stand-in for `trainer.session.training.train`; `received` is what it was called with.
 
     play(emit, control) emits events and returns the end of the run, or raises what the trainer would raise.
     """
@@ -210,7 +210,7 @@ class Script:
 
 
 def done(emit: Callable[..., None], control: Control) -> RunEnded:
-    """Twelve iterations to the end."""
+    """Play twelve iterations to the end."""
     emit(StateChanged(state="loading"))
     emit(started())
     emit(StateChanged(state="training"))
@@ -224,14 +224,14 @@ def done(emit: Callable[..., None], control: Control) -> RunEnded:
 
 
 def wait(emit: Callable[..., None], control: Control) -> RunEnded:
-    """One iteration, then steps that never end: until it is told to stop."""
+    """Play one iteration, then steps that never end, until told to stop."""
     emit(started())
     emit(iteration(1))
     return _until_interrupted(emit, control, lambda: threading.Event().wait(0.01))
 
 
 class SteeredRun(Steered):
-    """What the script `steered` does about requests: it tells of each by the events of a real run."""
+    """Requests as the script `steered` handles them, each reported by the events of a real run."""
 
     def __init__(self, emit: Callable[..., None]) -> None:
         self.emit = emit
@@ -267,7 +267,7 @@ class SteeredRun(Steered):
 
 
 def steered(emit: Callable[..., None], control: Control) -> RunEnded:
-    """Iterations of four steps until it is told to stop; handles pause, resume, step, checkpoint and set."""
+    """Play iterations of four steps until told to stop; handle pause, resume, step, checkpoint and set."""
     run = SteeredRun(emit)
     control.attach(run)
     emit(started(iterations=1000))
@@ -288,13 +288,13 @@ def steered(emit: Callable[..., None], control: Control) -> RunEnded:
 
 
 def flood(emit: Callable[..., None], control: Control) -> RunEnded:
-    """Iterations without end, until it is told to stop."""
+    """Play endless iterations until told to stop."""
     emit(started())
     return _until_interrupted(emit, control, lambda: emit(iteration(2)))
 
 
 def stuck(emit: Callable[..., None], control: Control) -> RunEnded:
-    """Inside native code for ever: it does not hear that it is told to stop."""
+    """Hang for ever as in native code, deaf to requests to stop."""
     emit(started())
     emit(iteration(1))
     threading.Event().wait()
@@ -302,7 +302,7 @@ def stuck(emit: Callable[..., None], control: Control) -> RunEnded:
 
 
 def patient(emit: Callable[..., None], control: Control) -> RunEnded:
-    """One iteration, then nothing until there is a file `go`; it leaves a file `ended`."""
+    """Play one iteration, then wait for a file `go`; leave a file `ended`."""
     emit(started())
     emit(iteration(1))
     while not Path("go").exists():
@@ -314,7 +314,7 @@ def patient(emit: Callable[..., None], control: Control) -> RunEnded:
 
 
 def recorded(emit: Callable[..., None], control: Control) -> RunEnded:
-    """As `wait`, with a journal in the working folder; a file `gone` tells that the screen and its terminal are."""
+    """Play `wait` with a journal in the working folder; a file `gone` says that screen and terminal are gone."""
     journal, nowhere = Journal(Path("events.jsonl")), Path(os.devnull).stat().st_rdev
 
     def both(event: Any) -> None:
@@ -343,7 +343,7 @@ def bug(emit: Callable[..., None], control: Control) -> RunEnded:
 
 
 def unhurt(emit: Callable[..., None], control: Control) -> RunEnded:
-    """Raises before there is a run."""
+    """Raise before there is a run."""
     raise ZeroDivisionError("a bug of ours")
 
 
@@ -360,7 +360,7 @@ def _until_interrupted(emit: Callable[..., None], control: Control, step: Callab
 
 
 def training_module(script: Script) -> types.ModuleType:
-    """What to put in the place of `trainer.session.training`, which imports MLX."""
+    """Return a replacement for `trainer.session.training`, which imports MLX."""
     module = types.ModuleType("trainer.session.training")
     module.train = script  # type: ignore[attr-defined]
     module.release_thread = lambda: None  # type: ignore[attr-defined]
@@ -368,7 +368,7 @@ def training_module(script: Script) -> types.ModuleType:
 
 
 def make_run(name: str, *, run_kind: str = "ppo", **changes: Any) -> Path:
-    """A run's folder in runs/, as far as these tests read it."""
+    """Make a run folder in runs/, as far as these tests read it."""
     folder = Path("runs", name)
     folder.mkdir(parents=True)
     save_config(Config(), folder / "config.toml")
@@ -385,7 +385,7 @@ def make_run(name: str, *, run_kind: str = "ppo", **changes: Any) -> Path:
 
 
 def complete_run(name: str, iterations: int = 12) -> Path:
-    """A run that has done all its iterations, with its last checkpoint."""
+    """Make a run that has done all its iterations, with its last checkpoint."""
     folder = make_run(name)
     save_config(Config.model_validate({"ppo": {"iterations": iterations}}), folder / "config.toml")
     journal = Journal(folder / "events.jsonl")
@@ -399,7 +399,7 @@ def complete_run(name: str, iterations: int = 12) -> Path:
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
-    """Lines of stdout and of stderr."""
+    """Return lines of stdout and of stderr."""
     captured = capsys.readouterr()
     return captured.out.splitlines(), captured.err.splitlines()
 

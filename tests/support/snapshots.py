@@ -1,16 +1,17 @@
-"""Pictures of the screen as text that a reviewer can read, and the colours in them.
+"""Pictures of the screen as readable text, and the colours in them.
 
-UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you keep it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import scripted_run
 import token_samples
 from apart import ROOT
@@ -19,7 +20,7 @@ from rich.color import Color as RichColor
 from rich.color import ColorType
 from textual.color import Color
 from textual.pilot import Pilot
-from workbench_app import until
+from workbench_app import until, workbench
 
 from trainer.config import Config
 from trainer.events import SamplesWritten
@@ -34,7 +35,7 @@ SCHEMES = ["workbench", "paper", "NO_COLOR"]
 
 
 def written_run(folder: Path) -> Path:
-    """A run that has ended, with one sequence whose numbers fit together."""
+    """Write a finished run with one sequence whose numbers fit together."""
     texts = [
         " was",
         " a",
@@ -73,8 +74,20 @@ def written_run(folder: Path) -> Path:
     return folder
 
 
+@asynccontextmanager
+async def in_scheme(scheme: str, play: Any = None, **opening: Any) -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
+    """Open the application with a theme, or without colours for NO_COLOR."""
+    with pytest.MonkeyPatch.context() as patch:
+        if scheme == "NO_COLOR":
+            patch.setenv("NO_COLOR", "1")
+        async with workbench(play, **opening) as (screen, pilot):
+            if scheme != "NO_COLOR":
+                screen.app.theme = scheme
+            yield screen, pilot
+
+
 async def check_when_drawn(pilot: Pilot[Any], shown: Callable[[], str], path: Path) -> None:
-    """Compare what is shown with the snapshot at `path` once it is all there; it fails after 30 seconds."""
+    """Compare the screen with the snapshot at `path` once everything is drawn; fail after 30 seconds."""
     with suppress(AssertionError, FileNotFoundError):  # `check` says what differs
         await until(pilot, lambda: _trimmed(shown()) == path.read_text(encoding="utf-8"))
     await pilot.pause()
@@ -82,7 +95,7 @@ async def check_when_drawn(pilot: Pilot[Any], shown: Callable[[], str], path: Pa
 
 
 def check(text: str, path: Path) -> None:
-    """Compare `text` with the snapshot at `path`, whatever its colours."""
+    """Compare `text` with the snapshot at `path`, ignoring colours."""
     text = _trimmed(text)
     if os.environ.get("UPDATE_SNAPSHOTS"):
         path.parent.mkdir(exist_ok=True)
@@ -95,7 +108,7 @@ def _trimmed(text: str) -> str:
 
 
 def drawn(screen: MainScreen) -> list[Any]:
-    """The styles of all words on the terminal, as the application's filters leave them; lines are decoration."""
+    """Return the styles of all words on the terminal, after the application's filters; lines are decoration."""
     background = Color.parse("black")
     strips = screen._compositor.render_strips()
     for line_filter in screen.app._filters:
@@ -113,7 +126,7 @@ def luminance(color: RichColor) -> float:
 
 
 def contrasts(styles: list[Any]) -> list[float]:
-    """WCAG contrast of each style that has both colours and is not a scroll bar or a line."""
+    """Return the WCAG contrast of each style that has both colours and is not a scroll bar or a line."""
     pairs = {(style.color, style.bgcolor) for style in styles if style.color and style.bgcolor}
     return [
         ratio(Color.from_rich_color(front), Color.from_rich_color(back))

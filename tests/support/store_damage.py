@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def alter(path: Path, *statements: str) -> None:
-    """Change a store behind its back, where its triggers would not let anyone."""
+    """Change a store without the triggers that would refuse it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         for (trigger,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             if not any(trigger in statement for statement in statements):

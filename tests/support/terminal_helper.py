@@ -19,7 +19,7 @@ from pathlib import Path
 from apart import ROOT
 
 CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|[=>])")
-DEADLINE = 60  # seconds, after which a test has failed
+DEADLINE = 60  # seconds until a test has failed
 
 
 class Terminal:
@@ -44,14 +44,14 @@ class Terminal:
             cwd=folder,
             env=os.environ | {"TERM": term, "COLORTERM": "", "PYTHONPATH": str(ROOT)} | home,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that its end is a SIGHUP
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that closing it sends SIGHUP
         )
         os.close(inner)
         self.raw = b""
         self.open = True
 
     def wait_for(self, words: str) -> None:
-        """Read until the terminal has been sent `words`."""
+        """Read until the terminal has received `words`."""
         end = time.monotonic() + DEADLINE
         while words.encode() not in CODES.sub(b"", self.raw):
             assert time.monotonic() < end, CODES.sub(b"", self.raw)[-2000:]
@@ -62,7 +62,7 @@ class Terminal:
                     assert words.encode() in CODES.sub(b"", self.raw), self.raw[-2000:]
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Look again and again until `condition` holds."""
+        """Poll until `condition` holds."""
         end = time.monotonic() + DEADLINE
         while not condition():
             assert time.monotonic() < end
@@ -72,13 +72,13 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def drain(self) -> None:
-        """Read what the terminal has been sent."""
+        """Read what the terminal has received."""
         with contextlib.suppress(OSError):  # the program has ended
             while select.select([self.master], [], [], 0.2)[0] and (data := os.read(self.master, 1 << 16)):
                 self.raw += data
 
     def wait(self) -> int:
-        """The exit code. Reads on meanwhile: a program that writes to a full terminal waits for its reader."""
+        """Return the exit code, reading on meanwhile: a program that writes to a full terminal waits for its reader."""
         end = time.monotonic() + DEADLINE
         while self.process.poll() is None:
             assert time.monotonic() < end, CODES.sub(b"", self.raw)[-2000:]

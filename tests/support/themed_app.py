@@ -1,4 +1,4 @@
-"""Application of a test of one widget, with the colours that a theme may leave out."""
+"""Application for the test of one widget, with the colours that a theme may leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints on disk, in the real format: what the tests load through mlx-lm's own loader."""
+"""Tiny random checkpoints on disk in the real format, loaded by the tests through mlx-lm's own loader."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def make_checkpoint(
         noise = mx.random.normal(array.shape, key=draw) * (0.3 if array.ndim > 1 else 0.05)
         weights[name] = (noise if array.ndim > 1 else array + noise) * scale
     if tied:
-        weights.pop("lm_head.weight", None)  # by which gemma3 tells
+        weights.pop("lm_head.weight", None)  # gemma3 takes a missing head for a tied one
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config))
     make_tokenizer().save_pretrained(folder)
@@ -79,12 +79,12 @@ def load_tiny(folder: Path, family: str = "llama", *, seed: int = 0, **settings:
 
 
 def make_prompts(tokenizer: Any, texts: Sequence[str]) -> list[Prompt]:
-    """`texts` as prompts, numbered from 0."""
+    """Return `texts` as prompts, numbered from 0."""
     return [Prompt(i, text, text, tokenizer.encode(text), {}) for i, text in enumerate(texts)]
 
 
 def make_tokenizer(*, pad_is_end: bool = False) -> PreTrainedTokenizerFast:
-    """One token a byte, then `<end>` (256) and `<pad>` (257); with `pad_is_end` the two are one, as in many models."""
+    """Return a tokenizer of one token a byte, then `<end>` (256) and `<pad>` (257), the same one with `pad_is_end`."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: i for i, character in enumerate(alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

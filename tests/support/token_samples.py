@@ -1,4 +1,4 @@
-"""Sequences with numbers that fit together, as rows of a samples file and as the records that the screen reads."""
+"""Sequences with consistent numbers, as rows of a samples file and as the records that the screen reads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SETTINGS = SampleSettings(
 
 
 def sample_row(row: int = 0, length: int = 12, *, texts: Sequence[str] | None = None, **changes: Any) -> dict[str, Any]:
-    """A row of a samples file by SETTINGS; texts: of its tokens, in place of `length` words drawn by `row`."""
+    """Return a samples file row by SETTINGS; texts: of its tokens, in place of `length` words drawn by `row`."""
     rng = random.Random(row)
     texts = [rng.choice(WORDS) for _ in range(length)] if texts is None else list(texts)
     length = len(texts)
@@ -117,7 +117,7 @@ def sample_row(row: int = 0, length: int = 12, *, texts: Sequence[str] | None = 
 
 
 def row_without_critic(estimator: str, row: int = 0, length: int = 12, *, gamma: float = 1.0) -> dict[str, Any]:
-    """A row whose advantages are against a baseline of 0.25, by grpo over 0.5 as well; there are no values."""
+    """Return a row without values, whose advantages are against a baseline of 0.25 (by grpo over 0.5 as well)."""
     values = sample_row(row, length)
     rewards, baseline, scale = values["rewards"], 0.25, 0.5 if estimator == "grpo" else None
     to_go, ahead = [0.0] * length, 0.0
@@ -138,7 +138,7 @@ def row_without_critic(estimator: str, row: int = 0, length: int = 12, *, gamma:
 
 
 def token_sample(iteration: int = 12, row: int = 0, length: int = 12, **changes: Any) -> TokenSample:
-    """The record of `sample_row`; changes: of the row's columns, before the record is made."""
+    """Return the record of `sample_row`; changes: of the row's columns, before the record is made."""
     values = sample_row(row, length, **changes)
     top = zip(
         values["top_tokens"], values["top_texts"], values["top_logprobs"], values["top_ref_logprobs"], strict=True
@@ -167,13 +167,13 @@ def token_sample(iteration: int = 12, row: int = 0, length: int = 12, **changes:
 
 
 def sample_without_critic(estimator: str, row: int = 0, length: int = 6, **held: Any) -> TokenSample:
-    """The record of `row_without_critic`; held: settings in which its run differs from SETTINGS."""
+    """Return the record of `row_without_critic`; held: settings in which its run differs from SETTINGS."""
     settings = replace(SETTINGS, estimator=estimator, **held)
     return replace(token_sample(**row_without_critic(estimator, row, length, gamma=settings.gamma)), settings=settings)
 
 
 def _alternatives(rng: random.Random, token: int, text: str, logprob: float, ref_logprob: float) -> list[Alternative]:
-    """Five tokens, likeliest first, the written one among them; the others share what it leaves of both models."""
+    """Return five tokens, likeliest first, the written one among them; the others share what it leaves."""
 
     def left(logprob: float) -> list[float]:
         shares = [rng.uniform(0.05, 1) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""What TRL's PPOTrainer computed on fixed rollouts (tests/trl_parity), and our trainer set to compute the same."""
+"""Results of TRL's PPOTrainer on fixed rollouts (tests/trl_parity), and our trainer set up to match."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ CASES = list(PAGE["cases"])
 START = {name: mx.array(array) for name, array in np.load(FOLDER / "model.npz").items()}
 STOP_IS_NO_PAD = [case for case in CASES if case != "pad_is_stop"]
 NO_NORM_LIMIT = 1e9
-TOLERANCE = 1e-5  # of the largest number compared, or of 1: float32 on both sides; the most that was seen is 2.3e-6
-DIFFERENT = 1e-3  # where numbers are to differ, they do so by far more than the tolerance
+TOLERANCE = 1e-5  # relative to the largest number compared, or to 1: float32 on both sides; the largest seen is 2.3e-6
+DIFFERENT = 1e-3  # numbers that should differ do so by far more than the tolerance
 
 Part = Literal["policy", "value"]
 Layout = Literal["ours", "trl"]
 
 
 class Reference:
-    """One case: its settings, and what TRL made of it. B sequences, T = 7 places; the names are those of TRL's code."""
+    """One case: its settings and TRL's results. B sequences, T = 7 places; the names are those of TRL's code."""
 
     def __init__(self, case: str) -> None:
         self.settings: dict[str, Any] = PAGE["cases"][case]
@@ -48,22 +48,22 @@ class Reference:
         return self._arrays[name]
 
     def array(self, name: str) -> mx.array:
-        """The same, as an MLX array."""
+        """Return a result as an MLX array."""
         return mx.array(self._arrays[name])
 
     @property
     def mask(self) -> Any:
-        """[B, T] true on the tokens that TRL trains the policy on."""
+        """Mask [B, T], true on the tokens that TRL trains the policy on."""
         return ~self["padding_mask"]
 
     @property
     def value_mask(self) -> Any:
-        """[B, T] true on the states that TRL trains the critic on, one more where a response ended before T."""
+        """Mask [B, T], true on the states that TRL trains the critic on: one more where a response ended before T."""
         return ~self["padding_mask_p1"]
 
     @cached_property
     def ppo(self) -> PPOConfig:
-        """The settings in our terms."""
+        """Settings in our terms."""
         s = self.settings
         return PPOConfig(
             kl_coef=s["kl_coef"],
@@ -77,18 +77,18 @@ class Reference:
 
     @property
     def temperature(self) -> float:
-        """Of the rollout."""
+        """Temperature of the rollout."""
         return float(self.settings["temperature"])
 
     def prompts(self) -> list[Prompt]:
-        """B prompts."""
+        """Return B prompts."""
         return [
             Prompt(row, "", "", tokens[:length].tolist(), {})
             for row, (tokens, length) in enumerate(zip(self["prompts"], self["prompt_lengths"], strict=True))
         ]
 
     def batch(self, layout: Layout = "ours") -> Experience:
-        """The rollout laid out by us; "trl": with the place after an early end, which TRL counts, as one more token."""
+        """Lay out the rollout our way; "trl": with the place after an early end as one more token, as TRL counts."""
         lengths = self["response_lengths"] if layout == "ours" else self.value_mask.sum(axis=1)
         responses = [
             Response(tokens[:length].tolist(), [0.0] * int(length), "", bool(cut))
@@ -97,16 +97,16 @@ class Reference:
         return lay_out(self.prompts(), responses)
 
     def filled(self, layout: Layout, *names: str) -> Experience:
-        """`batch` with the fields `names` as TRL computed them."""
+        """Return `batch` with the fields `names` as TRL computed them."""
         fields: dict[str, Any] = {name: self.array(name) for name in names}
         return self.batch(layout)._replace(**fields)
 
     def micro_batches(self, layout: Layout, *names: str) -> list[Experience]:
-        """`filled`, cut as TRL cut it."""
+        """Return `filled`, cut as TRL cut it."""
         return [self.filled(layout, *names).take(rows.tolist()) for rows in self["rows"]]
 
     def optim(self, part: Part, **settings: Any) -> OptimConfig:
-        """TRL's Adam for one of the two; its gradient of the critic is `vf_coef` times ours, which Adam's eps feels."""
+        """Return TRL's Adam for one of the two; its critic gradient is `vf_coef` times ours, which affects eps."""
         s = self.settings
         eps = s["adam_epsilon"] / (1 if part == "policy" else s["vf_coef"])
         rate = s["learning_rate"]
@@ -115,7 +115,7 @@ class Reference:
 
 
 def make_actor() -> ActorCriticLLM:
-    """The reference's model: a llama with adapters and a head that are not zero."""
+    """Return the model of the reference: a llama with non-zero adapters and head."""
     backbone = llama.Model(llama.ModelArgs.from_dict(PAGE["model"]))
     backbone.load_weights([(name, array) for name, array in START.items() if name.startswith("model.")])
     lora = PAGE["lora"]
@@ -129,13 +129,13 @@ def make_actor() -> ActorCriticLLM:
 
 
 def start_of(part: Part) -> Parameters:
-    """The trained parameters of one of the two, before the first step."""
+    """Return the trained parameters of one of the two, before the first step."""
     prefix = f"{part}."
     return {name.removeprefix(prefix): array for name, array in START.items() if name.startswith(prefix)}
 
 
 def unflattened(part: Part, vector: Any) -> Parameters:
-    """Parameters from one vector of them all, in the order of their names."""
+    """Split one vector into parameters, in the order of their names."""
     found, place = {}, 0
     for name, array in sorted(start_of(part).items()):
         found[name] = mx.array(vector[place : place + array.size]).reshape(array.shape)
@@ -144,12 +144,12 @@ def unflattened(part: Part, vector: Any) -> Parameters:
 
 
 def flat(parameters: Parameters) -> Floats:
-    """The reverse of `unflattened`."""
+    """Join parameters into one vector: the reverse of `unflattened`."""
     return np.concatenate([float64(parameters[name]).ravel() for name in sorted(parameters)])
 
 
 def at(x: Any, mask: Any) -> Floats:
-    """The numbers of [B, T] where `mask` is true; x may have fewer columns, if the mask is false in the rest."""
+    """Return the numbers of [B, T] where `mask` is true; x may have fewer columns if the mask is false in the rest."""
     mask = np.array(mask) > 0
     width = np.array(x).shape[1]
     assert not mask[:, width:].any()
@@ -158,12 +158,12 @@ def at(x: Any, mask: Any) -> Floats:
 
 
 def lengths_of(mask: Any) -> Sequence[int]:
-    """True places of each row, which are its first."""
+    """Return the number of true places of each row, which come first."""
     return [int(count) for count in np.array(mask).sum(axis=1)]
 
 
 def of(*cases: str) -> pytest.MarkDecorator:
-    """Run the test on these cases."""
+    """Parametrise a test with these cases."""
     return pytest.mark.parametrize("reference", cases, indirect=True)
 
 
@@ -182,13 +182,13 @@ def learner_of(actor: ActorCriticLLM, optim: OptimConfig | None = None) -> Learn
 
 
 def gradients(actor: ActorCriticLLM, batch: Experience, reference: Reference, part: Part) -> tuple[Floats, LossSums]:
-    """Of a minibatch, as one vector, and what was summed on the way."""
+    """Return the gradients of a minibatch as one vector, and what was summed on the way."""
     found = learner_of(actor).gradients(batch, reference.ppo, part, temperature=reference.temperature)
     return flat(found.of[part]), found.sums
 
 
 def scored(actor: ActorCriticLLM, reference: Reference) -> Experience:
-    """The rollout with log-probs, reference log-probs, KL and values as we compute them."""
+    """Return the rollout with log-probs, reference log-probs, KL and values as we compute them."""
     how: dict[str, Any] = {"micro_batch_tokens": 30}
     batch, temperature = reference.batch(), reference.temperature
     batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, **how)
@@ -198,11 +198,11 @@ def scored(actor: ActorCriticLLM, reference: Reference) -> Experience:
 
 
 def shaped(reference: Reference, layout: Layout) -> Experience:
-    """The rollout with rewards, advantages and returns as we compute them of TRL's KL, scores and values."""
+    """Return the rollout with our rewards, advantages and returns of TRL's KL, scores and values."""
     batch, ppo = reference.filled(layout, "kl", "scores", "values"), reference.ppo
     batch = batch._replace(token_scores=mx.zeros_like(batch.mask))
     batch = steps.adjust_rewards_with_kl(batch, kl_coef=ppo.kl_coef)
-    if reference.settings["whiten_rewards"]:  # otherwise than by us: test_trl_differences.py
+    if reference.settings["whiten_rewards"]:  # unlike ours: see test_trl_differences.py
         batch = batch._replace(rewards=reference.array("rewards"))
     batch = steps.compute_td_errors(batch, gamma=ppo.gamma)
     batch = steps.compute_gae_advantages(batch, gamma=ppo.gamma, lam=ppo.lam)

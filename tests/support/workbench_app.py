@@ -24,13 +24,13 @@ from workbench.screen.main_screen import MainScreen
 async def workbench(
     play: Any = None, *, size: tuple[int, int] = (120, 36), bugs: Sequence[str] = (), **opening: Any
 ) -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
-    """The application with a scripted trainer; its run, if one is left, is aborted at the end.
+    """Open the application with a scripted trainer; abort its run, if one is left, at the end.
 
-    bugs: what it may report as not expected.
+    bugs: the unexpected errors that it may report.
     """
     app = WorkbenchApp(Opening(train=play if play is None or isinstance(play, Script) else Script(play), **opening))
     with pytest.MonkeyPatch.context() as patch:
-        # At each end of a run it would look through all that the worker has loaded, for 0.2 s; see test_supervisor.
+        # Each end of a run would look through all that the worker has loaded, for 0.2 s; see test_supervisor.
         patch.setattr(supervisor, "gc", create_autospec(gc))
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
@@ -54,30 +54,30 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
 
 
 async def settle(pilot: Pilot[Any]) -> None:
-    """Until no thread is under way, those that results of threads start included, and what they read is shown."""
+    """Wait until no thread is at work, those that their results start included, and what they read is shown."""
     quiet = 0
     while quiet < 2:
         await pilot.pause()
         running = [worker for worker in pilot.app.workers if not worker.is_finished]
         quiet = 0 if running else quiet + 1
         for worker in running:
-            with suppress(WorkerCancelled):  # one that a newer one replaced
+            with suppress(WorkerCancelled):  # replaced by a newer one
                 await worker.wait()
 
 
 def screen_text(screen: MainScreen) -> str:
-    """What the terminal shows, line by line."""
+    """Return the terminal's text, line by line."""
     return "\n".join(
         "".join(segment.text for segment in strip).rstrip() for strip in screen._compositor.render_strips()
     )
 
 
 def status(screen: MainScreen) -> str:
-    """The status line."""
+    """Return the status line."""
     return screen_text(screen).splitlines()[0]
 
 
 def runs_folder(folder: Path) -> Path:
-    """A folder for runs inside `folder`."""
+    """Return a folder for runs inside `folder`."""
     (folder / "runs").mkdir(exist_ok=True)
     return folder / "runs"

@@ -13,7 +13,7 @@ TEMPLATE = (
 
 
 class Wrapper:
-    """What mlx-lm puts around a tokenizer, as far as it is used here."""
+    """Stand-in for mlx-lm's wrapper around a tokenizer, as far as it is used here."""
 
     def __init__(self, template: str = "") -> None:
         self._tokenizer = make_tokenizer(pad_is_end=True)

@@ -19,7 +19,7 @@ def single(x: np.ndarray) -> mx.array:
 
 
 def slow_dpo(lead: np.ndarray, beta: float, smoothing: float) -> np.ndarray:
-    """As the equation is written, in float64."""
+    """Compute the loss as the equation is written, in float64."""
     right, wrong = 1 / (1 + np.exp(-beta * lead)), 1 / (1 + np.exp(beta * lead))
     return -(1 - smoothing) * np.log(right) - smoothing * np.log(wrong)
 
@@ -52,7 +52,7 @@ def test_the_ipo_loss_and_its_gradient_are_those_of_the_slow_version(beta: float
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.25, 2.0])
-def test_where_policy_and_reference_are_one_the_losses_are_known(beta: float) -> None:
+def test_where_policy_and_reference_are_equal_the_losses_are_known(beta: float) -> None:
     even = mx.zeros((3,))
     for smoothing in (0.0, 0.3):
         losses = np.array(dpo_loss(even, beta=beta, label_smoothing=smoothing))

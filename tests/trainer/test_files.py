@@ -1,4 +1,4 @@
-"""Files of the program's own: whole or not at all, private where they are to be, and never behind a link."""
+"""The program's own files: whole or not at all, private where they should be, and never behind a link."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.files import PRIVATE, is_same, open_file, own_folder, path_of, remo
 
 @pytest.fixture
 def thesis(tmp_path: Path) -> Path:
-    """A folder that is not the program's."""
+    """Make a folder that is not the program's."""
     (folder := tmp_path / "thesis").mkdir()
     (folder / "thesis.tex").write_text("three years")
     return folder
@@ -78,7 +78,7 @@ PLACES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_APPEND, os.O_WRONLY])
 @pytest.mark.parametrize("put", PLACES.values(), ids=PLACES.keys())
-def test_only_a_file_is_opened_and_nothing_is_waited_for(
+def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(
     folder: Path, thesis: Path, put: Callable[[Path], object], flags: int
 ) -> None:
     put(folder / "events.jsonl")
@@ -88,7 +88,7 @@ def test_only_a_file_is_opened_and_nothing_is_waited_for(
     assert (thesis / "thesis.tex").read_text() == "three years"
 
 
-def test_of_two_that_write_a_file_at_once_the_last_to_begin_wins_and_it_is_whole(folder: Path) -> None:
+def test_of_two_concurrent_writers_the_last_to_begin_wins_and_the_file_is_whole(folder: Path) -> None:
     path = folder / "a.json"
     with whole_file(path) as one:
         one.write(b"one")
@@ -106,12 +106,12 @@ def test_of_two_that_write_a_file_at_once_the_last_to_begin_wins_and_it_is_whole
     assert [file.name for file in folder.iterdir()] == ["a.json"]
 
 
-def test_a_link_or_a_file_is_no_folder_of_ours(folder: Path, thesis: Path) -> None:
+def test_a_link_or_a_file_is_not_a_folder_of_ours(folder: Path, thesis: Path) -> None:
     (folder / "samples").symlink_to(thesis)
     (folder / "control").write_text("")
     (folder / "nowhere").symlink_to(folder / "gone")
     for name in ("samples", "control", "nowhere"):
-        with pytest.raises(NotADirectoryError, match="a link or a file is where the program keeps a folder of its own"):
+        with pytest.raises(NotADirectoryError, match="a link or a file blocks a folder that the program needs"):
             own_folder(folder / name)
     with pytest.raises(FileNotFoundError):
         own_folder(folder / "missing" / "samples")
@@ -128,7 +128,7 @@ def test_removing_stops_at_links(folder: Path, thesis: Path) -> None:
     assert (thesis / "thesis.tex").read_text() == "three years"
 
 
-def test_a_folder_is_known_again_and_found_wherever_it_is_moved(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_recognised_and_found_wherever_it_is_moved(folder: Path, tmp_path: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         assert is_same(folder, descriptor)

@@ -1,4 +1,4 @@
-"""Files carry the version that they were written in: older ones are brought to the present, newer ones are refused."""
+"""Files carry the version of their format: older ones are upgraded, newer ones are refused."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from typing import Any
 
 import pytest
 from config_files import config_problems
+from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
-from runs_helper import record, tiny_config
+from runs_helper import Recorder, comparable, record, tiny_config
 
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.schema import PPOConfig
+from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import ConfigError, StorageError, UsageError
+from trainer.events import DPOStep, Iteration, RunStarted
 from trainer.format_versions import Format
 from trainer.ppo.checkpoint import load_checkpoint
+from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card
+from trainer.rewards import trust_all
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import checkpoints
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, read_config
+from trainer.runs.listing import list_runs
+from trainer.session.answers import SavedPolicy
+from trainer.session.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
+from workbench.run.supervisor import kl_target
 
 
 def renamed(old: str, new: str) -> Any:
@@ -33,7 +43,7 @@ FORMAT = Format("format", (renamed("a", "b"), renamed("b", "c")))
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, {"format": 1, "a": 1}, {"format": 2, "b": 1}, {"format": 3, "c": 1}])
-def test_a_file_of_any_version_comes_to_the_present_one_and_one_without_a_number_is_of_the_first(
+def test_a_file_of_any_version_is_upgraded_and_one_without_a_number_counts_as_the_first(
     content: dict[str, Any],
 ) -> None:
     assert FORMAT.version == 3
@@ -49,7 +59,7 @@ def test_a_newer_version_is_refused_by_name_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("content", [[], None, "a", {"format": "1"}, {"format": 0}, {"format": True}, {"format": 1.5}])
-def test_what_has_no_version_is_damaged(content: Any) -> None:
+def test_a_file_without_a_version_is_damaged(content: Any) -> None:
     with pytest.raises(ValueError, match=r"table|whole number"):
         FORMAT.current(content, "it")
 
@@ -65,6 +75,22 @@ def test_an_old_runs_configuration_is_read_under_its_new_keys(tmp_path: Path, mo
         load_config(old)
     monkeypatch.setattr("trainer.config.loading.CONFIG_FORMAT", Format("schema", (moved,)))
     assert load_config(old).ppo.kl_coef == 0.3
+
+
+def test_the_list_of_runs_and_the_displays_read_an_old_runs_configuration_under_its_new_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved(content: dict[str, Any]) -> dict[str, Any]:
+        ppo = renamed("count", "iterations")(renamed("wanted_kl", "kl_target")(content["ppo"]))
+        return {**content, "ppo": ppo}
+
+    monkeypatch.setattr("trainer.runs.folder.CONFIG_FORMAT", Format("schema", (moved,)))
+    run = RunFolder(tmp_path / "runs/old")
+    run.root.mkdir(parents=True)
+    run.config.write_text("[model]\npath = 'x'\n[ppo]\ncount = 7\nwanted_kl = 3\nkl_controller = 'adaptive'\n")
+    assert [listed.iterations for listed in list_runs(tmp_path / "runs")] == [7]
+    assert kl_target(run.root) == 3
+    assert read_config(run)["ppo"] == {"iterations": 7, "kl_target": 3, "kl_controller": "adaptive"}
 
 
 @pytest.mark.parametrize("schema", ["", "schema = 1"])
@@ -98,7 +124,14 @@ def test_a_configuration_of_another_version_is_refused(
     assert [line.split(":")[0] for line in config_problems(tomllib.loads(path.read_text()))] == [f"schema = {number}"]
 
 
-def test_what_a_run_writes_has_its_versions_and_newer_ones_are_refused(tmp_path: Path) -> None:
+def change(checkpoint: Path, name: str, **values: Any) -> None:
+    """Change values in a file of a checkpoint, as if it had been written with them."""
+    content = json.loads((checkpoint / name).read_text())
+    (checkpoint / name).write_text(json.dumps(content | values))
+    write_state(checkpoint, json.loads((checkpoint / "state.json").read_text()))
+
+
+def test_files_of_a_run_carry_their_versions_and_newer_ones_are_refused(tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
     run = RunFolder(tmp_path / "runs/a")
     assert tomllib.loads(run.config.read_text())["schema"] == CONFIG_FORMAT.version
@@ -109,15 +142,54 @@ def test_what_a_run_writes_has_its_versions_and_newer_ones_are_refused(tmp_path:
         load_checkpoint(run.checkpoint(1), {})
 
 
-@pytest.mark.parametrize("name", ["reward_model.json", "state.json"])
+def test_a_checkpoint_whose_adapter_a_newer_version_wrote_is_refused(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
+    checkpoint = RunFolder(tmp_path / "runs/a").checkpoint(1)
+    change(checkpoint, "policy/adapter_config.json", schema=2)
+    with pytest.raises(StorageError, match=r"policy' was written by a newer version \(schema 2"):
+        load_checkpoint(checkpoint, {})
+
+
+@pytest.mark.parametrize("name", ["reward_model.json", "state.json", "adapter/adapter_config.json"])
 def test_a_reward_model_of_a_newer_version_is_refused(tmp_path: Path, name: str) -> None:
     tiny_config(tmp_path)
     train_reward_model(reward_config(tmp_path, "run.name=rm"), preferences=labelled(24))
     (checkpoint, *_) = checkpoints(RunFolder(tmp_path / "runs/rm")).paths
-    assert read_card(checkpoint)["format"] == 1
+    assert read_card(checkpoint)["format"] == 2
     newer = shutil.copytree(checkpoint, tmp_path / "newer")
-    content = json.loads((newer / name).read_text())
-    content.pop("sha256", None)
-    (newer / name).write_text(json.dumps(content | {"format": 7, "files": {}}))
+    change(newer, name, format=7, schema=7)
     with pytest.raises(StorageError, match="was written by a newer version"):
         load_snapshot(newer)
+
+
+def test_a_runs_adapter_keeps_the_layers_that_auto_meant_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = record(tiny_config(tmp_path, "run.name=whole", "ppo.iterations=2", "data.eval_fraction=0.3"))
+    run = RunFolder(tmp_path / "runs/part")
+    record(tiny_config(tmp_path, "run.name=part", "ppo.iterations=1", "data.eval_fraction=0.3"))
+    evaluated = evaluate_checkpoint(run, EvaluationOptions(), trust=trust_all).report
+    monkeypatch.setattr("trainer.models.adapters._AUTO", frozenset(["o_proj"]))
+    assert evaluate_checkpoint(run, EvaluationOptions(), trust=trust_all).report == evaluated
+    assert SavedPolicy(run, trust=trust_all).iteration == 1
+    config = load_config(run.config, {"ppo": {"iterations": 2}})
+    resumed = record(config, resume=run.root)
+    assert comparable(resumed.of(Iteration)[-1]) == comparable(whole.of(Iteration)[-1])
+    assert load_config(run.config).model.lora_targets == ["auto"], "the rule, for a copy that trains another model"
+
+
+def test_so_do_the_adapters_of_a_reward_model_and_of_dpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runs/rm"
+    once, twice = (reward_config(tmp_path, "run.name=rm", f"train.epochs={epochs}") for epochs in (1, 2))
+    train_reward_model(once, preferences=labelled(24))
+    first, second = (dpo_config(tmp_path, "run.name=dpo", f"train.epochs={epochs}") for epochs in (1, 2))
+    train_dpo(first, preferences=labelled(24))
+    scores = load_reward_model(folder).score(["abc"])
+    monkeypatch.setattr("trainer.models.adapters._AUTO", frozenset(["o_proj"]))
+    assert load_reward_model(folder).score(["abc"]) == scores
+    events = Recorder()
+    train_reward_model(twice, preferences=labelled(24), resume=folder, sinks=[events])
+    train_dpo(second, preferences=labelled(24), resume=tmp_path / "runs/dpo", sinks=[events])
+    assert [(event.run_kind, event.resumed_at) for event in events.of(RunStarted)] == [("reward-model", 3), ("dpo", 3)]
+    assert [event.iteration for event in events.of(DPOStep)] == [4, 5, 6]
+    assert load_reward_model(folder).card["model"]["lora_targets"] == ["auto"]

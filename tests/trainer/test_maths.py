@@ -1,4 +1,4 @@
-"""Every formula against its definition in float64, its reductions, and what padding must not do to it."""
+"""Every formula against its definition in float64, its special cases, and padding, which must not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a formula is easily right and a number wrong: huge logits, values that hardly vary, rows without tokens."""
+"""Edge cases of formulas: huge logits, values that hardly vary, rows without tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_entropy_does_not_depend_on_the_height_of_each_rows_logits() -> None
     )
 
 
-def test_whitening_what_does_not_vary_at_all_gives_zeros_and_no_nan() -> None:
+def test_whitening_constant_values_gives_zeros_and_no_nan() -> None:
     assert not maths.whiten(mx.full((2, 3), 0.5), mx.ones((2, 3))).any()
 
 
@@ -52,7 +52,7 @@ def test_davidsons_distribution_is_the_same_whatever_the_shape_of_the_leads(shap
 
 
 def test_the_ranking_loss_is_taken_over_members_and_never_over_rankings() -> None:
-    """As many rankings as members, so that one axis cannot stand for the other unnoticed."""
+    """There are as many rankings as members, so that mixed-up axes show in the numbers."""
     rewards = mx.array([[0.3, 1.9, -0.4], [2.0, 0.1, 0.5], [-1.0, 0.2, 3.0]])
     ranks, mask = mx.array([[0, 1, 2], [1, 0, 1], [2, 0, 1]]), mx.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]])
     together = maths.plackett_luce_loss(rewards, ranks, mask)
@@ -61,7 +61,7 @@ def test_the_ranking_loss_is_taken_over_members_and_never_over_rankings() -> Non
 
 
 @pytest.mark.parametrize(("reward", "rank"), [(3.0, 0), (3.0, 1), (-3.0, 1), (0.0, 9)])
-def test_a_place_that_is_no_member_changes_no_ranking_loss_whatever_stands_there(reward: float, rank: int) -> None:
+def test_a_place_that_is_not_a_member_never_changes_a_ranking_loss(reward: float, rank: int) -> None:
     members = maths.plackett_luce_loss(mx.array([[-1.0, 0.2]]), mx.array([[2, 0]]), mx.ones((1, 2)))
     padded = mx.array([[-1.0, 0.2, reward]]), mx.array([[2, 0, rank]]), mx.array([[1, 1, 0]])
     assert maths.plackett_luce_loss(*padded).item() == pytest.approx(members.item(), rel=1e-6)

@@ -37,7 +37,7 @@ def close(actual: mx.array, expected: Floats | float, tolerance: float = 1e-5) -
 def slow_policy_loss(
     log_ratio: Floats, advantages: Floats, clip: float, high: float | None, dual: float | None
 ) -> list[float]:
-    """Token by token, as the papers write it, with the cases told apart by `if`."""
+    """Compute the loss token by token, as the papers write it, with the cases told apart by `if`."""
     losses = []
     for moved, advantage in zip(np.exp(log_ratio), advantages, strict=True):
         held = min(max(moved, 1 - clip), 1 + (clip if high is None else high))
@@ -50,9 +50,7 @@ def slow_policy_loss(
 
 @pytest.mark.parametrize("high", [None, 0.5, 0.05])
 @pytest.mark.parametrize("dual", [None, 1.5, 3.0])
-def test_an_upper_bound_of_its_own_and_a_second_clip_are_those_of_the_papers(
-    high: float | None, dual: float | None
-) -> None:
+def test_a_separate_upper_bound_and_a_second_clip_match_the_papers(high: float | None, dual: float | None) -> None:
     logprobs, old, advantages = normal(300), normal(300, seed=1), normal(300, seed=2)
     found = maths.clipped_policy_loss(logprobs, old, advantages, clip=0.2, clip_high=high, dual_clip=dual)
     close(found, slow_policy_loss(float64(logprobs) - float64(old), float64(advantages), 0.2, high, dual))

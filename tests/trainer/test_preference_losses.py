@@ -29,7 +29,7 @@ def slow_gradient(loss: Callable[[np.ndarray], float], x: np.ndarray, step: floa
 
 
 def slow_plackett_luce(rewards: np.ndarray, ranks: list[int]) -> float:
-    """The mean choice, one after the other in float64."""
+    """Compute the mean over choices, one after the other, in float64."""
     losses = []
     for reward, rank in zip(rewards, ranks, strict=True):
         pool = [other for other, place in zip(rewards, ranks, strict=True) if place >= rank]

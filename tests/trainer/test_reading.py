@@ -1,4 +1,4 @@
-"""Files that others left: what is no regular file, what is too large and what is nested too deeply is refused."""
+"""Files left by others: anything but a regular file, too large or nested too deeply, is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.config import load_config, parse_overrides
 from trainer.errors import ConfigError, UsageError
 from trainer.files import DEEPEST, TOML_BYTES, open_regular, parse_toml, read_given, read_regular, read_toml
 
-ENDLESS: dict[str, Callable[[Path], None]] = {  # what reading to the end would never come back from
+ENDLESS: dict[str, Callable[[Path], None]] = {  # files whose reading would never end
     "a pipe that nobody writes to": os.mkfifo,
     "a link to a pipe": lambda path: (os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe"))[1],
     "a link to an endless device": lambda path: path.symlink_to("/dev/zero"),
@@ -25,7 +25,7 @@ ENDLESS: dict[str, Callable[[Path], None]] = {  # what reading to the end would 
 
 @pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("read", [open_regular, read_regular, read_given, read_toml, load_config])
-def test_what_is_no_regular_file_is_refused_at_once(
+def test_anything_but_a_regular_file_is_refused_at_once(
     read: Callable[[Path], object], make: Callable[[Path], None], tmp_path: Path
 ) -> None:
     make(tmp_path / "config.toml")
@@ -73,7 +73,7 @@ def test_a_file_at_the_limit_is_read_and_one_beyond_is_not(tmp_path: Path) -> No
         read_toml(file)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_configuration(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "windows.toml").write_bytes(b"\xef\xbb\xbf[ppo]\r\nclip = 0.3\r\n")
     assert load_config(tmp_path / "windows.toml").ppo.clip == 0.3
 
@@ -116,14 +116,14 @@ def test_depth_is_counted_in_keys_and_not_in_texts_numbers_and_comments() -> Non
 
 
 @pytest.mark.parametrize("quotes", ['"', "'", '"""', "'''", '"\\', '\\"', "#", "x", "x ", "x.", " ", "\n", "a=1\n"])
-def test_the_search_for_deep_keys_takes_one_pass_whatever_comes(quotes: str) -> None:
+def test_the_search_for_deep_keys_takes_one_pass_whatever_the_text(quotes: str) -> None:
     began = time.process_time()
     with contextlib.suppress(ValueError):
         parse_toml((quotes * TOML_BYTES)[:TOML_BYTES])
     assert time.process_time() - began < 5
 
 
-def test_thousands_of_unknown_keys_are_told_by_the_first_and_their_number(tmp_path: Path) -> None:
+def test_thousands_of_unknown_keys_are_reported_by_the_first_and_their_number(tmp_path: Path) -> None:
     (tmp_path / "many.toml").write_text("[ppo]\n" + "\n".join(f"clipp{number} = 1" for number in range(15_000)))
     began = time.process_time()
     with pytest.raises(ConfigError) as refusal:
@@ -138,12 +138,15 @@ def test_thousands_of_unknown_keys_are_told_by_the_first_and_their_number(tmp_pa
     [
         ("data.limit=9223372036854775808", "data.limit = 9223372036854775808: must be at most 2147483647"),
         ("ppo.iterations=1" + "0" * 4000, r"ppo.iterations = 10+\.\.\.: must be at most 2147483647"),
-        ("data.prompts=~nosuchuser/x", "names no home folder: there is no user 'nosuchuser'; write the path out"),
+        (
+            "data.prompts=~nosuchuser/x",
+            "refers to the home folder of an unknown user, 'nosuchuser'; write the full path",
+        ),
         (f"model.path={'x' * 5000}", "is too long: use at most 1023 bytes for a path and 255 for each name in it"),
         (f"run.dir={'x/' * 2500}", "is too long"),
         (f"model.adapter={'ü' * 128}", "is too long"),
         (f"reward.sources=['{'x' * 300}.py:score']", "is too long"),
-        ('model.value_init="a\\u0000b"', "must not hold the character NUL"),
+        ('model.value_init="a\\u0000b"', "must not contain the character NUL"),
         ("run.name=-rf", "run.name = '-rf': must be letters, .*, and begin with neither '-' nor '.'"),
         ("rollout.temperature=1e-300", r"must be at least 0.01; for greedy decoding, .* set rollout.top_k = 1"),
         ("rollout.temperature=0", r"must be at least 0.01; for greedy decoding"),

@@ -1,4 +1,4 @@
-"""Numbers read the same wherever they stand."""
+"""Numbers read the same wherever they appear."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from workbench.numbers import counted, duration, number, percent
+from workbench.numbers import duration, number, percent
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan, math.inf, -math.inf])
-def test_what_is_unknown_is_a_dash(unknown: float | None) -> None:
+def test_an_unknown_number_is_a_dash(unknown: float | None) -> None:
     assert number(unknown) == number(unknown, 2, signed=True, width=8) == percent(unknown) == "-"
 
 
@@ -36,17 +36,6 @@ def test_a_huge_number_stays_within_its_columns(value: float, signed: bool, widt
 )
 def test_shares_are_written_as_percentages(share: float, digits: int, text: str) -> None:
     assert percent(share, digits) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 labels"), (1, "1 label"), (2, "2 labels"), (12_000, "12,000 labels")]
-)
-def test_nouns_agree_with_their_count(count: int, text: str) -> None:
-    assert counted(count, "label") == text
-
-
-def test_a_plural_of_its_own() -> None:
-    assert counted(2, "entry", "entries") == "2 entries"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Configurations: what is accepted, what every refusal says, and the way to TOML and back."""
+"""Configurations: what is accepted, what each refusal says, and the way to TOML and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainer.config import (
 )
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS
 from trainer.config.reference import ReferenceRow, json_schema, reference_markdown, reference_rows
-from trainer.config.reward_sources import SOURCES, LengthSource, LexiconSource, PythonSource, RegexSource
+from trainer.config.reward_sources import SOURCES, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.errors import ConfigError, UsageError
 
 PROPERTIES: dict[str, dict[str, Any]] = {
@@ -48,14 +48,14 @@ WRONG_TYPES: dict[str, list[Any]] = {
 }
 
 
-COMPANIONS: dict[str, dict[str, Any]] = {  # what an option cannot be set without
+COMPANIONS: dict[str, dict[str, Any]] = {  # settings that an option requires
     "model.value_init": {"value_model": "adapter"},
     "ppo.kl_in": {"kl_estimator": "k3"},
 }
 
 
 def tables(key: str, value: Any) -> dict[str, Any]:
-    """`ppo.clip` and 0.1 as `{"ppo": {"clip": 0.1}}`."""
+    """Return `ppo.clip` and 0.1 as `{"ppo": {"clip": 0.1}}`."""
     table, _, name = key.partition(".")
     return {table: {name: value, **COMPANIONS.get(key, {})}}
 
@@ -66,13 +66,13 @@ def value_of(config: Config, key: str) -> Any:
 
 
 def blames(key: str, value: Any) -> list[str]:
-    """The problems of a configuration of one setting that are that setting's own, not its neighbours'."""
+    """Return the problems of a one-setting configuration that are that setting's own, not its neighbours'."""
     own = re.compile(rf"{re.escape(key)}(\[0\])? = .*: must ", re.DOTALL)
     return [problem for problem in config_problems(tables(key, value)) if own.match(problem)]
 
 
 def another_value(key: str) -> Any:
-    """A valid value of the option that is not its default."""
+    """Return a valid value of the option that is not its default."""
     schema = PROPERTIES[key]
     default = schema["default"]
     if key == "reward.sources":
@@ -172,7 +172,7 @@ def test_a_value_of_another_type_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [k for k, s in PROPERTIES.items() if s["type"] == "number"])
-def test_a_whole_number_will_do_for_a_number(key: str) -> None:
+def test_an_integer_is_accepted_for_a_number(key: str) -> None:
     whole = next(number for number in (1, 0) if not config_problems(tables(key, number)))
     value = value_of(validate(tables(key, whole)), key)
     assert value == whole
@@ -181,7 +181,7 @@ def test_a_whole_number_will_do_for_a_number(key: str) -> None:
 
 @pytest.mark.parametrize("key", ABOVE_ONE)
 @pytest.mark.parametrize("value", [0.5, 1e-9, -1.0])
-def test_what_bounds_a_ratio_is_off_or_above_one(key: str, value: float) -> None:
+def test_bounds_of_a_ratio_are_off_or_above_one(key: str, value: float) -> None:
     (problem,) = config_problems(tables(key, value))
     assert problem.startswith(f"{key} = {value:g}")
     assert not config_problems(tables(key, 0.0))
@@ -205,7 +205,7 @@ def test_what_bounds_a_ratio_is_off_or_above_one(key: str, value: float) -> None
         ({"model": {"dtype": "float16"}}, ["model.dtype = 'float16'", "use 'bfloat16'"]),
     ],
 )
-def test_options_that_cannot_hold_together_are_refused_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+def test_incompatible_options_are_refused_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
     (problem,) = config_problems(raw)
     assert all(part in problem for part in told), problem
 
@@ -231,7 +231,7 @@ def test_options_that_cannot_hold_together_are_refused_with_the_reason(raw: dict
         ({"convergence": {"on_kl": "rollback"}}, ["[convergence]", "eval.every"]),
     ],
 )
-def test_options_that_disappoint_are_warned_of_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+def test_unwise_options_cause_a_warning_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
     (warning,) = config_warnings(validate(raw))
     assert all(part in warning for part in told), warning
 
@@ -321,7 +321,7 @@ def test_a_refusal_stays_one_short_line_whatever_the_value() -> None:
 
 
 @pytest.mark.parametrize("value", [3, [1], "x", None])
-def test_a_section_that_is_no_table_is_refused(value: Any) -> None:
+def test_a_section_that_is_not_a_table_is_refused(value: Any) -> None:
     assert config_problems({"ppo": value}) == [f"ppo = {value!r}: must be a table"]
 
 
@@ -399,7 +399,7 @@ def test_a_broken_reward_source_is_named_by_its_place(source: Any, problem: str)
         ({"PPO": {"clip": 0.1}}, "PPO", "ppo"),
     ],
 )
-def test_an_unknown_key_guesses_what_was_meant(raw: dict[str, Any], unknown: str, meant: str) -> None:
+def test_an_unknown_key_suggests_what_was_meant(raw: dict[str, Any], unknown: str, meant: str) -> None:
     assert config_problems(raw) == [f"unknown key '{unknown}': did you mean '{meant}'?"]
 
 
@@ -412,7 +412,7 @@ def test_an_unknown_key_unlike_any_other_points_to_the_list(raw: dict[str, Any])
 # All at once
 
 
-def test_all_problems_come_at_once_and_each_once() -> None:
+def test_all_problems_are_reported_together_and_each_once() -> None:
     raw = {
         "modl": {},
         "ppo": {"kl_coeff": 1, "clip": -1, "epochs": "4", "gamma": 2, "minibatches": 3},
@@ -456,7 +456,7 @@ def test_the_error_carries_every_problem_and_the_name_of_the_file(tmp_path: Path
     assert str(caught.value).splitlines() == [f"{path}: {problem}" for problem in caught.value.problems]
 
 
-def test_looking_for_problems_leaves_the_tables_alone() -> None:
+def test_checking_for_problems_leaves_the_tables_unchanged() -> None:
     raw = {"ppo": {"clip": -1, "what": 1}, "reward": {"sources": ["x"]}}
     before = json.dumps(raw)
     config_problems(raw)
@@ -510,7 +510,7 @@ def test_a_buffer_that_is_too_small_names_two_ways_out_that_work() -> None:
     assert problems(1, 99)[0].endswith("raise it to 100 or shorten data.max_prompt_tokens and rollout.max_new_tokens")
 
 
-def test_rules_between_options_are_judged_beside_broken_options() -> None:
+def test_rules_between_options_are_checked_even_with_broken_options() -> None:
     raw = {"rollout": {"batch_size": 6, "top_p": 2}, "ppo": {"minibatches": 4}}
     assert config_problems(raw) == [
         "rollout.top_p = 2: must be at most 1.0",
@@ -544,7 +544,7 @@ def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollo
         {"optim": {"micro_batch_tokens": 560}},
     ],
 )
-def test_what_is_sound_is_not_warned_of(raw: dict[str, Any]) -> None:
+def test_sound_options_cause_no_warning(raw: dict[str, Any]) -> None:
     assert config_warnings(validate(raw)) == []
 
 
@@ -608,7 +608,7 @@ def test_an_assignment_below_a_value_is_refused() -> None:
         "ppo.epochs=" + "[" * 5000,
     ],
 )
-def test_a_value_that_is_not_toml_is_judged_as_a_string(assignment: str) -> None:
+def test_a_value_that_is_not_toml_is_read_as_a_string(assignment: str) -> None:
     (problem,) = config_problems(parse_overrides([assignment]))
     assert problem.startswith("ppo.epochs = '")
     assert problem.endswith(": must be a whole number")
@@ -618,14 +618,14 @@ def test_the_last_assignment_of_a_key_wins() -> None:
     assert parse_overrides(["ppo.clip=0.1", "ppo.lam=0.9", "ppo.clip=0.3"]) == {"ppo": {"clip": 0.3, "lam": 0.9}}
 
 
-def test_overrides_lie_on_top_of_the_file_and_leave_the_rest(tmp_path: Path) -> None:
+def test_overrides_replace_values_of_the_file_and_leave_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text("[ppo]\nclip = 0.1\nlam = 0.9\n[rollout]\nstop = ['a', 'b']\n")
     config = load_config(path, parse_overrides(["ppo.clip=0.3", "rollout.stop=['c']", "run.seed=5"]))
     assert (config.ppo.clip, config.ppo.lam, config.rollout.stop, config.run.seed) == (0.3, 0.9, ["c"], 5)
 
 
-def test_overrides_can_mend_a_file(tmp_path: Path) -> None:
+def test_overrides_can_fix_a_broken_file(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text("[ppo]\nclip = -1\n")
     assert load_config(path, {"ppo": {"clip": 0.3}}).ppo.clip == 0.3
@@ -726,7 +726,26 @@ def test_files_become_absolute_and_names_stay(tmp_path: Path) -> None:
     assert resolve_paths(hub, tmp_path).data.prompts == "org/prompts-v1.0"
 
 
-def test_a_folder_with_a_colon_in_its_name_does_not_hurt(tmp_path: Path) -> None:
+def test_a_tilde_is_the_home_folder_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = {"kind": "model", "path": "~/rm", "ensemble": ["~/other"]}
+    raw = {
+        "run": {"dir": "~/runs"},
+        "model": {"path": "~/model", "adapter": "~/adapter"},
+        "data": {"prompts": "~/p.jsonl"},
+        "reward": {"sources": ["~/rewards.py:score", model]},
+    }
+    config = resolve_paths(validate(raw), Path.cwd())
+    python, trained = config.reward.sources
+    assert isinstance(python, PythonSource)
+    assert isinstance(trained, ModelSource)
+    found = [config.run.dir, config.model.path, config.model.adapter, config.data.prompts, python.path, *trained.paths]
+    assert found == [
+        f"{tmp_path}/{end}" for end in ("runs", "model", "adapter", "p.jsonl", "rewards.py:score", "rm", "other")
+    ]
+
+
+def test_a_folder_with_a_colon_in_its_name_works(tmp_path: Path) -> None:
     base = tmp_path / "a:b"
     base.mkdir()
     (base / "rewards.py").touch()
@@ -756,7 +775,7 @@ def test_every_number_has_a_rule_and_every_pattern_has_words() -> None:
             assert schema["pattern"] in PATTERNS
 
 
-def test_only_what_the_next_iteration_can_take_up_is_live() -> None:
+def test_only_settings_that_the_next_iteration_can_apply_are_live() -> None:
     live = {row.key for row in reference_rows() if row.live}
     assert {"ppo.kl_coef", "ppo.clip", "optim.policy_lr", "rollout.temperature"} <= live
     assert not {key for key in live if key.partition(".")[0] in ("model", "data", "run")}
@@ -779,7 +798,7 @@ def test_the_defaults_of_the_reference_are_toml() -> None:
             assert value_of(validate(tables(row.key, default)), row.key) == value_of(Config(), row.key)
 
 
-def test_the_reference_tells_rules_in_words() -> None:
+def test_the_reference_explains_rules_in_words() -> None:
     rows = {row.key: row for row in reference_rows()}
     assert rows["ppo.gamma"].rule == "at least 0, at most 1"
     assert rows["data.eval_fraction"].rule == "at least 0, less than 1"

@@ -1,4 +1,4 @@
-"""Configurations and --set strings at random, mostly damaged: each is taken or refused, in time, and never a bug."""
+"""Random configurations and --set strings, mostly damaged: each is accepted or refused, in time and without a bug."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ VALUES: tuple[Any, ...] = (
 
 @pytest.fixture(scope="module")
 def whole() -> list[bytes]:
-    """Texts to damage: the presets, and for each kind of run every option spelt out."""
+    """Return texts to damage: the presets, and every option of each kind of run spelt out."""
     spelt_out = [tomli_w.dumps(schema().model_dump()).encode() for schema in SCHEMAS.values()]
     return [(PRESETS / f"{name}.toml").read_bytes() for name in preset_names()] + spelt_out
 
 
-def test_a_damaged_file_is_taken_or_refused(whole: list[bytes], tmp_path: Path) -> None:
+def test_a_damaged_file_is_accepted_or_refused(whole: list[bytes], tmp_path: Path) -> None:
     taken = 0
     for random in randoms("config files", 300):
         (tmp_path / "c.toml").write_bytes(content := damaged(random.choice(whole), random))
         with within(5, content):
             taken += _is_taken(random.choice(list(SCHEMAS)), tmp_path)
-    assert taken  # else nothing but the parser is tried
+    assert taken  # otherwise only the parser is exercised
 
 
-def test_values_of_every_kind_in_every_place_are_taken_or_refused(tmp_path: Path) -> None:
+def test_values_of_every_kind_in_every_place_are_accepted_or_refused(tmp_path: Path) -> None:
     for random in randoms("config values", 200):
         kind = random.choice(list(SCHEMAS))
         values = _tables(kind, random)
@@ -62,11 +62,11 @@ def test_values_of_every_kind_in_every_place_are_taken_or_refused(tmp_path: Path
             _is_taken(kind, tmp_path)
 
 
-def test_assignments_are_taken_or_refused(tmp_path: Path) -> None:
+def test_assignments_are_accepted_or_refused(tmp_path: Path) -> None:
     keys = list(setting_keys())
     for random in randoms("assignments", 1000):
         words = [f"{random.choice(keys)}={_text(random)}" for _ in range(random.randint(1, 3))]
-        # As a shell hands them over: bytes that are not UTF-8 are half surrogate pairs.
+        # As from a shell: bytes that are not UTF-8 become half surrogate pairs.
         words = [os.fsdecode(damaged(os.fsencode(word), random)) for word in words]
         with within(5, words):
             try:
@@ -76,7 +76,7 @@ def test_assignments_are_taken_or_refused(tmp_path: Path) -> None:
 
 
 def _is_taken(kind: str, folder: Path) -> bool:
-    """Whether c.toml is; one that is can be saved, and read back as the same."""
+    """Return whether c.toml is accepted; if so, check that it can be saved and read back unchanged."""
     schema: type[Section] = SCHEMAS[kind]
     file = folder / "c.toml"
     try:
@@ -95,7 +95,7 @@ def _is_taken(kind: str, folder: Path) -> bool:
 
 
 def _check_shown(file: Path, kind: str, *, taken: bool) -> None:
-    """The pane of the configuration shows it, whatever is in it, and finds problems where there are any."""
+    """Check that the editor opens the configuration, whatever is in it, and lists problems where there are any."""
     try:
         document = ConfigDocument.open(file)
     except UsageError as refusal:
@@ -113,7 +113,7 @@ def _check_told(refusal: Exception) -> None:
 
 
 def _tables(kind: str, random: Random) -> dict[str, Any]:
-    """Some options of `kind`, misspelt ones among them, each with any value."""
+    """Return some options of `kind`, misspelt ones among them, each with any value."""
     values: dict[str, Any] = {}
     keys = list(setting_keys(SCHEMAS[kind]))
     for _ in range(random.randint(1, 6)):

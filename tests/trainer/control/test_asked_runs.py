@@ -1,4 +1,4 @@
-"""A run that is asked what its model would write ends bit for bit as one that never was, and no question is lost."""
+"""A run that is asked what its model would write ends bit for bit like one that is not, and no question is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUESTIONS = {
 
 
 class Curious(Recorder):
-    """Asks at every event, both writers in turn; notes what the run was at when the answer came."""
+    """Sink that asks at every event, both writers in turn, and notes where the run was when the answer came."""
 
     def __init__(self, control: Control, where: Callable[[Event], bool] = lambda event: True) -> None:
         super().__init__(self._ask)
@@ -87,8 +87,8 @@ def test_questions_anywhere_change_nothing_of_a_run(value_model: str, tmp_path: 
     assert len(set.union(*(by_policy["policy", n] for n in range(3)))) == 3
 
 
-def test_questions_that_are_dropped_while_they_are_answered_end_early_and_change_nothing(tmp_path: Path) -> None:
-    """Each is dropped at another of its token steps or micro-batches, until one is answered to its end."""
+def test_questions_dropped_while_being_answered_end_early_and_change_nothing(tmp_path: Path) -> None:
+    """Each question is dropped at a later token step or micro-batch, until one is answered to its end."""
     control, told = Control(), list[Answer]()
     question = Question(prompt="one", count=2, max_new_tokens=6)
     looks: list[int] = []
@@ -114,7 +114,7 @@ def test_questions_that_are_dropped_while_they_are_answered_end_early_and_change
     assert [answer.completions for answer in ended_early] == [[]] * len(ended_early)
 
 
-def test_a_question_whose_request_is_withdrawn_is_written_no_further(tmp_path: Path) -> None:
+def test_a_question_whose_request_is_withdrawn_is_not_answered_further(tmp_path: Path) -> None:
     run, control, asked = tmp_path / "runs" / "a", Control(), list[Path]()
     steps: list[str] = []
 
@@ -141,7 +141,7 @@ def test_a_question_whose_request_is_withdrawn_is_written_no_further(tmp_path: P
     assert outcome(run) == outcome(tmp_path / "runs/whole")
 
 
-def test_what_waits_when_a_run_ends_is_told_so(tmp_path: Path) -> None:
+def test_questions_waiting_when_a_run_ends_are_told_that_it_ended(tmp_path: Path) -> None:
     control = Control()
     recorder = Curious(control, lambda event: isinstance(event, RunEnded | CheckpointSaved))
     train(tiny_config(tmp_path), sinks=[recorder], control=control)
@@ -153,7 +153,7 @@ def test_what_waits_when_a_run_ends_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
-def test_a_run_that_is_to_end_does_so_within_a_token_step_of_its_answer(
+def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
     save: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control, told, steps = Control(), list[Answer](), 0
@@ -189,7 +189,7 @@ def test_a_run_that_is_to_end_does_so_within_a_token_step_of_its_answer(
         assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_run_that_fails_tells_who_asked(tmp_path: Path) -> None:
+def test_a_run_that_fails_replies_to_its_questions(tmp_path: Path) -> None:
     control, told = Control(), list[Answer]()
 
     def fail(event: Event) -> None:
@@ -202,7 +202,7 @@ def test_a_run_that_fails_tells_who_asked(tmp_path: Path) -> None:
     assert [answer.problem for answer in told] == ["the run ended before it was answered"]
 
 
-def test_a_run_that_does_not_begin_tells_who_asked(tmp_path: Path) -> None:
+def test_a_run_that_does_not_begin_replies_to_its_questions(tmp_path: Path) -> None:
     control, told = Control(), list[Answer]()
     control.ask(QUESTIONS["policy"], told.append)
     with pytest.raises(RewardError):
@@ -233,7 +233,7 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     assert {answer.problem for answer in told} == {"the run ended before it was answered"}
 
 
-def test_an_answer_has_the_runs_reward_and_moves_none_of_its_statistics(tmp_path: Path) -> None:
+def test_an_answer_uses_the_runs_reward_without_changing_its_statistics(tmp_path: Path) -> None:
     control = Control()
     recorder = Curious(control, lambda event: isinstance(event, PhaseProgress))
     settings = ["reward.normalize=running", "run.save_samples=true"]

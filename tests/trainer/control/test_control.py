@@ -1,4 +1,4 @@
-"""A run is held, stepped and stopped within a step of its work, and none of it changes what it computes."""
+"""A run is paused, stepped and stopped within one step of its work, and none of it changes what it computes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PHASES = ("generate", "score", "reward", "update", "evaluate")
 
 
 class Log(Steered):
-    """Writes down what is asked of it, and calls `meanwhile` when it is held."""
+    """Log of what is asked of it, which calls `meanwhile` while it is held."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.heard: list[Any] = []
@@ -67,7 +67,7 @@ class Log(Steered):
 
 
 class Clock:
-    """Stands in for the seconds of `time.perf_counter`."""
+    """Stand-in for the seconds of `time.perf_counter`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -92,7 +92,7 @@ def test_the_first_reason_to_stop_counts_and_an_abort_overrules_it() -> None:
     assert (aborted.value.reason, aborted.value.save) == ("enough", False)
 
 
-def test_requests_are_heeded_in_order_while_the_trainer_is_held() -> None:
+def test_requests_are_handled_in_order_while_the_trainer_is_paused() -> None:
     control = Control()
 
     def meanwhile() -> None:
@@ -110,7 +110,7 @@ def test_requests_are_heeded_in_order_while_the_trainer_is_held() -> None:
     assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), *rollbacks, "resumed"]
 
 
-def test_a_trainer_is_held_until_another_thread_lets_it_go_on() -> None:
+def test_a_trainer_stays_paused_until_another_thread_resumes_it() -> None:
     control, held, went_on = Control(), threading.Event(), threading.Event()
     control.attach(Log(held.set))
     control.pause()
@@ -124,7 +124,7 @@ def test_a_trainer_is_held_until_another_thread_lets_it_go_on() -> None:
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
-def test_a_held_trainer_hears_that_it_is_to_end(save: bool) -> None:
+def test_a_paused_trainer_obeys_a_stop(save: bool) -> None:
     control = Control()
     control.attach(log := Log(control.stop if save else control.abort))
     control.pause()
@@ -137,7 +137,7 @@ def test_a_single_step_ends_with_the_iteration_and_not_before() -> None:
     control = Control()
     control.attach(log := Log(control.step))
     control.pause()
-    control.check()  # held, then let go by the step
+    control.check()  # paused, then released step by step
     assert log.heard == ["paused", "resumed"]
     control.check()
     assert log.heard == ["paused", "resumed"]
@@ -149,7 +149,7 @@ def test_a_single_step_ends_with_the_iteration_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("change_of_mind", ["pause", "resume"])
-def test_a_pause_or_a_resume_takes_a_single_step_back(change_of_mind: str) -> None:
+def test_a_pause_or_a_resume_cancels_a_single_step(change_of_mind: str) -> None:
     control = Control()
     control.attach(log := Log(control.resume))
     control.step()
@@ -161,7 +161,7 @@ def test_a_pause_or_a_resume_takes_a_single_step_back(change_of_mind: str) -> No
     assert log.heard == before
 
 
-def test_the_clock_stands_still_while_the_trainer_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_stops_while_the_trainer_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, control = Clock(monkeypatch), Control()
 
     def meanwhile() -> None:
@@ -177,7 +177,7 @@ def test_the_clock_stands_still_while_the_trainer_is_held(monkeypatch: pytest.Mo
     assert control.clock() - began == 7
 
 
-def test_the_inbox_is_looked_into_five_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inbox_is_read_at_most_five_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, control, looks = Clock(monkeypatch), Control(), 0
 
     def inbox() -> None:
@@ -195,7 +195,7 @@ def test_the_inbox_is_looked_into_five_times_a_second_at_most(monkeypatch: pytes
     assert (looks, log.heard) == (2, [("ppo.clip", 0.1)])
 
 
-def test_a_trainer_that_is_held_looks_into_its_inbox() -> None:
+def test_a_paused_trainer_reads_its_inbox() -> None:
     control = Control()
     control.attach(log := Log(), lambda: control.resume() if log.heard else None)
     control.pause()
@@ -204,7 +204,7 @@ def test_a_trainer_that_is_held_looks_into_its_inbox() -> None:
 
 
 class Replies:
-    """Asks, and keeps what is replied, in order."""
+    """Asker that keeps the replies in order."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
@@ -246,7 +246,7 @@ def test_a_question_while_another_is_answered_waits_its_turn() -> None:
     assert log.heard == replies.prompts == ["one", "two"]
 
 
-def test_a_held_trainer_answers_and_a_pause_within_an_answer_holds_it_afterwards() -> None:
+def test_a_paused_trainer_answers_and_a_pause_during_an_answer_applies_afterwards() -> None:
     control = Control()
     replies = Replies(control)
 
@@ -266,7 +266,7 @@ def test_a_held_trainer_answers_and_a_pause_within_an_answer_holds_it_afterwards
     assert replies.prompts == ["one", "two"]
 
 
-def test_a_pause_that_comes_with_a_question_is_told_before_it_is_answered() -> None:
+def test_a_pause_that_comes_with_a_question_is_reported_before_the_answer() -> None:
     control = Control()
     replies = Replies(control)
     control.attach(log := Log(lambda: control.resume() if log.heard[-1] == "one" else None))
@@ -277,7 +277,7 @@ def test_a_pause_that_comes_with_a_question_is_told_before_it_is_answered() -> N
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
-def test_an_end_within_an_answer_leaves_no_question_without_a_reply(save: bool) -> None:
+def test_an_end_during_an_answer_leaves_no_question_without_a_reply(save: bool) -> None:
     control = Control()
     replies = Replies(control)
     control.attach(log := Log(control.stop if save else control.abort))
@@ -291,7 +291,7 @@ def test_an_end_within_an_answer_leaves_no_question_without_a_reply(save: bool) 
     assert (replies.prompts, replies.problems) == (["one", "two", "three"], [ENDED] * 3)
 
 
-def test_a_bug_within_an_answer_still_replies_and_goes_on_to_end_the_run() -> None:
+def test_a_bug_during_an_answer_still_replies_and_then_ends_the_run() -> None:
     control = Control()
     replies = Replies(control)
 
@@ -305,7 +305,7 @@ def test_a_bug_within_an_answer_still_replies_and_goes_on_to_end_the_run() -> No
     assert replies.problems == [ENDED]
 
 
-def test_questions_of_many_threads_are_all_replied_to_while_the_run_ends() -> None:
+def test_questions_from_many_threads_all_get_replies_while_the_run_ends() -> None:
     control, told = Control(), list[str]()
     control.attach(Log())
     begun = threading.Barrier(5)
@@ -327,7 +327,7 @@ def test_questions_of_many_threads_are_all_replied_to_while_the_run_ends() -> No
     assert len(told) == 800
 
 
-def test_a_question_of_the_inbox_goes_the_same_way() -> None:
+def test_a_question_from_the_inbox_is_handled_the_same_way() -> None:
     control, told = Control(), list[Answer]()
     control.attach(log := Log(), lambda: None if log.heard else control.ask(Question(prompt="one"), told.append))
     control.check()
@@ -371,7 +371,7 @@ def test_a_trainer_that_takes_no_questions_says_so() -> None:
     assert replies.problems == ["this trainer takes no questions"]
 
 
-def test_the_clock_stands_still_while_a_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_stops_while_a_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, control = Clock(monkeypatch), Control()
 
     def meanwhile() -> None:
@@ -398,7 +398,7 @@ def test_an_interrupt_ends_a_session_that_is_paused() -> None:
     assert not any(isinstance(event, Iteration) for event in events + session.take())
 
 
-def test_a_session_hands_requests_on_to_its_trainer() -> None:
+def test_a_session_passes_requests_on_to_its_trainer() -> None:
     session, events = Session(Config(), train=Script(steered)), list[Event]()
 
     def until(state: str, times: int) -> None:
@@ -477,7 +477,7 @@ def test_a_run_can_be_taken_step_by_step_to_its_end(tmp_path: Path) -> None:
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_checkpoint_that_is_there_already_is_told_of_and_not_written_again(tmp_path: Path) -> None:
+def test_an_existing_checkpoint_is_reported_and_not_written_again(tmp_path: Path) -> None:
     control = Control()
     recorder = acting("update", 2, control.checkpoint)
     train(tiny_config(tmp_path), sinks=[recorder], control=control)
@@ -485,7 +485,7 @@ def test_a_checkpoint_that_is_there_already_is_told_of_and_not_written_again(tmp
     assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 2, 3]
 
 
-def test_a_control_lets_go_of_a_run_that_is_over(tmp_path: Path) -> None:
+def test_a_control_releases_a_run_that_has_ended(tmp_path: Path) -> None:
     control, recorder = Control(), Recorder()
     train(tiny_config(tmp_path, "ppo.iterations=1"), sinks=[recorder], control=control)
     told = len(recorder.events)
@@ -541,7 +541,7 @@ def test_a_resumed_run_that_is_stopped_at_once_stays_where_it_was(tmp_path: Path
 
 
 def hurt(tmp_path: Path, accident: str, place: str) -> subprocess.CompletedProcess[str]:
-    """A headless run that meets `accident` at a place of its second iteration."""
+    """Start a headless run that meets `accident` at a place of its second iteration."""
     return run_hurt(accident, place, 2, "--config", str(workspace(tmp_path)), "--name", "a")
 
 
@@ -554,7 +554,7 @@ def hurt(tmp_path: Path, accident: str, place: str) -> subprocess.CompletedProce
     ],
     ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
-def test_a_signal_ends_a_run_with_a_checkpoint_from_which_it_goes_on_exactly(
+def test_a_signal_ends_a_run_with_a_checkpoint_that_resumes_exactly(
     number: signal.Signals, phase: str, reason: str, tmp_path: Path
 ) -> None:
     ended = hurt(tmp_path, number.name, phase)

@@ -1,4 +1,4 @@
-"""Another process asks, the trainer's inbox takes it in order and once, and nothing that lies there can harm it."""
+"""The inbox: another process asks, the trainer takes each request once and in order, and nothing in it does harm."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Box:
         return [values for name, values, _ in self.take() if name == "ask"]
 
 
-def test_a_question_lies_there_until_it_is_answered_and_is_dropped_by_removing_it(folder: RunFolder) -> None:
+def test_a_question_stays_in_the_inbox_until_answered_and_removing_it_drops_it(folder: RunFolder) -> None:
     with folder.lock():
         inbox = Box(folder)
         answered_, dropped_ = (ask(folder.root, Question(prompt=prompt)) for prompt in ("one", "two"))
@@ -80,7 +80,7 @@ def test_requests_are_taken_once_and_in_the_order_of_sending(folder: RunFolder) 
     assert list(folder.control.iterdir()) == []
 
 
-def test_an_end_has_a_reason(folder: RunFolder) -> None:
+def test_a_stop_or_an_abort_has_a_reason(folder: RunFolder) -> None:
     with folder.lock():
         inbox = Box(folder)
         send(folder.root, "stop", reason="out of time")
@@ -93,7 +93,7 @@ def test_an_end_has_a_reason(folder: RunFolder) -> None:
         ]
 
 
-def test_a_rollback_says_to_what_or_leaves_it_open(folder: RunFolder) -> None:
+def test_a_rollback_names_its_target_or_leaves_it_open(folder: RunFolder) -> None:
     with folder.lock():
         inbox = Box(folder)
         send(folder.root, "rollback", to=3, reason="it went wrong")
@@ -104,7 +104,7 @@ def test_a_rollback_says_to_what_or_leaves_it_open(folder: RunFolder) -> None:
         ]
 
 
-def test_what_was_left_by_an_earlier_time_is_dropped(folder: RunFolder) -> None:
+def test_requests_left_from_an_earlier_time_are_dropped(folder: RunFolder) -> None:
     with folder.lock():
         send(folder.root, "stop")
         (folder.control / ".half-written.json.tmp").write_text("{")
@@ -113,7 +113,7 @@ def test_what_was_left_by_an_earlier_time_is_dropped(folder: RunFolder) -> None:
     assert list(folder.control.iterdir()) == []
 
 
-def test_a_run_that_nobody_trains_takes_no_request(folder: RunFolder) -> None:
+def test_a_run_that_nobody_trains_accepts_no_request(folder: RunFolder) -> None:
     with pytest.raises(UsageError, match=r"run 'a' is not being trained, so 'pause' does nothing: resume it first"):
         send(folder.root, "pause")
     with pytest.raises(UsageError, match="run 'gone'"):
@@ -121,7 +121,7 @@ def test_a_run_that_nobody_trains_takes_no_request(folder: RunFolder) -> None:
     assert not folder.control.exists()
 
 
-def test_a_request_that_cannot_be_written_is_told_and_leaves_nothing(folder: RunFolder) -> None:
+def test_a_request_that_cannot_be_written_is_reported_and_leaves_nothing(folder: RunFolder) -> None:
     with folder.lock():
         folder.control.write_text("not a folder")
         with pytest.raises(StorageError, match="cannot leave a request in"):
@@ -144,7 +144,7 @@ def test_a_question_is_taken_and_its_answer_read_once(folder: RunFolder) -> None
     assert [path.name for path in folder.control.rglob("*")] == ["answers"]
 
 
-def test_answers_that_nobody_read_are_dropped_when_the_run_goes_on(folder: RunFolder) -> None:
+def test_answers_that_nobody_read_are_dropped_when_the_run_resumes(folder: RunFolder) -> None:
     with folder.lock():
         inbox = Box(folder)
         path = ask(folder.root, Question(prompt="one"))
@@ -163,7 +163,7 @@ def test_a_question_that_nobody_can_take_is_refused(folder: RunFolder) -> None:
     assert not folder.control.exists()
 
 
-def test_an_answer_that_cannot_be_left_is_told_of(folder: RunFolder) -> None:
+def test_an_answer_that_cannot_be_written_is_reported(folder: RunFolder) -> None:
     complaints: list[str] = []
     with folder.lock():
         inbox = Box(folder, complaints.append)
@@ -172,11 +172,11 @@ def test_an_answer_that_cannot_be_left_is_told_of(folder: RunFolder) -> None:
         (folder.control / "answers").write_text("not a folder")
         reply(answered(question))
     assert len(complaints) == 1
-    assert "is lost: a link or a file is where the program keeps a folder of its own" in complaints[0]
+    assert "is lost: a link or a file blocks a folder that the program needs" in complaints[0]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b'{"writer": "policy"}', b"[" * 30_000])
-def test_a_broken_answer_is_told_in_one_line(folder: RunFolder, content: bytes) -> None:
+def test_a_broken_answer_is_reported_in_one_line(folder: RunFolder, content: bytes) -> None:
     path = folder.root / "answer.json"
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"^answer '.*' cannot be read: [^\n]*; ask again$"):
@@ -205,7 +205,7 @@ BROKEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_file_is_told_of_once_and_keeps_no_other_request_back(folder: RunFolder, content: bytes) -> None:
+def test_a_broken_file_is_reported_once_and_holds_up_no_other_request(folder: RunFolder, content: bytes) -> None:
     complaints: list[str] = []
     inbox = Box(folder, complaints.append)
     (folder.control / "0.json").write_bytes(content)
@@ -217,7 +217,7 @@ def test_a_broken_file_is_told_of_once_and_keeps_no_other_request_back(folder: R
     assert list(folder.control.iterdir()) == []
 
 
-def test_what_is_no_file_is_told_of_once_and_never_waited_for(folder: RunFolder) -> None:
+def test_anything_but_a_regular_file_is_reported_once_and_never_waited_for(folder: RunFolder) -> None:
     complaints: list[str] = []
     inbox = Box(folder, complaints.append)
     (folder.control / "0.json").mkdir()
@@ -226,7 +226,7 @@ def test_what_is_no_file_is_told_of_once_and_never_waited_for(folder: RunFolder)
     assert complaints == [f"request '{n}.json' left out: it is not a file" for n in (0, 1)]
 
 
-def test_a_request_that_cannot_be_removed_is_heeded_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_cannot_be_removed_is_handled_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     inbox = Box(folder)
     (folder.control / "0.json").write_text('{"command": "step"}')
 
@@ -237,7 +237,7 @@ def test_a_request_that_cannot_be_removed_is_heeded_once(folder: RunFolder, monk
     assert [inbox.take() for _ in range(3)] == [[call.step()], [], []]
 
 
-def test_an_inbox_that_is_gone_is_empty(folder: RunFolder) -> None:
+def test_a_missing_inbox_is_empty(folder: RunFolder) -> None:
     inbox = Box(folder)
     folder.control.rmdir()
     assert inbox.take() == []
@@ -273,7 +273,7 @@ def test_another_process_pauses_changes_and_stops_a_run(tmp_path: Path) -> None:
     assert list((run / "control").iterdir()) == []
 
 
-def test_a_request_of_another_user_is_refused_and_told(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_of_another_user_is_refused_and_reported(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     complaints: list[str] = []
     inbox = Box(folder, complaints.append)
     for name, command in (("1.json", "abort"), ("2.json", "step")):
@@ -294,7 +294,7 @@ def test_a_request_of_another_user_is_refused_and_told(folder: RunFolder, monkey
     assert list(folder.control.iterdir()) == []
 
 
-def test_requests_and_answers_are_for_the_owner_alone(folder: RunFolder) -> None:
+def test_requests_and_answers_are_private_to_the_owner(folder: RunFolder) -> None:
     before = os.umask(0)
     try:
         with folder.lock():
@@ -310,14 +310,14 @@ def test_requests_and_answers_are_for_the_owner_alone(folder: RunFolder) -> None
     assert stat.S_IMODE(answer.stat().st_mode) == 0o600
 
 
-def test_a_folder_of_requests_that_others_may_enter_is_closed_to_them(folder: RunFolder) -> None:
+def test_a_folder_of_requests_that_others_may_enter_is_made_private(folder: RunFolder) -> None:
     folder.control.mkdir()
     folder.control.chmod(0o777)
     Box(folder)
     assert stat.S_IMODE(folder.control.stat().st_mode) == 0o700
 
 
-def test_a_link_is_no_request_and_no_answer(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_link_is_neither_a_request_nor_an_answer(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.json").write_text('{"command": "abort"}')
     complaints: list[str] = []
     inbox = Box(folder, complaints.append)

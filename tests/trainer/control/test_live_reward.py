@@ -1,4 +1,4 @@
-"""The reward of a run under way: other sources take over between two iterations, and the run resumes with them."""
+"""Changing the reward of a run under way: other sources take over between iterations, and resuming keeps them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RUNNING = ("reward.normalize=running", "ppo.iterations=4", "eval.every=0")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with two reward models."""
+    """Make a workspace with two reward models."""
     return two_reward_models(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """The same for runs of a test's own; the reward models go on naming the model in `made`."""
+    """Copy the workspace for runs of the test's own; the reward models still name the model in `made`."""
     return copy_workspace(made, tmp_path)
 
 
@@ -43,7 +43,7 @@ def model(path: Path | str, **more: Any) -> dict[str, Any]:
 
 
 def in_iteration(number: int, act: Callable[[], object], phase: str = "update") -> Callable[[Event], None]:
-    """A watcher that acts once, in the midst of an iteration."""
+    """Return a watcher that acts once, in the middle of an iteration."""
     done = False
 
     def watch(event: Event) -> None:
@@ -67,7 +67,7 @@ def switched(
     after: int = 2,
     also: Callable[[Event], None] = lambda event: None,
 ) -> Recorder:
-    """The tiny run `name`, of which other sources are asked in iteration `after`."""
+    """Run the tiny run `name`, which is asked for other sources in iteration `after`."""
     control = Control()
     ask = in_iteration(after, lambda: control.set("reward.sources", sources))
     recorder = Recorder(lambda event: (ask(event), also(event)))  # type: ignore[func-returns-value, arg-type, return-value]
@@ -76,20 +76,20 @@ def switched(
 
 
 def parts(run: Path, iteration: int) -> set[str]:
-    """Names of what was scored in an iteration."""
+    """Return the names of what was scored in an iteration."""
     rows = read_samples(RunFolder(run).samples_file(iteration)).to_pylist()
     return {part["source"] for row in rows for part in row["parts"]}
 
 
 def statistics(run: Path) -> dict[str, Any]:
-    """Those of the reward in the newest checkpoint."""
+    """Return the reward's statistics in the newest checkpoint."""
     newest = newest_checkpoint(RunFolder(run))
     assert newest is not None
     found: dict[str, Any] = json.loads((newest / "state.json").read_text())["rewards"]
     return found
 
 
-def test_from_the_next_iteration_on_the_other_sources_score(folder: Path) -> None:
+def test_new_sources_score_from_the_next_iteration_on(folder: Path) -> None:
     recorder = switched(folder, "a", [model(folder / "runs/rm"), LENGTH], "ppo.iterations=4")
     run = folder / "runs/a"
     assert [parts(run, number) for number in (1, 2)] == [{"rewards.py:score"}] * 2
@@ -112,7 +112,7 @@ def test_the_checkpoint_that_a_reward_model_had_at_the_switch_is_kept(made: Path
 
 @pytest.mark.parametrize("every", [0, 1])
 @pytest.mark.parametrize("settings", [(), ("reward.normalize=running",)], ids=["plain", "statistics"])
-def test_a_switched_run_that_is_killed_and_resumed_is_the_one_that_never_was(
+def test_a_switched_run_killed_and_resumed_equals_one_that_was_never_killed(
     every: int, settings: tuple[str, ...], folder: Path
 ) -> None:
     how = (f"checkpoint.every={every}", "ppo.iterations=4", *settings)
@@ -141,7 +141,7 @@ def test_running_statistics_start_again_at_the_switch_and_that_is_reported(folde
     assert statistics(folder / "runs/b")["count"] == 16
 
 
-def test_a_run_resumed_with_other_sources_is_the_one_that_was_switched_there(folder: Path) -> None:
+def test_a_run_resumed_with_other_sources_equals_one_that_switched_there(folder: Path) -> None:
     switched(folder, "a", [LENGTH], *RUNNING)
     control = Control()
     stop = Recorder(in_iteration(3, control.stop, "generate"))
@@ -155,7 +155,7 @@ def test_a_run_resumed_with_other_sources_is_the_one_that_was_switched_there(fol
     assert left[0]["samples"] == left[1]["samples"]
 
 
-def test_statistics_of_the_same_sources_go_on_when_a_run_is_resumed(folder: Path) -> None:
+def test_statistics_of_the_same_sources_continue_when_a_run_is_resumed(folder: Path) -> None:
     record(tiny_config(folder, "run.name=a", *RUNNING, "ppo.iterations=2"))
     resumed = record(tiny_config(folder, *RUNNING), resume=folder / "runs/a")
     assert statistics(folder / "runs/a")["count"] == 16
@@ -173,9 +173,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sources", "message"), REFUSED)
-def test_sources_that_cannot_be_had_are_refused_and_the_old_ones_go_on(
-    sources: Any, message: str, folder: Path
-) -> None:
+def test_unavailable_sources_are_refused_and_the_old_ones_stay(sources: Any, message: str, folder: Path) -> None:
     (folder / "broken.py").write_text("1 / 0")
     asked = json.loads(json.dumps(sources).replace("{folder}", str(folder)))
     recorder = switched(folder, "a", asked, *RUNNING)
@@ -190,7 +188,7 @@ def test_sources_that_cannot_be_had_are_refused_and_the_old_ones_go_on(
     assert left[0]["samples"] == left[1]["samples"]
 
 
-def test_what_was_asked_beside_a_refused_source_holds(folder: Path) -> None:
+def test_requests_made_together_with_a_refused_source_are_applied(folder: Path) -> None:
     control = Control()
 
     def ask() -> None:
@@ -204,7 +202,7 @@ def test_what_was_asked_beside_a_refused_source_holds(folder: Path) -> None:
     assert [alert.code for alert in recorder.of(Alert)] == ["setting_refused"]
 
 
-def test_whatever_a_foreign_model_raises_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_foreign_model_raises_the_run_continues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise RuntimeError("[load] no\nroom")
 
@@ -215,7 +213,7 @@ def test_whatever_a_foreign_model_raises_the_run_goes_on(folder: Path, monkeypat
     assert [ended.state for ended in recorder.of(RunEnded)] == ["done"]
 
 
-def test_the_same_reward_model_by_the_name_of_its_run_is_no_change(folder: Path) -> None:
+def test_naming_the_same_reward_model_by_its_run_is_no_change(folder: Path) -> None:
     sources = [model(folder / "runs/rm")]
     control = Control()
     ask = Recorder(in_iteration(1, lambda: control.set("reward.sources", sources)))
@@ -225,7 +223,7 @@ def test_the_same_reward_model_by_the_name_of_its_run_is_no_change(folder: Path)
     assert ask.of(SettingChanged, Alert) == []
 
 
-def test_a_relative_path_is_one_of_the_folder_that_the_run_began_in(
+def test_a_relative_path_is_relative_to_the_folder_that_the_run_began_in(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -237,7 +235,7 @@ def test_a_relative_path_is_one_of_the_folder_that_the_run_began_in(
     assert change.value[0]["path"] == f"{folder}/rewards.py:constant"
 
 
-def test_a_run_that_is_stopped_goes_on_with_the_sources_that_were_asked_for(folder: Path) -> None:
+def test_a_stopped_run_resumes_with_the_requested_sources(folder: Path) -> None:
     control = Control()
 
     def ask() -> None:
@@ -254,7 +252,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_sources_that_were_asked_for(fold
     assert parts(folder / "runs/a", 2) == {"model:rm"}
 
 
-def test_a_model_that_is_not_trained_to_the_end_is_warned_of_once(folder: Path) -> None:
+def test_a_partly_trained_model_causes_one_warning(folder: Path) -> None:
     control = Control()
     ends = Recorder(lambda event: control.stop() if event == StateChanged(state="training") else None)
     train_tiny(folder, "half", sinks=[ends], control=control)
@@ -273,7 +271,7 @@ def test_a_model_that_is_not_trained_to_the_end_is_warned_of_once(folder: Path) 
     assert "is not fully trained" in alert.message
 
 
-def test_what_the_model_writes_when_it_is_asked_is_scored_by_the_new_sources(folder: Path) -> None:
+def test_answers_to_questions_are_scored_by_the_new_sources(folder: Path) -> None:
     control, told = Control(), list[Answer]()
     question = Question(prompt="one", max_new_tokens=4)
     switch = in_iteration(1, lambda: control.set("reward.sources", [model(folder / "runs/rm")]))
@@ -283,7 +281,7 @@ def test_what_the_model_writes_when_it_is_asked_is_scored_by_the_new_sources(fol
     assert [set(answer.completions[0].parts) for answer in told] == [{"rewards.py:score"}, {"model:rm"}]
 
 
-def test_a_reward_that_fails_when_it_scores_ends_the_run_as_any_does(folder: Path) -> None:
+def test_a_new_reward_that_fails_when_scoring_ends_the_run_like_any_other(folder: Path) -> None:
     (folder / "late.py").write_text("def score(completions, **_):\n    return [float('nan')] * len(completions)\n")
     with pytest.raises(RewardError, match="has score nan"):
         switched(folder, "a", [f"{folder}/late.py:score"])

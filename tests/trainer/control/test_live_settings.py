@@ -1,4 +1,4 @@
-"""A setting that is changed during a run holds from the next iteration on, in the journal and in what is resumed."""
+"""A setting changed during a run applies from the next iteration on, in the journal and after a resume."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SCHEDULE = ("optim.schedule=linear", "optim.warmup_steps=3")
 
 
 def asked_in(iteration: int, *requests: tuple[str, Any], control: Control, phase: str = "update") -> Recorder:
-    """A recorder that asks for settings once, in the midst of a phase."""
+    """Return a recorder that asks for settings once, in the middle of a phase."""
     asked = False
 
     def watch(event: Event) -> None:
@@ -72,14 +72,14 @@ def asked_in(iteration: int, *requests: tuple[str, Any], control: Control, phase
 
 
 def changed(folder: Path, iteration: int, *requests: tuple[str, Any], settings: tuple[str, ...] = ()) -> Recorder:
-    """A tiny run, called `a`, that is asked for settings in `iteration`."""
+    """Run a tiny run, called `a`, that is asked for settings in `iteration`."""
     recorder = asked_in(iteration, *requests, control=(control := Control()))
     train(tiny_config(folder, "run.name=a", *settings), sinks=[recorder], control=control)
     return recorder
 
 
 def in_turn(*watches: Callable[[Event], None]) -> Recorder:
-    """A recorder that calls several watchers."""
+    """Return a recorder that calls several watchers."""
     return Recorder(lambda event: [watch(event) for watch in watches])  # type: ignore[arg-type, return-value]
 
 
@@ -124,13 +124,13 @@ def test_every_live_setting_of_the_schema_can_be_changed_and_no_other() -> None:
         ("ppo.kl_coef", [0.1] * 10_000, r"\.\.\.: must be a number"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_way_out(key: str, value: Any, message: str) -> None:
+def test_impossible_settings_are_refused_with_the_way_out(key: str, value: Any, message: str) -> None:
     with pytest.raises((UsageError, ConfigError), match=message) as refusal:
         with_setting(Config(), key, value)
     assert len(str(refusal.value)) < 400
 
 
-def test_reward_sources_are_told_in_words() -> None:
+def test_reward_sources_are_described_in_words() -> None:
     sources = [{"kind": "model", "path": "runs/liked", "weight": 2}, "lexicon", {"kind": "length", "target": 4}]
     (change,) = changes(Config(), with_setting(Config(), "reward.sources", sources))
     assert in_words(change.old) == "lexicon"
@@ -138,13 +138,13 @@ def test_reward_sources_are_told_in_words() -> None:
     assert in_words(0.25) == "0.25"
 
 
-def test_a_setting_that_goes_there_and_back_is_no_change() -> None:
+def test_a_setting_changed_and_changed_back_is_no_change() -> None:
     there = with_setting(Config(), "ppo.kl_coef", 1)
     assert changes(Config(), there) == [Change("ppo.kl_coef", 0.05, 1.0)]
     assert changes(Config(), with_setting(there, "ppo.kl_coef", 0.05)) == []
 
 
-def test_a_change_holds_from_the_next_iteration_on_and_is_on_disk_before_it_is_told(tmp_path: Path) -> None:
+def test_a_change_applies_from_the_next_iteration_and_is_on_disk_before_it_is_reported(tmp_path: Path) -> None:
     on_disk: list[float] = []
 
     def look(event: Event) -> None:
@@ -173,7 +173,7 @@ def test_a_run_that_is_changed_equals_one_that_was_stopped_and_resumed_with_the_
         overrides.setdefault(table, {})[name] = value
     record(load_config(tmp_path / "runs/b/config.toml", overrides), resume=tmp_path / "runs/b")
     changed_run, resumed_run = (outcome(tmp_path / "runs" / name) for name in "ab")
-    del changed_run["events"], resumed_run["events"]  # only the first has been warned of top_p
+    del changed_run["events"], resumed_run["events"]  # only the first was warned about top_p
     assert changed_run == resumed_run
 
 
@@ -191,7 +191,7 @@ def test_an_adaptive_penalty_starts_again_where_it_is_set(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("every", [0, 1])
-def test_a_run_that_is_changed_and_killed_goes_on_exactly(every: int, tmp_path: Path) -> None:
+def test_a_run_that_is_changed_and_killed_resumes_exactly(every: int, tmp_path: Path) -> None:
     settings = (*SCHEDULE, f"checkpoint.every={every}", "checkpoint.best=off", "ppo.iterations=4")
     requests = [("ppo.kl_coef", 0.25), ("ppo.epochs", 3), ("rollout.temperature", 0.7)]
     changed(tmp_path, 1, *requests, settings=settings)
@@ -208,7 +208,7 @@ def test_a_run_that_is_changed_and_killed_goes_on_exactly(every: int, tmp_path: 
     assert len(told[0]) == 3, "a resumed run does not undo a setting, so its event counts"
 
 
-def test_a_run_killed_while_it_changes_goes_on_by_the_old_settings_or_the_new_never_by_both(tmp_path: Path) -> None:
+def test_a_run_killed_during_a_change_resumes_with_old_or_new_settings_never_a_mix(tmp_path: Path) -> None:
     def kill(event: Event) -> None:
         if isinstance(event, CheckpointSaved):  # config.toml is not written yet
             raise Killed
@@ -222,7 +222,7 @@ def test_a_run_killed_while_it_changes_goes_on_by_the_old_settings_or_the_new_ne
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
 
 
-def test_what_is_refused_is_told_at_once_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_refusal_is_reported_at_once_and_changes_nothing(tmp_path: Path) -> None:
     recorder = changed(tmp_path, 2, ("ppo.minibatches", 2), ("ppo.kl_coef", -1), ("ppo.kl_coef", 0.05))
     refusals = recorder.of(Alert)
     assert [(alert.iteration, alert.level, alert.code) for alert in refusals] == [(2, "warning", "setting_refused")] * 2
@@ -234,14 +234,14 @@ def test_what_is_refused_is_told_at_once_and_changes_nothing(tmp_path: Path) -> 
     assert (mine["samples"], mine["checkpoint"]) == (whole["samples"], whole["checkpoint"])
 
 
-def test_a_change_that_comes_too_late_is_told(tmp_path: Path) -> None:
+def test_a_change_that_comes_too_late_is_reported(tmp_path: Path) -> None:
     recorder = changed(tmp_path, 3, ("ppo.kl_coef", 0.25))
     (alert,) = recorder.of(Alert)
     assert alert.message == "ppo.kl_coef = 0.25 came in the last iteration; nothing is changed"
     assert load_config(tmp_path / "runs/a/config.toml").ppo.kl_coef == 0.05
 
 
-def test_what_comes_while_the_last_checkpoint_is_saved_is_told_and_what_is_told_is_kept(tmp_path: Path) -> None:
+def test_a_change_during_the_last_checkpoint_is_reported_and_an_added_event_is_kept(tmp_path: Path) -> None:
     told = HumanEvaluation(
         iteration=1, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1
     )
@@ -260,9 +260,7 @@ def test_what_comes_while_the_last_checkpoint_is_saved_is_told_and_what_is_told_
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
-def test_a_run_that_is_stopped_keeps_what_was_asked_of_it_and_an_aborted_one_does_not(
-    save: bool, tmp_path: Path
-) -> None:
+def test_a_stopped_run_keeps_requested_changes_and_an_aborted_one_does_not(save: bool, tmp_path: Path) -> None:
     control = Control()
     asking = asked_in(2, ("ppo.kl_coef", 0.25), control=control, phase="generate")
     end = lambda event: (control.stop if save else control.abort)() if within(event, "update", 2) else None  # noqa: E731
@@ -275,14 +273,14 @@ def test_a_run_that_is_stopped_keeps_what_was_asked_of_it_and_an_aborted_one_doe
     assert [(i.iteration, i.kl_coef) for i in resumed.of(Iteration)] == [(2, kl_coef), (3, kl_coef)]
 
 
-def test_a_change_that_is_likely_to_disappoint_is_warned_of_once(tmp_path: Path) -> None:
+def test_an_unwise_change_causes_one_warning(tmp_path: Path) -> None:
     recorder = changed(tmp_path, 1, ("rollout.top_p", 0.9), ("rollout.top_k", 50))
     (alert,) = recorder.of(Alert)
     assert (alert.iteration, alert.code) == (2, "config")
     assert "the KL is biased" in alert.message
 
 
-def test_a_headless_run_tells_of_a_change_and_of_a_pause() -> None:
+def test_a_headless_run_reports_changes_and_pauses() -> None:
     change = SettingChanged(iteration=3, key="ppo.kl_coef", old=0.05, value=0.25)
     assert sentences(change) == ["iteration 3: ppo.kl_coef changed from 0.05 to 0.25"]
     assert sentences(StateChanged(state="paused")) == ["paused: resume it in 'ppo-workbench watch'"]

@@ -1,4 +1,4 @@
-"""Questions and answers go through JSON unchanged, and what is neither is refused in one line."""
+"""Questions and answers go through JSON unchanged, and anything else is refused in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_question_survives_json(question: Question) -> None:
     assert from_json(Question, to_json(question)) == question
 
 
-def test_a_number_that_is_not_finite_is_null_in_json_and_nan_again_after_it() -> None:
+def test_a_non_finite_number_is_null_in_json_and_nan_when_read_back() -> None:
     (completion,) = answered(Question(prompt="Once")).completions
     completion = dataclasses.replace(
         completion, score=math.nan, parts={"a": math.inf, "b": 0.5}, logprobs=[-0.25, math.nan], ref_logprobs=[-1.5, -2]
@@ -46,7 +46,7 @@ def test_a_number_that_is_not_finite_is_null_in_json_and_nan_again_after_it() ->
     assert from_json(Answer, json.dumps(values | {"completions": []})) == dataclasses.replace(answer, completions=[])
 
 
-def test_a_value_that_json_lacks_goes_as_text() -> None:
+def test_a_value_that_json_lacks_becomes_text() -> None:
     question = Question(prompt="a", columns={"path": Fraction(1, 3), "size": math.inf})
     assert from_json(Question, to_json(question)).columns == {"path": "1/3", "size": None}
 
@@ -65,14 +65,14 @@ def test_a_value_that_json_lacks_goes_as_text() -> None:
         ({"prompt": "a", "temperature": "hot"}, "question.temperature: Input should be a valid number"),
     ],
 )
-def test_what_is_no_question_is_refused_in_one_line(values: Any, told: str) -> None:
+def test_anything_but_a_question_is_refused_in_one_line(values: Any, told: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as refusal:
         from_json(Question, json.dumps(values))
     assert told in str(refusal.value)
 
 
 @pytest.mark.parametrize("values", [{}, {"completions": [3]}, {"completions": [{}]}, "no", {"completions": {}}])
-def test_what_is_no_answer_is_refused(values: Any) -> None:
+def test_anything_but_an_answer_is_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="answer"):
         from_json(Answer, json.dumps(values))
 

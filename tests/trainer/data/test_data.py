@@ -49,7 +49,7 @@ USER_A = [{"role": "user", "content": "a"}]
 
 
 def word_tokenizer(special: str = "<bos> $A", template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
-    """A token a word of WORDS; `special` is what plain text gets around it."""
+    """Return a tokenizer with a token per word of WORDS; `special` is what it puts around plain text."""
     words = {word: number for number, word in enumerate(WORDS)}
     backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -77,7 +77,7 @@ def encoded(prompt: str | list[dict[str, str]], tokenizer: Any = None, **setting
 
 
 def data_error(config: DataConfig) -> str:
-    """The message of the one-line DataError that loading raises."""
+    """Return the message of the one-line DataError that loading raises."""
     with pytest.raises(DataError) as caught:
         load_prompts(config)
     message = str(caught.value)
@@ -207,7 +207,7 @@ def test_a_broken_row_can_be_left_out_and_the_rows_after_it_are_read(
 
 @pytest.mark.parametrize("name", ["gone.jsonl", "folder/gone.txt", "/a/b/gone", "a//b", "~nobody-here/x"])
 def test_a_missing_file_is_named(name: str) -> None:
-    config = DataConfig().model_copy(update={"prompts": name})  # the schema refuses a home folder of nobody
+    config = DataConfig().model_copy(update={"prompts": name})  # the schema refuses the home folder of an unknown user
     assert f"data.prompts = '{name}'" in data_error(config)
 
 
@@ -268,12 +268,12 @@ def test_an_end_token_is_not_put_after_a_prompt_unless_the_text_has_it() -> None
     assert encoded("a <eos>", word_tokenizer()).tokens == ids("<bos> a <eos>")
 
 
-def test_strings_are_user_messages_where_chat_is_always() -> None:
+def test_strings_become_user_messages_where_chat_is_always() -> None:
     assert encoded("a", chat="always").text == encoded(USER_A).text
     assert encoded("a", chat="always").prompt == "a"
 
 
-def test_the_system_message_is_put_first_only_where_none_is() -> None:
+def test_the_system_message_is_added_only_where_there_is_none() -> None:
     assert encoded(USER_A, system="s").text.startswith("<bos> <|system|> s <end> <|user|> a")
     own = [{"role": "system", "content": "b"}, *USER_A]
     assert encoded(own, system="s").text == encoded(own).text
@@ -298,7 +298,7 @@ def test_messages_without_a_template_are_refused() -> None:
     assert "set data.chat = 'auto'" in encoding_error(rows(USER_A), word_tokenizer(), chat="never")
 
 
-def test_what_a_template_refuses_is_named_with_its_reason() -> None:
+def test_a_prompt_refused_by_the_template_is_named_with_the_reason() -> None:
     message = encoding_error(rows(USER_A), word_tokenizer(template=NO_SYSTEM), system="s")
     assert message.startswith("prompt 0 (counted from 0): the chat template rejects the roles system, user")
     assert "no system role" in message
@@ -321,19 +321,19 @@ def test_truncation_keeps_the_begin_token_and_the_last_tokens() -> None:
     assert without.prompts[0].tokens == ids("b c d")
 
 
-def test_a_prompt_of_just_the_longest_length_is_kept_whole() -> None:
+def test_a_prompt_of_exactly_the_maximum_length_is_kept_whole() -> None:
     result = encode_prompts(rows("a b"), word_tokenizer(), DataConfig(max_prompt_tokens=3, too_long="error"))
     assert result == ([Prompt(0, "a b", "a b", ids("<bos> a b"), {"number": 0})], 0, 0)
 
 
-def test_a_too_long_prompt_is_named_where_none_may_be() -> None:
+def test_a_prompt_that_is_too_long_is_named_where_none_is_allowed() -> None:
     message = encoding_error(rows("a", "a b c"), word_tokenizer(), max_prompt_tokens=3, too_long="error")
     assert message.startswith("prompt 1 (counted from 0) has 4 tokens, data.max_prompt_tokens = 3: raise it")
 
 
 def test_if_all_prompts_are_too_long_the_message_gives_their_lengths() -> None:
     message = encoding_error(rows("a b c", "a b c d e"), word_tokenizer(), max_prompt_tokens=2)
-    assert "all 2 prompts are longer than data.max_prompt_tokens = 2: they have 4 to 6 tokens; raise it" in message
+    assert "every prompt is longer than data.max_prompt_tokens = 2: they have 4 to 6 tokens; raise it" in message
 
 
 # Splitting
@@ -359,7 +359,7 @@ def test_a_split_loses_nothing_and_keeps_equal_prompts_together(tokens: list[int
 
 
 @pytest.mark.parametrize(("count", "fraction", "held_out"), [(100, 0.1, 10), (5, 0.1, 1), (2, 0.99, 1), (9, 0.0, 0)])
-def test_of_different_prompts_just_the_share_is_held_out(count: int, fraction: float, held_out: int) -> None:
+def test_exactly_the_share_of_different_prompts_is_held_out(count: int, fraction: float, held_out: int) -> None:
     assert len(split_prompts(prompts_of(*range(count)), fraction, 0)[1]) == held_out
 
 
@@ -373,7 +373,7 @@ def test_a_split_depends_on_the_seed_and_on_nothing_else() -> None:
 
 
 @given(st.integers(1, 20), st.integers(0, 100), st.lists(st.integers(0, 30), max_size=6), st.integers(0, 2**32 - 1))
-def test_a_walk_in_pieces_is_the_walk_in_one(total: int, start: int, pieces: list[int], seed: int) -> None:
+def test_a_walk_in_pieces_equals_the_walk_in_one(total: int, start: int, pieces: list[int], seed: int) -> None:
     whole = prompt_indices(start, sum(pieces), total, seed=seed, shuffle=True)
     joined: list[int] = []
     for piece in pieces:
@@ -388,7 +388,7 @@ def test_every_pass_visits_every_prompt_once(shuffle: bool) -> None:
         assert Counter(walk[7 * number : 7 * number + 7]) == Counter(range(7))
 
 
-def test_passes_and_seeds_have_orders_of_their_own() -> None:
+def test_each_pass_and_each_seed_has_its_own_order() -> None:
     walk = prompt_indices(0, 300, 100, seed=0, shuffle=True)
     passes = [list(range(100)), walk[:100], walk[100:200], walk[200:]]
     passes.append(prompt_indices(0, 100, 100, seed=1, shuffle=True))
@@ -407,7 +407,7 @@ def test_a_walk_over_nothing_is_refused(start: int, count: int, total: int) -> N
 
 
 def not_utf8(path: Path, texts: list[bytes]) -> Path:
-    """A Parquet file with a column `prompt` of `texts`, whatever bytes these are: its reader takes them on trust."""
+    """Write a Parquet file with a column `prompt` of `texts`, of any bytes: its writer does not check them."""
     stored = pyarrow.array(texts, pyarrow.binary())
     column = pyarrow.Array.from_buffers(pyarrow.string(), len(texts), stored.buffers())
     pyarrow.parquet.write_table(pyarrow.table({"id": range(len(texts)), "prompt": column}), path)

@@ -1,4 +1,4 @@
-"""The prompt sets that ship with the trainer keep the promises that the quickstart makes about them."""
+"""Promises of the quickstart about the prompt sets that ship with the trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOODS = {"neutral", "tense", "warm", "sad"}
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, str]]:
-    """Every line of the file, parsed; a line that is not JSON fails here."""
+    """Parse every line of the file; a line that is not JSON fails here."""
     return [json.loads(line) for line in STORY_OPENINGS.read_text(encoding="utf-8").splitlines()]
 
 
@@ -25,7 +25,7 @@ def prompts(rows: list[dict[str, str]]) -> list[str]:
 
 
 def first_words(prompt: str, count: int) -> str:
-    """The first `count` words in lower case, without punctuation."""
+    """Return the first `count` words in lower case, without punctuation."""
     return " ".join(re.findall(r"[\w'-]+", prompt.lower())[:count])
 
 

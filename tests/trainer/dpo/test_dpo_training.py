@@ -1,8 +1,9 @@
-"""Training by DPO: what is in its loss, what it learns, what a run leaves on disk, and how it goes on."""
+"""Training by DPO: its loss, what it learns, what a run leaves on disk, and how it resumes."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from trainer.data import PromptRow, encode_prompts, split_prompts
 from trainer.dpo.dpo_evaluation import read_completions
 from trainer.dpo.dpo_learner import completion_logprobs, to_batch, to_completions
 from trainer.dpo.dpo_run import DPO, train_dpo
-from trainer.errors import ConfigError, DataError, DivergedError, TrainerError, UsageError
+from trainer.errors import ConfigError, DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
     CheckpointSaved,
@@ -66,7 +67,7 @@ def trained(
     watch: Callable[[Event], None] = lambda event: None,
     control: Control | None = None,
 ) -> Recorder:
-    """A run in `folder`, of four steps unless something else is said."""
+    """Train a run in `folder`, for four steps by default."""
     recorder = Recorder(watch)
     config = load_config_as(DPOConfig, resume / "config.toml") if resume else dpo_config(folder, *overrides)
     train_dpo(config, preferences=preferences, resume=resume, sinks=[recorder], control=control)
@@ -74,7 +75,7 @@ def trained(
 
 
 def fresh(folder: Path, *overrides: str, preferences: Sequence[Preference] = PAIRS) -> DPO:
-    """Ready for its first step, on all pairs unless something else is said."""
+    """Return a run ready for its first step, by default on all pairs."""
     config = dpo_config(folder, "data.eval_fraction=0", *overrides)
     model = load_tiny(folder / "model")
     return DPO(config, model, policy_comparisons(preferences, model, config))
@@ -95,7 +96,7 @@ def outcome(run: Path) -> dict[str, Any]:
     return runs_helper.outcome(run, (DPOStep, DPOEvaluation, Evaluation))
 
 
-# What the policy reads and writes.
+# What the policy reads and writes
 
 
 def encoder(template: str = "", **settings: Any) -> PolicyEncoder:
@@ -119,17 +120,17 @@ def test_the_prompt_of_a_conversation_is_the_one_that_ppo_samples_after() -> Non
     assert encoder(TEMPLATE, chat="always").sequence("hi", "yes") == made
 
 
-def test_a_template_that_writes_past_turns_otherwise_gives_the_bare_answer() -> None:
+def test_a_template_that_renders_past_turns_differently_gives_the_bare_answer() -> None:
     template = TEMPLATE.replace("assistant: {% endif", "assistant: <special1>{% endif")
     made = encoder(template).sequence([{"role": "user", "content": "hi"}], "yes")
     assert Wrapper().decode(made.tokens).endswith("assistant: <special1>yes<end>")
     turns = [{"role": role, "content": "x"} for role in ("assistant", "user", "assistant")]
-    with pytest.raises(DataError, match="goes on for 3 messages"):
+    with pytest.raises(DataError, match="has completions of 3 messages"):
         encoder(template).sequence([{"role": "user", "content": "hi"}], turns)
 
 
 @pytest.mark.parametrize(("limit", "text", "completion"), [(7, "bcdefg<end>", 5), (4, "efg<end>", 3)])
-def test_a_sequence_that_is_too_long_loses_its_first_tokens_but_one_of_what_comes_before(
+def test_a_sequence_that_is_too_long_loses_its_first_tokens_but_keeps_one_before_the_completion(
     limit: int, text: str, completion: int
 ) -> None:
     made = encoder(max_tokens=limit).sequence("abc", "defg")
@@ -137,16 +138,16 @@ def test_a_sequence_that_is_too_long_loses_its_first_tokens_but_one_of_what_come
 
 
 def test_an_empty_prompt_needs_a_begin_token() -> None:
-    with pytest.raises(DataError, match="no begin token"):
+    with pytest.raises(DataError, match="no begin token: remove it"):
         encoder().sequence("", "abc")
 
 
-# The loss.
+# The loss
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "ipo"])
 @pytest.mark.parametrize("budget", [1, 100, 100_000])
-def test_at_the_start_policy_and_reference_are_one_to_the_bit(tmp_path: Path, loss: str, budget: int) -> None:
+def test_at_the_start_policy_and_reference_are_equal_to_the_bit(tmp_path: Path, loss: str, budget: int) -> None:
     dpo = fresh(tmp_path, f"train.loss={loss}", "train.beta=0.25", f"optim.micro_batch_tokens={budget}")
     _, sums = dpo.learner.gradients(dpo.data.train)
     assert (float(sums.lead), float(sums.chosen_reward), float(sums.rejected_reward)) == (0, 0, 0)
@@ -219,7 +220,7 @@ def test_the_gradient_agrees_with_finite_differences(tmp_path: Path) -> None:
     assert (loss(0.003) - loss(-0.003)) / 0.006 == pytest.approx(norm, rel=0.02)
 
 
-def test_prompts_have_no_part_in_the_loss(tmp_path: Path) -> None:
+def test_prompts_do_not_enter_the_loss(tmp_path: Path) -> None:
     dpo = fresh(tmp_path)
     batch = to_batch(dpo.data.train[:4])
     for row, (length, mask) in enumerate(zip(batch.completions.prompt_lengths, batch.completions.mask, strict=True)):
@@ -231,7 +232,7 @@ def test_prompts_have_no_part_in_the_loss(tmp_path: Path) -> None:
     assert make_tokenizer().decode(start) == "say 0: "
 
 
-# What is learnt.
+# What is learnt
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "ipo"])
@@ -251,7 +252,7 @@ def test_a_hidden_rule_is_learnt_and_the_policys_samples_show_it(tmp_path: Path,
     assert policy.kl > 0
 
 
-def test_held_out_pairs_are_read_alike_in_any_company(tmp_path: Path) -> None:
+def test_held_out_pairs_have_the_same_numbers_in_any_batch(tmp_path: Path) -> None:
     dpo = fresh(tmp_path)
     disturb(dpo)
     wide, narrow = (
@@ -264,13 +265,13 @@ def test_held_out_pairs_are_read_alike_in_any_company(tmp_path: Path) -> None:
     assert wide.kl > 0
 
 
-def test_ties_and_skips_are_left_out_and_told(tmp_path: Path) -> None:
+def test_ties_and_skips_are_left_out_and_reported(tmp_path: Path) -> None:
     extra = [preference(f"t{i}", ["ab", "cd"], choice) for i, choice in enumerate(["tie", "skip", "both_bad", "tie"])]
     ranking = preference("r", ["aab", "ab", "b"], ((0, 1), (2,)))
     dpo = fresh(tmp_path, preferences=[*PAIRS[:5], *extra, ranking])
     assert sum(len(group.pairs) for group in dpo.data.train) == 7
     assert not any(pair.is_tie for group in dpo.data.train for pair in group.pairs)
-    assert "3 pairs are ties and were left out: DPO learns from those that are decided" in dpo.data.warnings
+    assert "3 ties left out: DPO learns only from decided pairs" in dpo.data.warnings
     assert any(warning.startswith("2 judgements skipped or both bad") for warning in dpo.data.warnings)
 
 
@@ -298,10 +299,10 @@ def test_rewards_get_the_columns_of_the_preference(tmp_path: Path) -> None:
     assert all(f"say {prompt.columns['mark']}: " == prompt.prompt == prompt.text for prompt in data.prompts)
 
 
-# A run and what it leaves.
+# A run and what it leaves
 
 
-def test_a_step_that_is_asked_for_before_the_first_ends_after_it(tmp_path: Path) -> None:
+def test_a_single_step_requested_before_the_first_ends_after_it(tmp_path: Path) -> None:
     control, order = Control(), list[str]()
 
     def watch(event: Event) -> None:
@@ -317,7 +318,7 @@ def test_a_step_that_is_asked_for_before_the_first_ends_after_it(tmp_path: Path)
     assert order == ["step", "paused"]
 
 
-def test_a_run_tells_what_it_does_and_keeps_it(tmp_path: Path) -> None:
+def test_a_run_reports_what_it_does_and_saves_it(tmp_path: Path) -> None:
     recorder = trained(tmp_path, "run.name=a", "eval.every=2", rewarded(tmp_path))
     (started,) = recorder.of(RunStarted)
     assert (started.run_kind, started.iterations, started.prompts, started.eval_prompts) == ("dpo", 4, 32, 4)
@@ -349,7 +350,7 @@ def test_without_a_reward_nothing_is_sampled(tmp_path: Path) -> None:
 def test_a_reward_model_on_the_same_backbone_scores_the_samples_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # else a busy machine measures two speeds
+    # otherwise a busy machine measures two speeds
     monkeypatch.setattr("trainer.fitting.step_run.measure_matmul", lambda: 1.7)
     dpo_config(tmp_path)
     config = reward_config(tmp_path, "run.name=rm", "train.batch_size=40")
@@ -408,7 +409,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
-def test_a_run_killed_anywhere_and_resumed_is_one_that_never_was_to_the_bit(
+def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bit(
     settings: list[str], tmp_path: Path
 ) -> None:
     settings = [*settings, rewarded(tmp_path)]
@@ -441,7 +442,7 @@ def test_two_steps_and_two_more_are_four_to_the_bit(tmp_path: Path) -> None:
     assert again.of(DPOStep, DPOEvaluation, CheckpointSaved) == [], "it is done"
 
 
-def test_a_pause_changes_nothing_and_requests_are_heard(tmp_path: Path) -> None:
+def test_a_pause_changes_nothing_and_requests_are_handled(tmp_path: Path) -> None:
     control = Control()
 
     def watch(event: Event) -> None:
@@ -461,10 +462,22 @@ def test_a_pause_changes_nothing_and_requests_are_heard(tmp_path: Path) -> None:
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_run_does_not_go_on_with_other_preferences(tmp_path: Path) -> None:
+def test_a_run_does_not_resume_with_other_preferences(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a")
-    with pytest.raises(UsageError, match="not those that this run began with"):
+    with pytest.raises(UsageError, match="have changed since this run began; start a new run"):
         trained(tmp_path, resume=tmp_path / "runs/a", preferences=labelled(36, seed=1))
+
+
+def test_pairs_sha256_is_read_as_bytes_and_only_as_a_file(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a")
+    run = RunFolder(tmp_path / "runs/a")
+    run.pairs.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="have changed since this run began"):
+        trained(tmp_path, resume=run.root)
+    run.pairs.unlink()
+    os.mkfifo(run.pairs)
+    with pytest.raises(StorageError, match=rf"cannot read '{run.pairs}': it is not a regular file; start a new run"):
+        trained(tmp_path, resume=run.root)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:
@@ -484,7 +497,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
 @pytest.mark.parametrize(
     ("settings", "preferences", "error", "told"),
     [
-        (["run.name=a"], [], DataError, "holds no preference"),
+        (["run.name=a"], [], DataError, "has no preferences"),
         ([], [preference("t", ["ab", "cd"], "tie")], DataError, "no preference to learn from"),
         (["data.max_tokens=1000"], [preference("p" * 300, ["a", "b"])], DataError, "the model's context is 256"),
         (["rollout.max_new_tokens=250", "reward.sources=['lexicon']"], PAIRS, DataError, "rollout.max_new_tokens"),

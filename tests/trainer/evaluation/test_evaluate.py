@@ -27,11 +27,11 @@ from trainer.rewards import build_rewards
 from trainer.rollout.experience import Experience
 from trainer.seeding import Purpose, key_for
 
-MOVED = "optim.policy_lr=0.02"  # after one iteration the policy writes something else than the reference
+MOVED = "optim.policy_lr=0.02"  # after one iteration the policy's text differs from the reference's
 
 
 def make_ppo(folder: Path, *overrides: str, iterations: int = 1) -> tuple[PPO, list[Prompt]]:
-    """An algorithm that has done some iterations, and its held-out prompts."""
+    """Return an algorithm that has done some iterations, and its held-out prompts."""
     config = tiny_config(folder, *overrides)
     model = load_backbone(config.model)
     encoded = encode_prompts(load_prompts(config.data), model.tokenizer, config.data)
@@ -44,7 +44,7 @@ def make_ppo(folder: Path, *overrides: str, iterations: int = 1) -> tuple[PPO, l
 
 
 def by_hand(ppo: PPO, prompts: list[Prompt], *, reference: bool = False) -> tuple[Experience, list[float]]:
-    """What the policy or its reference writes to `prompts` in an evaluation, and the scores of that."""
+    """Return what the policy or its reference writes to `prompts` in an evaluation, and its scores."""
     key = key_for(ppo.config.run.seed, Purpose.EVALUATION)
     with ppo.actor.reference() if reference else contextlib.nullcontext():
         batch = steps.generate_sequences(ppo.actor.backbone, ppo.tokenizer, prompts, ppo.config.rollout, key=key)
@@ -75,7 +75,7 @@ def test_a_policy_that_is_its_reference_wins_exactly_half(tmp_path: Path) -> Non
     assert found.win_rate_low < 0.5 < found.win_rate_high
 
 
-def test_a_win_is_a_higher_score_than_that_of_what_the_reference_writes_by_the_same_draws(tmp_path: Path) -> None:
+def test_a_win_is_a_higher_score_than_the_references_with_the_same_draws(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED, "data.eval_fraction=0.8")
     (tmp_path / "odd.py").write_text("def score(completion_ids, **_): return [sum(ids) % 3 for ids in completion_ids]")
     ppo.rewards = build_rewards(tiny_config(tmp_path, f"reward.sources=['{tmp_path}/odd.py:score']").reward)
@@ -100,13 +100,13 @@ def score(completions, **_):
 """
 
 
-def test_of_one_and_the_same_response_neither_wins_whatever_its_scores(tmp_path: Path) -> None:
+def test_identical_responses_tie_whatever_their_scores(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, iterations=0)
     (tmp_path / "growing.py").write_text(GROWING)
     ppo.rewards = build_rewards(tiny_config(tmp_path, f"reward.sources=['{tmp_path}/growing.py:score']").reward)
     found = measure(ppo, held_out, 0, Baseline(held_out, draws=2), samples=2)
     assert found.wins is not None
-    assert found.wins.tolist() == [0.25] * 3  # of the four pairs two are of one response, and two are lost
+    assert found.wins.tolist() == [0.25] * 3  # two of the four pairs have one and the same response, and two are lost
 
 
 def test_rewards_of_single_tokens_are_part_of_the_score(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_rewards_of_single_tokens_are_part_of_the_score(tmp_path: Path) -> None:
     assert found.score_mean == pytest.approx(8 * expected.score_mean)
 
 
-def test_without_a_baseline_nothing_is_said_of_the_reference(tmp_path: Path) -> None:
+def test_without_a_baseline_nothing_is_reported_about_the_reference(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path)
     found = evaluate(ppo, held_out, 1)
     assert math.isnan(found.win_rate + found.win_rate_low)
@@ -125,7 +125,7 @@ def test_without_a_baseline_nothing_is_said_of_the_reference(tmp_path: Path) -> 
     assert math.isnan(found.best_of_score)
 
 
-def test_more_draws_of_the_reference_go_on_from_the_first_ones_so_that_the_best_only_grows(tmp_path: Path) -> None:
+def test_more_draws_of_the_reference_extend_the_first_ones_so_that_the_best_only_grows(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path)
     found = [evaluate(ppo, held_out, 1, Baseline(held_out, draws=draws)) for draws in (1, 2, 6)]
     best = [evaluation.best_of_score for evaluation in found]
@@ -135,7 +135,7 @@ def test_more_draws_of_the_reference_go_on_from_the_first_ones_so_that_the_best_
 
 
 @pytest.mark.parametrize("change", ["reward", "statistics", "temperature"])
-def test_a_baseline_follows_the_rewards_and_the_sampling_as_one_made_anew_would(change: str, tmp_path: Path) -> None:
+def test_a_baseline_follows_the_rewards_and_the_sampling_like_a_new_one(change: str, tmp_path: Path) -> None:
     normalize = f"reward.normalize={'running' if change == 'statistics' else 'off'}"
     ppo, held_out = make_ppo(tmp_path, normalize)
     baseline = reference_baseline(ppo, held_out)
@@ -164,7 +164,7 @@ def test_a_baseline_is_sampled_and_scored_once_while_nothing_changes(tmp_path: P
     assert baseline.scores(ppo) is scores
 
 
-def test_scores_that_are_normalised_over_a_batch_are_so_over_policy_and_reference_together(tmp_path: Path) -> None:
+def test_batch_normalisation_covers_policy_and_reference_together(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED, "reward.normalize=batch")
     found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
     plain, _ = make_ppo(tmp_path, MOVED, "reward.normalize=batch")
@@ -175,7 +175,7 @@ def test_scores_that_are_normalised_over_a_batch_are_so_over_policy_and_referenc
     assert np.sign(found.score_mean) == np.sign(mine - theirs)
 
 
-def test_the_moving_average_is_judged_where_one_is_kept_and_the_policy_stays(tmp_path: Path) -> None:
+def test_the_moving_average_is_evaluated_where_there_is_one_and_the_policy_stays(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED, "optim.ema_decay=0.9")
     policy, average = ppo.actor.policy_parameters(), ppo.learner.average
     assert average is not None
@@ -191,7 +191,7 @@ def test_the_moving_average_is_judged_where_one_is_kept_and_the_policy_stays(tmp
     assert found.kl != of_policy.kl
 
 
-def test_the_reward_is_the_score_less_the_penalty_at_the_coefficient_of_the_moment(tmp_path: Path) -> None:
+def test_the_reward_is_the_score_less_the_penalty_at_the_current_coefficient(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED)
     ppo.kl_coef = 0.7
     found = evaluate(ppo, held_out, 1)
@@ -199,7 +199,7 @@ def test_the_reward_is_the_score_less_the_penalty_at_the_coefficient_of_the_mome
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
-def test_the_critic_is_judged_by_what_came_after_each_token(value_model: str, tmp_path: Path) -> None:
+def test_the_critic_is_evaluated_by_the_rewards_after_each_token(value_model: str, tmp_path: Path) -> None:
     ppo, held_out = make_ppo(
         tmp_path, "ppo.gamma=0.9", "ppo.lam=0.2", f"model.value_model={value_model}", "optim.value_lr=0.1"
     )
@@ -220,7 +220,7 @@ def test_the_critic_is_judged_by_what_came_after_each_token(value_model: str, tm
     assert found.explained_variance == pytest.approx(1 - np.var(errors) / np.var(returns), rel=1e-5)
 
 
-def test_without_a_critic_there_is_none_to_judge(tmp_path: Path) -> None:
+def test_without_a_critic_there_are_no_critic_numbers(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, "ppo.estimator=reinforce")
     found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
     assert math.isnan(found.explained_variance)
@@ -228,7 +228,7 @@ def test_without_a_critic_there_is_none_to_judge(tmp_path: Path) -> None:
     assert math.isfinite(found.score_mean + found.win_rate)
 
 
-def test_several_responses_to_a_prompt_are_the_first_one_and_others(tmp_path: Path) -> None:
+def test_several_responses_to_a_prompt_begin_with_the_single_one(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED)
     one = measure(ppo, held_out, 1, Baseline(held_out, draws=1))
     three = measure(ppo, held_out, 1, Baseline(held_out, draws=4), samples=3)
@@ -252,7 +252,7 @@ def test_a_resumed_run_evaluates_as_one_that_never_stopped(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
-def test_an_evaluation_learns_nothing_and_moves_no_statistics(value_model: str, tmp_path: Path) -> None:
+def test_an_evaluation_learns_nothing_and_changes_no_statistics(value_model: str, tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, "reward.normalize=running", f"model.value_model={value_model}")
 
     def state() -> list[tuple[str, bytes]]:
@@ -336,7 +336,7 @@ def test_a_run_is_evaluated_before_its_first_iteration_and_after_its_last(tmp_pa
     assert recorder.of(Evaluation)[0].kl == 0
 
 
-def test_the_mean_of_each_reward_source_is_told_also_of_one_that_does_not_count(tmp_path: Path) -> None:
+def test_the_mean_of_each_reward_source_is_reported_even_without_weight(tmp_path: Path) -> None:
     sources = (
         'reward.sources=[{kind = "length", target = 4}, {kind = "regex", pattern = "a", count = true, weight = 0.0}]'
     )

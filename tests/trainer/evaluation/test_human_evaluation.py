@@ -1,4 +1,4 @@
-"""How often people prefer the policy is counted as it should be, and a run hears of it however it stands."""
+"""Human win rates: counted correctly, and reported to the run in every state of it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_win_rate_counts_a_tie_half_and_has_wilsons_interval() -> None:
     assert found.low < 0.7 < found.high
 
 
-def test_it_is_the_policys_win_on_whichever_side_it_stands() -> None:
+def test_the_policys_win_counts_on_either_side() -> None:
     swapped = ("reference", "policy")
     found = evaluated(judged(1, "b", writers=swapped), judged(2, "a"), judged(3, "a", writers=swapped))
     assert (found.wins, found.losses) == (2, 1)
@@ -76,7 +76,7 @@ def test_only_pairs_of_the_runs_own_policy_and_its_reference_count() -> None:
     assert human_evaluation([], "a") is None
 
 
-def test_the_last_word_of_each_labeller_counts(tmp_path: Path) -> None:
+def test_the_last_label_of_each_labeller_counts(tmp_path: Path) -> None:
     with PreferenceStore(tmp_path / "preferences.db") as store:
         store.add(judged(1, "a"))
         undone = store.add(judged(2, "a"))
@@ -89,12 +89,12 @@ def test_the_last_word_of_each_labeller_counts(tmp_path: Path) -> None:
     assert found.comparisons == 2
 
 
-def test_it_is_of_the_newest_policy_that_was_judged() -> None:
+def test_the_win_rate_is_that_of_the_newest_judged_policy() -> None:
     labels = [judged(1, "a", iteration=7), judged(2, "b", iteration=12), judged(3, "b", iteration=9)]
     assert evaluated(*labels).iteration == 12
 
 
-def test_a_run_that_has_ended_finds_it_in_its_journal_and_is_as_it_was(tmp_path: Path) -> None:
+def test_a_finished_run_gets_the_win_rate_in_its_journal_and_is_otherwise_unchanged(tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2", "eval.every=0"))
     run = tmp_path / "runs/a"
     before, source, view = outcome(run), RunOnDisk(run), RunView()
@@ -114,7 +114,7 @@ def test_a_run_that_has_ended_finds_it_in_its_journal_and_is_as_it_was(tmp_path:
     assert TOLD in read_journal(run / "events.jsonl").events
 
 
-def test_what_was_found_out_of_iterations_that_are_done_anew_still_stands(tmp_path: Path) -> None:
+def test_a_win_rate_stays_valid_when_later_iterations_are_repeated(tmp_path: Path) -> None:
     control = Control()
     abort = Recorder(lambda event: control.abort() if within(event, "update", 3) else None)
     config = tiny_config(tmp_path, "run.name=a", "eval.every=0", "checkpoint.every=0")
@@ -130,7 +130,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_process_tells_a_run_under_way_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
+def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from trainer.runs.journal_lines import event_from_dict; import json; "
         "from trainer.evaluation.human import add_event; "
@@ -141,7 +141,7 @@ def test_another_process_tells_a_run_under_way_which_emits_it_and_computes_the_s
 
     def watch(event: Event) -> None:
         if isinstance(event, Iteration) and event.iteration == 2:
-            control.pause()  # until it is heard
+            control.pause()  # until the run has read it
             told = run_python("-c", script, str(run), json.dumps(TOLD.as_dict()))
             assert told.returncode == 0, told.stderr
         elif event == TOLD:
@@ -155,7 +155,7 @@ def test_another_process_tells_a_run_under_way_which_emits_it_and_computes_the_s
     assert outcome(run) == outcome(tmp_path / "runs/whole")
 
 
-def test_a_session_tells_the_run_that_it_trains(tmp_path: Path) -> None:
+def test_a_session_reports_to_the_run_that_it_trains(tmp_path: Path) -> None:
     with Session(tiny_config(tmp_path, "run.name=a", "eval.every=0")) as session:
         session.send("tell", event=TOLD)
         assert session.result().state == "done"
@@ -163,7 +163,7 @@ def test_a_session_tells_the_run_that_it_trains(tmp_path: Path) -> None:
     assert TOLD in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
-def test_a_run_of_another_kind_hears_it_too(tmp_path: Path) -> None:
+def test_a_run_of_another_kind_receives_it_too(tmp_path: Path) -> None:
     from preference_samples import labelled, reward_config
 
     control = Control()
@@ -189,7 +189,7 @@ BROKEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("request_values", BROKEN.values(), ids=BROKEN.keys())
-def test_nothing_else_can_be_told(request_values: dict[str, Any], tmp_path: Path) -> None:
+def test_nothing_else_can_be_reported(request_values: dict[str, Any], tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     complaints: list[str] = []
     with run.lock():
@@ -205,7 +205,7 @@ def test_nothing_else_can_be_told(request_values: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_telling_a_run_that_has_ended_changes_nobodys_rights(shared: bool, tmp_path: Path) -> None:
+def test_reporting_to_a_finished_run_changes_no_file_permissions(shared: bool, tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", f"run.shared={str(shared).lower()}"))
     journal = tmp_path / "runs/a/events.jsonl"
     mode = journal.stat().st_mode

@@ -1,4 +1,4 @@
-"""Intervals hold what they promise on data of which the truth is known, and best of n is what its name says."""
+"""Intervals cover a known truth as often as they promise, and best of n is what its name says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 7: 2.3646, 15: 2.1314, 30:
 
 
 @pytest.mark.parametrize(("df", "quantile"), TABLE.items())
-def test_quantiles_of_t_are_those_of_the_tables(df: int, quantile: float) -> None:
+def test_quantiles_of_t_match_the_tables(df: int, quantile: float) -> None:
     assert t_quantile(df) == pytest.approx(quantile, abs=6e-5)
 
 
@@ -61,7 +61,7 @@ def test_the_bootstrap_covers_the_explained_variance_of_a_critic() -> None:
     assert np.mean(covers) > 0.9
 
 
-def test_one_prompt_has_a_value_and_no_bounds_and_none_has_neither() -> None:
+def test_one_prompt_gives_a_value_without_bounds_and_no_prompts_give_neither() -> None:
     assert mean_interval(np.array([2.0]))[0] == 2
     assert all(math.isnan(bound) for bound in mean_interval(np.array([2.0]))[1:])
     assert all(math.isnan(number) for number in (*mean_interval(np.zeros(0)), *share_interval(np.zeros(0))))
@@ -96,7 +96,7 @@ def test_best_of_n_is_the_mean_over_all_choices_of_n() -> None:
     np.testing.assert_array_equal(best_of_n(scores, 6), scores.max(axis=1))
 
 
-def test_best_of_n_grows_with_n_and_so_does_what_it_costs() -> None:
+def test_best_of_n_grows_with_n_and_so_does_its_cost() -> None:
     scores = np.random.default_rng(6).normal(0, 1, (5, 1024))
     best = [best_of_n(scores, n) for n in (1, 2, 8, 512, 1024)]
     assert all((after > before).all() for before, after in itertools.pairwise(best))

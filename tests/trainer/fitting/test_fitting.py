@@ -1,4 +1,4 @@
-"""What PPO, reward models and DPO share: schedules, gradients over micro-batches, skipped steps."""
+"""Code shared by PPO, reward models and DPO: schedules, gradients over micro-batches, skipped steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainer.fitting.phases import SkippedSteps
 def test_learning_rates_rise_over_the_warm_up_and_then_follow_their_schedule(schedule: Any, expected: Any) -> None:
     config = OptimConfig(schedule=schedule)
     assert [schedule_factor(config, step, 8, warmup=4) for step in range(9)] == pytest.approx(expected, abs=1e-6)
-    assert schedule_factor(config, 100, 8, warmup=4) == pytest.approx(expected[-1], abs=1e-6)  # a run made longer
+    assert schedule_factor(config, 100, 8, warmup=4) == pytest.approx(expected[-1], abs=1e-6)  # an extended run
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
@@ -48,7 +48,7 @@ class Sums(NamedTuple):
 
 
 class Weights:
-    """A model of one array."""
+    """Model of one array."""
 
     def __init__(self) -> None:
         self.array = self.real = mx.array([1.0, 2.0])
@@ -76,7 +76,7 @@ def test_gradients_and_sums_add_up_and_the_real_arrays_are_there_before_each_par
 
 
 def test_the_backbone_is_in_training_mode_for_gradients_alone_and_its_dropout_stays_off() -> None:
-    """Hybrids of mlx-lm choose by it a Metal kernel that has no gradient."""
+    """Otherwise the hybrid models of mlx-lm choose a Metal kernel that has no gradient."""
     backbone = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
     backbone.eval()
     weights, modes = Weights(), []

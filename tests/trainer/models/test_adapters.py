@@ -17,7 +17,7 @@ from tiny import FAMILIES, load_tiny, make_checkpoint
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import fuse_adapter, lora_parameters, save_adapter
+from trainer.models.adapters import LoRA, fuse_adapter, read_adapter_config, save_adapter
 from trainer.models.backbone import quantize_backbone
 
 IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
@@ -35,7 +35,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(folder: Path, **settings: Any) -> ActorCriticLLM:
-    """An actor whose adapter is not zero any more."""
+    """Return an actor whose adapter is no longer zero."""
     actor = ActorCriticLLM(load_tiny(folder).backbone, ModelConfig(**settings), key=mx.random.key(1))
     actor.update_policy(
         {
@@ -47,7 +47,7 @@ def trained(folder: Path, **settings: Any) -> ActorCriticLLM:
 
 
 def sft_adapter(model: Path, folder: Path, *, kind: str = "lora", dropout: float = 0.0) -> Path:
-    """An adapter of mlx-lm's, as its trainer would leave it: random, of one kind, on q_proj."""
+    """Write an adapter as mlx-lm's trainer would leave it: random, of one kind, on q_proj."""
     backbone, _ = mlx_lm.utils.load_model(model)
     settings = {"rank": 4, "scale": 3.0, "dropout": dropout, "keys": ["self_attn.q_proj"]}
     if kind != "full":
@@ -134,7 +134,7 @@ def test_an_sft_adapter_is_fused_into_policy_and_reference(folder: Path, kind: s
     expected, _ = mlx_lm.utils.load(str(folder), adapter_path=str(adapter))
     model = load_tiny(folder, adapter=str(adapter))
     np.testing.assert_allclose(model.backbone(IDS), expected(IDS), atol=1e-4)
-    assert lora_parameters(model.backbone) == {}
+    assert not any(isinstance(module, LoRA) for module in model.backbone.modules())
     actor = ActorCriticLLM(model.backbone, ModelConfig(), key=mx.random.key(1))
     with actor.reference():
         np.testing.assert_allclose(actor.backbone(IDS), expected(IDS), atol=1e-4)
@@ -165,7 +165,7 @@ def test_a_small_sft_adapter_is_not_rounded_away_on_a_quantised_model(bits: int,
 
 
 def test_a_small_sft_adapter_is_not_rounded_away_where_weights_stay_quantised(llama: Path, tmp_path: Path) -> None:
-    """As on a GPU, where nothing is dequantised on loading."""
+    """This is the case on a GPU, where nothing is dequantised on loading."""
     adapter = sft_adapter(llama, tmp_path / "sft")
     weights = {name: array * 0.05 for name, array in mx.load(str(adapter / "adapters.safetensors")).items()}
     mx.save_safetensors(str(adapter / "adapters.safetensors"), weights)
@@ -219,6 +219,18 @@ def test_a_damaged_sft_adapter_is_refused_in_one_line(damage: Any, reason: str, 
         load_tiny(llama, adapter=str(adapter))
     assert str(raised.value).startswith(f"model.adapter = '{adapter}' ")
     assert "\n" not in str(raised.value)
+
+
+def test_an_adapter_carries_its_version_and_a_newer_one_is_refused_by_name(llama: Path, tmp_path: Path) -> None:
+    adapter = sft_adapter(llama, tmp_path / "sft")
+    assert json.loads((adapter / "adapter_config.json").read_text())["schema"] == 1
+    (adapter / "adapter_config.json").write_text('{"num_layers": 2}')
+    assert read_adapter_config(adapter) == {"schema": 1, "num_layers": 2}, "as mlx-lm and version 0.1.0 write it"
+    _config(adapter, schema=2)
+    with pytest.raises(ModelError) as raised:
+        load_tiny(llama, adapter=str(adapter))
+    newer = f"adapter '{adapter}' was written by a newer version (schema 2, this one knows up to 1)"
+    assert str(raised.value) == f"model.adapter: {newer}: update ppo-workbench"
 
 
 def test_an_sft_adapter_of_another_model_or_place_is_refused(llama: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is freed stays with the process: the second time, an array costs no page faults."""
+"""Freed memory stays with the process, so that the second allocation of an array costs no page faults."""
 
 import os
 import platform

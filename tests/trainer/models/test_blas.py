@@ -16,7 +16,7 @@ linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS i
 
 
 def run(code: str, **env: str) -> str:
-    """Standard output of `code` in a fresh interpreter, with none of this process's BLAS settings."""
+    """Return the standard output of `code` in a fresh interpreter, without this process's BLAS settings."""
     ours = ("KMP_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     command = [sys.executable, "-c", code]
@@ -26,14 +26,14 @@ def run(code: str, **env: str) -> str:
 
 
 def record(before: str = "", **env: str) -> Blas:
-    """What `import trainer` loads in a fresh interpreter that ran `before`."""
+    """Return what `import trainer` loads in a fresh interpreter that ran `before`."""
     code = f"{before}\nimport json, trainer.models.cpu.blas as b\nprint(json.dumps(b.loaded_blas(), default=str))"
     name, path, problem = json.loads(run(code, **env))
     return Blas(name, path and Path(path), problem)
 
 
 def compile_library(path: Path, function: str) -> Path:
-    """A shared library whose one function says that it was called."""
+    """Compile a shared library whose one function reports that it was called."""
     source = f'#include <cstdio>\nextern "C" void {function}() {{ std::puts("called"); std::fflush(stdout); }}'
     command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
     subprocess.run(command, input=source, text=True, check=True)
@@ -97,7 +97,7 @@ def test_a_library_can_be_named_by_its_path(stand_in: Path) -> None:
         ("none", "unset it"),
     ],
 )
-def test_a_choice_that_gives_no_blas_is_told_in_one_line(choice: str, reason: str) -> None:
+def test_a_choice_that_gives_no_blas_is_reported_in_one_line(choice: str, reason: str) -> None:
     blas = record(PPO_WORKBENCH_BLAS=choice)
     assert blas[:2] == ("mlx", None)
     assert blas.problem is not None

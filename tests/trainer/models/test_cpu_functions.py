@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -171,6 +174,21 @@ def test_nan_and_inf_in_logits_come_out_as_nan_and_are_not_hidden(bad: float) ->
     gradient = mx.grad(lambda x: cpu.token_logprobs(x, tokens).sum())(logits)
     assert [math.isnan(x) for x in logprob.tolist() + entropy.tolist()] == [True, False, True, False]
     assert mx.isnan(gradient).any(axis=1).tolist() == [True, False]
+
+
+def test_without_a_compiler_the_functions_are_not_fused_and_give_the_same_numbers(tmp_path: Path) -> None:
+    code = (
+        "import mlx.core as mx; from trainer.models.cpu import kernels\n"
+        "found = kernels.logprobs_and_entropy(mx.array([[0.0, 1.0, -200.0], [3.0, 2.0, 1.0]]), mx.array([1, 0]))\n"
+        "print(*(number for array in found for number in array.tolist()))"
+    )
+    root = Path(__file__).parents[3]
+    environment = {"PATH": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    logits, tokens = mx.array([[0.0, 1.0, -200.0], [3.0, 2.0, 1.0]]), mx.array([1, 0])
+    expected = [number for array in cpu.logprobs_and_entropy(logits, tokens) for number in array.tolist()]
+    assert [float(number) for number in done.stdout.split()] == pytest.approx(expected, abs=1e-6)
+    assert not list(tmp_path.rglob("*.so"))
 
 
 # What the models call

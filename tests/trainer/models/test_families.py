@@ -1,23 +1,32 @@
-"""Families of mlx-lm that differ from a llama where it matters here: each trains, and is scored as it was sampled."""
+"""Families of mlx-lm: those that must train do, and are scored as they were sampled; others are refused."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
+from mlx_lm.utils import MODEL_REMAPPING
 
+from benchmarks.family_values import MUST_TRAIN
+from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import ModelConfig
+from trainer.errors import ModelError
 from trainer.models.adapters import linear_places, new_adapter
+from trainer.models.backbone import quantize_backbone
 from trainer.models.trunk import hidden_states, logits_of
+from trainer.reward_model.network import RewardModel
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+ROOT = Path(__file__).parents[3]
+UNLIKE_LLAMA = ["gemma2", "mamba2", "nanochat", "phi", "lfm2", "ministral3", "nemotron_h"]
 
 
 @pytest.fixture(autouse=True)
 def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 def check(family: str, dtype: str = "float32", **options: Any) -> dict[str, Any]:
@@ -26,12 +35,43 @@ def check(family: str, dtype: str = "float32", **options: Any) -> dict[str, Any]
     return check_family(family, dtype, 0, **options)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "mamba2", "nanochat", "phi", "lfm2", "ministral3", "nemotron_h"])
+@pytest.mark.parametrize("family", UNLIKE_LLAMA)
 def test_two_iterations_train_and_the_sampler_agrees_with_scoring(family: str) -> None:
-    """Attention over five axes, no attention, a trunk of another name, one that needs a cache, hybrids, windows."""
+    """Cover attention over five axes, no attention, a renamed trunk, one that needs a cache, hybrids and windows."""
     report = check(family)
     assert (report["outcome"], report.get("error")) == ("trains", None)
     assert report["gap_mean"] < 1e-4
+
+
+@pytest.mark.parametrize("family", sorted(set(MUST_TRAIN) - set(UNLIKE_LLAMA)))
+def test_every_family_that_must_train_does(family: str) -> None:
+    report = check(family, iterations=1)
+    assert (report["outcome"], report.get("error")) == ("trains", None)
+    assert report["gap_mean"] < 1e-4
+
+
+def test_the_documentation_has_a_row_for_each_family_that_must_train_and_names_every_alias() -> None:
+    page = " ".join((ROOT / "docs" / "families.md").read_text(encoding="utf-8").split())
+    for family in MUST_TRAIN:
+        assert f" | {family} | trains | trains | trains | " in page
+    for alias, family in MODEL_REMAPPING.items():
+        assert re.search(rf"\b{alias}\b[^;|]* as {family}\b", page), alias
+
+
+def test_a_family_under_another_name_is_prefilled_without_padding_if_it_reads_it() -> None:
+    report = check("falcon_mamba", iterations=1)  # mlx-lm's mamba
+    assert (report["outcome"], report.get("error")) == ("trains", None)
+    assert report["gap_mean"] < 1e-4
+
+
+def test_the_table_says_where_auto_reaches_only_some_of_the_blocks() -> None:
+    from families import remark
+
+    report = {"outcome": "trains", "targets": ["q_proj"], "blocks": [1, 3]}
+    assert remark([report]) == "adapter on q_proj in 1 of 3 blocks"
+    assert remark([report | {"blocks": [3, 3]}]) == "adapter on q_proj"
+    found = check("nemotron_h", iterations=1)
+    assert found["blocks"] == [2, 4]
 
 
 def test_rows_of_a_cache_that_cannot_be_joined_are_decoded_one_by_one() -> None:
@@ -39,19 +79,41 @@ def test_rows_of_a_cache_that_cannot_be_joined_are_decoded_one_by_one() -> None:
     assert (report["outcome"], report["joins"]) == ("trains", False)
 
 
-def test_a_family_that_mlx_lm_computes_differently_with_a_cache_is_refused() -> None:
-    report = check("phi3small")
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("phi3small", "its block mask depends on the length"),
+        ("lille-130m", "its trunk gives logits"),
+        ("deepseek_v41_text", "what its attention reads has no gradient"),  # mlx-lm's deepseek_v41
+    ],
+)
+def test_a_family_that_cannot_be_trained_is_refused_with_the_reason(family: str, reason: str) -> None:
+    report = check(family)
     assert report["outcome"] == "refused"
-    assert "block mask" in report["error"]
+    assert reason in report["error"]
 
 
-def test_a_family_whose_trunk_includes_the_head_is_refused() -> None:
-    report = check("lille-130m")
-    assert report["outcome"] == "refused"
-    assert "gives logits" in report["error"]
+@pytest.mark.parametrize(("family", "reason"), [("lille-130m", "gives logits"), ("deepseek_v41", "has no gradient")])
+def test_a_reward_model_refuses_the_same_families_as_a_policy(family: str, reason: str) -> None:
+    from tiny_families import tiny_backbone
+
+    with pytest.raises(ModelError, match=f"{family} cannot be trained here .*{reason}"):
+        RewardModel(tiny_backbone(family, mx.float32), RewardModelConfig(), key=mx.random.key(0))
 
 
-def test_experts_train_in_bfloat16_or_in_float32_where_the_device_multiplies_them_in_no_other_type() -> None:
+def test_layers_that_a_family_keeps_from_rounding_stay_whole() -> None:
+    from tiny_families import tiny_backbone
+
+    backbone = tiny_backbone("kimi_k3", mx.float32)  # it multiplies the weights of res_proj itself
+    quantize_backbone(backbone, 4)
+    layers = {name: module for name, module in backbone.named_modules() if hasattr(module, "weight")}
+    assert {type(layer) for name, layer in layers.items() if name.endswith("res_proj")} == {nn.Linear}
+    bits = {name.rpartition(".")[2]: layer.bits for name, layer in layers.items() if hasattr(layer, "bits")}
+    assert (bits["q_b_proj"], bits["gate"]) == (4, 8)  # the gate chooses experts
+    assert mx.isfinite(backbone(mx.array([[0, 1]]))).all()
+
+
+def test_experts_train_in_bfloat16_or_in_float32_where_the_device_supports_nothing_else() -> None:
     assert check("qwen3_moe", "bfloat16")["outcome"] == "trains"
 
 
@@ -70,7 +132,7 @@ def test_experts_train_in_bfloat16_or_in_float32_where_the_device_multiplies_the
         "lfm2": "conv.in_proj self_attn.q_proj self_attn.v_proj",
     }.items(),
 )
-def test_auto_adapts_what_reads_the_text_in_every_block(family: str, layers: str) -> None:
+def test_auto_adapts_the_layers_that_read_the_text_in_every_block(family: str, layers: str) -> None:
     from tiny_families import tiny_backbone
 
     backbone = tiny_backbone(family, mx.float32)
@@ -97,7 +159,7 @@ def test_experts_that_a_model_does_not_have_are_refused() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "nanochat", "mamba2", "gemma3", "openelm"])
-def test_states_and_head_apart_give_the_logits_of_the_model_which_stays_as_it_was(family: str) -> None:
+def test_states_and_head_give_the_logits_of_the_model_which_stays_unchanged(family: str) -> None:
     from tiny_families import tiny_backbone
 
     backbone = tiny_backbone(family, mx.float32)

@@ -1,4 +1,4 @@
-"""The folder that MLX loads compiled code from is the user's own."""
+"""The folder that MLX loads compiled code from belongs to the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", [None, 0o777, 0o755])
-def test_nobody_else_can_write_to_it(mode: int | None, tmp_path: Path) -> None:
+def test_nobody_else_can_write_to_the_folder(mode: int | None, tmp_path: Path) -> None:
     if mode is not None:
         (tmp_path / "mlx").mkdir()
         (tmp_path / "mlx").chmod(mode)
@@ -39,7 +39,7 @@ def test_another_users_folder_is_refused_before_a_model_is_loaded(
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path.parent)])
-def test_what_is_no_folder_itself_is_refused(make: object, tmp_path: Path) -> None:
+def test_anything_but_a_folder_in_its_place_is_refused(make: object, tmp_path: Path) -> None:
     make(tmp_path / "mlx")  # type: ignore[operator]
     with pytest.raises(ModelError, match="set TMPDIR"):
         own_kernel_folder()

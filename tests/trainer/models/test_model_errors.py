@@ -1,4 +1,4 @@
-"""Models that cannot be used, each refused in one line with the way out; the hub, without a network; precision."""
+"""Models that cannot be used, each refused in one line with the way out; the hub without a network; precision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(llama: Path, tmp_path: Path) -> Path:
-    """A checkpoint of one's own to damage."""
+    """Make a checkpoint to damage."""
     return Path(shutil.copytree(llama, tmp_path / "model"))
 
 
@@ -112,7 +112,7 @@ def test_a_damaged_model_is_refused_in_one_line(
     assert way_out in message
 
 
-def test_a_path_that_is_no_folder_is_refused(llama: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(llama: Path) -> None:
     assert "no such folder; use 'starter'" in refusal(llama / "missing")
     assert "no such folder; use 'starter'" in refusal("smollm")
     assert "is a file: name the folder" in refusal(llama / "config.json")
@@ -154,7 +154,7 @@ def test_a_name_of_the_hub_is_fetched_without_code_and_at_the_revision(
     assert list(filter_repo_objects(repository, allow_patterns=calls[0]["allow_patterns"])) == repository[:3]
 
 
-def test_a_fetched_model_is_checked_as_a_local_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetched_model_is_checked_like_a_local_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
     edit(folder / "config.json", model_file="own.py")
     assert "model.path = 'someone/model' wants to run its own code" in refusal("someone/model")
@@ -162,7 +162,7 @@ def test_a_fetched_model_is_checked_as_a_local_one(folder: Path, monkeypatch: py
     assert "model.path = 'someone/model' has no config.json" in refusal("someone/model")
 
 
-def test_a_hub_that_cannot_be_reached_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     message = refusal("someone/no-such-model")

@@ -52,7 +52,7 @@ def make_actor(folder: Path, *, fresh: bool = False, **settings: Any) -> tuple[A
 
 
 def sequences(pad: int = 0) -> tuple[mx.array, mx.array, int]:
-    """Random ids of LENGTHS, padded with `pad`; prompt lengths; T. Responses hold token 0 and the end token, too."""
+    """Return random ids of LENGTHS, prompt lengths and T. Responses hold token 0 and the end token, too."""
     draws = np.random.default_rng(0)
     ids = np.full((len(LENGTHS), max(map(sum, LENGTHS))), pad)
     for row, (start, count) in enumerate(LENGTHS):
@@ -127,7 +127,7 @@ def test_the_samplers_log_probs_are_the_teacher_forced_ones_at_its_temperature(
     assert mx.all((batch.sampler_logprobs < 0) == (batch.mask > 0))
 
 
-def test_a_fresh_adapter_has_a_kl_of_exactly_zero_and_a_moved_one_has_not(folder: Path) -> None:
+def test_a_fresh_adapter_has_a_kl_of_exactly_zero_and_a_trained_one_does_not(folder: Path) -> None:
     for fresh in (True, False):
         actor, model = make_actor(folder, fresh=fresh)
         batch = rollout(actor, model, 1.0)
@@ -167,7 +167,7 @@ def test_arrays_of_another_model_are_refused_by_name(folder: Path, change: str) 
     assert actor.policy_parameters().keys() == make_actor(folder)[0].policy_parameters().keys()
 
 
-def test_the_critics_adapter_sees_nothing_of_the_policys_and_leaves_it_alone(folder: Path) -> None:
+def test_the_critics_adapter_is_independent_of_the_policys(folder: Path) -> None:
     actor, model = make_actor(folder, value_model="adapter")
     ids, starts, width = sequences()
     policy, logits = actor.policy_parameters(), model.backbone(ids)
@@ -181,7 +181,7 @@ def test_the_critics_adapter_sees_nothing_of_the_policys_and_leaves_it_alone(fol
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
-def test_only_what_was_asked_for_is_computed_and_an_untrained_critic_says_zero(folder: Path, value_model: str) -> None:
+def test_only_requested_outputs_are_computed_and_an_untrained_critic_gives_zero(folder: Path, value_model: str) -> None:
     actor, _ = make_actor(folder, fresh=True, value_model=value_model)
     ids, starts, width = sequences()
     assert actor(ids, starts, width, want="logits").values is None
@@ -200,11 +200,25 @@ def test_dropout_is_off_after_the_model_was_in_training_mode(folder: Path) -> No
 
 def test_a_family_without_a_trunk_to_put_a_critic_on_is_refused() -> None:
     class Odd(nn.Module):
-        model_type = "odd"
+        __module__ = "mlx_lm.models.odd"
+
+        def __call__(self, tokens: mx.array) -> mx.array:
+            return tokens
 
     with pytest.raises(ModelError, match=r"family odd cannot be trained here .*: choose another") as raised:
         ActorCriticLLM(Odd(), ModelConfig(), key=mx.random.key(1))
     assert "\n" not in str(raised.value)
+
+
+def test_a_family_that_mlx_lm_cannot_compute_on_this_device_is_refused_with_its_words() -> None:
+    class Odd(nn.Module):
+        __module__ = "mlx_lm.models.odd"
+
+        def __call__(self, tokens: mx.array) -> mx.array:
+            raise ValueError("[metal_kernel] No Metal back-end.")
+
+    with pytest.raises(ModelError, match=r"mlx-lm fails on a pass over two tokens: \[metal_kernel\] No Metal"):
+        ActorCriticLLM(Odd(), ModelConfig(), key=mx.random.key(1))
 
 
 def test_a_family_that_scales_states_between_trunk_and_head_is_refused(folder: Path) -> None:

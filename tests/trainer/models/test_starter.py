@@ -1,4 +1,4 @@
-"""The starter model, judged by what it says."""
+"""The starter model, judged by its answers."""
 
 import json
 from pathlib import Path
@@ -22,13 +22,13 @@ ENGLISH = (
 
 @pytest.fixture(scope="session")
 def folder() -> Path:
-    """The real conversion, which all tests share."""
+    """Return the real conversion, shared by all tests."""
     return starter_model()
 
 
 @pytest.fixture(scope="session")
 def loaded(folder: Path) -> tuple[Any, Any]:
-    """Model and tokenizer, by mlx-lm's own loader."""
+    """Return model and tokenizer, loaded by mlx-lm."""
     from mlx_lm import load
 
     model, tokenizer, *_ = load(str(folder))
@@ -47,7 +47,7 @@ def continuation(loaded: tuple[Any, Any], prompt: str | list[int], tokens: int) 
     return text
 
 
-# What the model says.
+# What the model says
 
 
 @pytest.mark.starter
@@ -78,7 +78,7 @@ def test_plain_english_has_the_perplexity_that_transformers_finds(loaded: tuple[
     assert mx.exp(-log_probs.mean()).item() == pytest.approx(16.156, rel=1e-3)
 
 
-# Its tokenizer.
+# Its tokenizer
 
 
 @pytest.mark.starter
@@ -109,7 +109,7 @@ def test_control_tokens_are_single_and_end_a_reply(tokenizer: Any) -> None:
     assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (1, 2)
 
 
-# The conversion.
+# The conversion
 
 
 def test_undoing_the_rope_permutation_inverts_llama_cpps() -> None:

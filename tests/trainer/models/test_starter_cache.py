@@ -1,6 +1,6 @@
-"""How the starter model's folder comes to be: once, whole or not at all, with errors that name the way out.
+"""The starter model's cache: converted once, whole or not at all, with errors that name the way out.
 
-Most tests stand in for the conversion with one that writes a few bytes.
+Most tests replace the conversion by one that writes a few bytes.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from trainer.models.starter import starter_is_cached, starter_model
 
 
 class Converter:
-    """Stands in for `convert_gguf`; counts its calls, and fails when told to."""
+    """Stand-in for `convert_gguf` that counts its calls and fails on request."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -78,7 +78,7 @@ def test_callers_at_the_same_time_share_one_conversion(tmp_path: Path, source: P
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "no marker", "damaged marker", "older recipe"])
-def test_a_damaged_folder_is_never_used_but_made_anew(
+def test_a_damaged_folder_is_never_used_but_rebuilt(
     damage: str, tmp_path: Path, source: Path, converter: Converter
 ) -> None:
     folder = starter_model()
@@ -89,7 +89,7 @@ def test_a_damaged_folder_is_never_used_but_made_anew(
         os.utime(weights, ns=(kept, kept))
     elif damage == "changed":
         weights.write_bytes(b"Weights")
-        os.utime(weights, ns=(1, 1))  # some file systems have the same time for what is written at once
+        os.utime(weights, ns=(1, 1))  # some file systems give files written in quick succession the same time
     elif damage == "missing":
         weights.unlink()
     elif damage == "no marker":
@@ -117,7 +117,7 @@ def test_a_copied_folder_is_used_although_its_time_stamps_differ(
     assert converter.calls == 1
 
 
-def test_what_a_killed_process_left_is_not_in_the_way(tmp_path: Path, source: Path, converter: Converter) -> None:
+def test_leftovers_of_a_killed_process_are_not_in_the_way(tmp_path: Path, source: Path, converter: Converter) -> None:
     part = tmp_path / "models" / "smollm2-135m-instruct.part"
     part.mkdir(parents=True)
     (part / "model-of-an-older-converter.safetensors").write_bytes(b"half")
@@ -167,7 +167,7 @@ def test_a_cut_gguf_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_gguf_file_is_told_apart_from_a_cache_that_cannot_be_written(
+def test_a_missing_gguf_file_is_distinguished_from_an_unwritable_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starter, "_installed_gguf", lambda: tmp_path / "absent.gguf")
@@ -183,7 +183,7 @@ def test_a_missing_package_says_how_to_install_it(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.starter
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     code = """
 import resource, trainer
 from trainer.models.starter import starter_model

@@ -1,4 +1,4 @@
-"""Alarms in words, how long they stand, and the line that each has above the metrics."""
+"""Alarms: their words, how long they stay active, and the line of each above the metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from scripted_run import FIXES, alarm, ended, iteration, started
 
 from trainer.events import Decision, Event, RolledBack, SettingChanged
-from trainer.monitoring.alarms import OPEN_ITERATIONS, is_open_after, open_alarms
+from trainer.monitoring.alarms import ACTIVE_ITERATIONS, active_alarms, is_active_after
 from trainer.runs.journal import Journal, read_journal
 from trainer.runs.journal_lines import event_in
 from workbench.run.view import Mark, RunView
@@ -48,13 +48,13 @@ def decision(number: int, **changes: Any) -> Decision:
 # Words
 
 
-def test_a_code_is_told_in_words() -> None:
+def test_a_code_is_described_in_words() -> None:
     assert title("kl_high") == "KL high"
     assert title("step_nan") == "step NaN"
     assert title("length_exploitation") == "length exploitation"
 
 
-def test_evidence_has_the_names_and_units_of_the_metrics_where_it_is_one() -> None:
+def test_evidence_that_is_a_metric_has_its_name_and_unit() -> None:
     numbers = {"clip_fraction": 0.4321, "median_norm": 12345.678, "kl": math.nan, "lost": math.inf}
     assert evidence(alarm(1, evidence=numbers)) == [
         ("clip fraction", "43.2 %"),
@@ -64,24 +64,24 @@ def test_evidence_has_the_names_and_units_of_the_metrics_where_it_is_one() -> No
     ]
 
 
-# How long they stand
+# How long they stay active
 
 
-def test_an_alarm_stands_for_so_many_iterations_and_no_longer() -> None:
+def test_an_alarm_stays_active_for_a_fixed_number_of_iterations() -> None:
     view = folded(started(iterations=100), iteration(5), alarm(5))
-    for number in range(6, 5 + OPEN_ITERATIONS):
+    for number in range(6, 5 + ACTIVE_ITERATIONS):
         view.take(iteration(number))
         assert standing(view) == ["kl_high"], number
-    view.take(iteration(5 + OPEN_ITERATIONS))
+    view.take(iteration(5 + ACTIVE_ITERATIONS))
     assert standing(view) == []
 
 
-def test_an_alarm_told_again_takes_the_place_of_itself_and_is_the_newest() -> None:
+def test_an_alarm_raised_again_replaces_itself_and_is_the_newest() -> None:
     view = folded(started(), alarm(1), alarm(2, code="truncation"), alarm(3, level="error"))
     assert [(alarm.code, alarm.iteration) for alarm in view.alarms] == [("truncation", 2), ("kl_high", 3)]
 
 
-def test_of_alarms_of_one_iteration_the_first_told_is_the_most_urgent_and_comes_first() -> None:
+def test_the_first_alarm_raised_in_an_iteration_is_the_most_urgent_and_comes_first() -> None:
     codes = ("truncation", "kl_high", "repetition")
     view = folded(started(), alarm(2, code="old"), *(alarm(3, code=code) for code in codes))
     assert standing(view) == ["old", "repetition", "kl_high", "truncation"]
@@ -89,7 +89,7 @@ def test_of_alarms_of_one_iteration_the_first_told_is_the_most_urgent_and_comes_
     assert first.startswith(" ⚠ 3 truncation")
 
 
-def test_a_change_of_a_setting_that_a_fix_sets_ends_it_and_no_other_does() -> None:
+def test_an_alarm_ends_when_a_setting_of_its_fixes_changes_and_at_no_other_change() -> None:
     view = folded(started(), alarm(1), alarm(2, code="truncation", fixes=[]))
     view.take(changed(2, "optim.policy_lr"))
     assert standing(view) == ["kl_high", "truncation"]
@@ -97,14 +97,14 @@ def test_a_change_of_a_setting_that_a_fix_sets_ends_it_and_no_other_does() -> No
     assert standing(view) == ["truncation"]
 
 
-def test_a_rollback_and_a_new_run_end_all_and_the_end_of_the_run_ends_none() -> None:
+def test_a_rollback_or_a_new_run_ends_all_alarms_and_the_end_of_the_run_ends_none() -> None:
     alarms = (started(), alarm(1), alarm(2, code="truncation", fixes=[]))
     assert len(folded(*alarms, ended("stopped", 2)).alarms) == 2
     assert folded(*alarms, RolledBack(iteration=2, to=1, reason="x")).alarms == []
     assert folded(*alarms, started(name="other")).alarms == []
 
 
-def test_a_resumption_keeps_alarms_of_before_and_drops_what_is_told_again() -> None:
+def test_a_resume_keeps_earlier_alarms_and_drops_those_that_are_raised_again() -> None:
     rolled = RolledBack(iteration=7, to=2, reason="x")
     events = (alarm(3), decision(3), alarm(8, code="truncation"), decision(8))
     view = folded(started(), *events, started(resumed_at=5))
@@ -114,7 +114,7 @@ def test_a_resumption_keeps_alarms_of_before_and_drops_what_is_told_again() -> N
     assert not any(mark.kind == "rollback" for mark in folded(started(), rolled, started(resumed_at=5)).marks)
 
 
-def test_what_the_user_has_read_stands_no_more() -> None:
+def test_a_dismissed_alarm_is_no_longer_active() -> None:
     one, two = alarm(1), alarm(2, code="truncation")
     view = folded(started(), one, two)
     view.put_away(one)
@@ -124,8 +124,8 @@ def test_what_the_user_has_read_stands_no_more() -> None:
 
 
 def test_only_an_alarm_of_its_own_code_replaces_one() -> None:
-    assert is_open_after(alarm(1), alarm(2, code="truncation"))
-    assert not is_open_after(alarm(1), alarm(2))
+    assert is_active_after(alarm(1), alarm(2, code="truncation"))
+    assert not is_active_after(alarm(1), alarm(2))
 
 
 def test_alarms_decisions_and_rollbacks_are_marks_with_words() -> None:
@@ -135,13 +135,13 @@ def test_alarms_decisions_and_rollbacks_are_marks_with_words() -> None:
         Mark(4, "decision", "the score moves no more"),
         Mark(5, "rollback", "rolled back to iteration 2: it fell"),
     ]
-    assert (view.told, len(view.alerts)) == (3, 3)
+    assert (view.alerts_seen, len(view.alerts)) == (3, 3)
 
 
 # On disk
 
 
-def test_an_alarm_comes_back_from_the_journal_with_its_fixes_and_numbers_that_are_none(tmp_path: Path) -> None:
+def test_an_alarm_comes_back_from_the_journal_with_its_fixes_and_nan(tmp_path: Path) -> None:
     written = alarm(3, evidence={"kl": math.nan, "share": 0.5})
     journal = Journal(tmp_path / "events.jsonl")
     for event in (started(), written, decision(4)):
@@ -157,7 +157,7 @@ def test_an_alarm_comes_back_from_the_journal_with_its_fixes_and_numbers_that_ar
 
 
 @pytest.mark.parametrize("damage", [{"label": 5}, {"key": None}, {"other": 1}])
-def test_an_alarm_whose_fix_is_damaged_is_no_event(damage: dict[str, Any]) -> None:
+def test_an_alarm_whose_fix_is_damaged_is_not_an_event(damage: dict[str, Any]) -> None:
     values = json.loads(json.dumps(alarm(3).as_dict() | {"time": 0.0}))
     assert event_in(json.loads(json.dumps(values))) == alarm(3)
     values["fixes"][0] |= damage
@@ -168,7 +168,7 @@ def test_an_alarm_whose_fix_is_damaged_is_no_event(damage: dict[str, Any]) -> No
 # Their lines
 
 
-def test_the_worst_alarm_is_first_and_says_what_opens_it_and_how_many_have_no_line() -> None:
+def test_the_worst_alarm_is_first_and_names_its_key_and_how_many_have_no_line() -> None:
     alarms = [alarm(3, code="truncation", message="cut short"), alarm(7, level="error"), alarm(9, level="info")]
     lines = texts(alarm_lines(alarms, 100, 3, "!"))
     assert lines[0].startswith(" ✖ 7 KL high  the KL is 24.1")
@@ -181,7 +181,7 @@ def test_the_worst_alarm_is_first_and_says_what_opens_it_and_how_many_have_no_li
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["info", "warning", "error", "panic"])), max_size=8))
-def test_alarms_go_from_the_worst_to_the_mildest_and_of_one_level_from_the_newest_to_the_oldest(
+def test_alarms_are_sorted_by_level_and_then_from_the_newest_to_the_oldest(
     told: list[tuple[int, str]],
 ) -> None:
     alarms = [alarm(number, level=level) for number, level in sorted(told)]
@@ -193,25 +193,25 @@ def test_alarms_go_from_the_worst_to_the_mildest_and_of_one_level_from_the_newes
 # At the end of a run
 
 
-def test_an_alarm_whose_sign_is_there_at_the_end_is_open_however_long_ago_it_was_told() -> None:
+def test_an_alarm_whose_sign_is_there_at_the_end_is_open_however_long_ago_it_was_raised() -> None:
     told = [started(iterations=90), alarm(3, level="error"), alarm(80, code="truncation", fixes=[]), iteration(90)]
     past, left = folded(*told, ended("done", 90)), folded(*told, ended("done", 90, alarms={"kl_high": "error"}))
     assert standing(past) == ["truncation"]
     assert standing(left) == ["kl_high", "truncation"]
-    assert past.open_alarms == open_alarms([*told, ended("done", 90)]) == {"truncation": "warning"}
-    assert left.open_alarms == {"kl_high": "error", "truncation": "warning"}
-    assert list(open_alarms([*told, ended("done", 90, alarms={"kl_high": "error"})])) == ["kl_high", "truncation"]
+    assert past.active_alarms == active_alarms([*told, ended("done", 90)]) == {"truncation": "warning"}
+    assert left.active_alarms == {"kl_high": "error", "truncation": "warning"}
+    assert list(active_alarms([*told, ended("done", 90, alarms={"kl_high": "error"})])) == ["kl_high", "truncation"]
 
 
-def test_a_run_that_goes_on_or_begins_again_has_no_alarms_of_the_iterations_that_it_does_again() -> None:
+def test_a_run_that_resumes_or_restarts_has_no_alarms_of_the_iterations_it_repeats() -> None:
     told = [started(), alarm(8, level="error"), ended("done", 9, alarms={"kl_high": "error"})]
-    assert open_alarms([*told, started(resumed_at=8)]) == {"kl_high": "error"}
-    assert open_alarms([*told, started(resumed_at=7)]) == {}
-    assert open_alarms([*told, started()]) == {}
+    assert active_alarms([*told, started(resumed_at=8)]) == {"kl_high": "error"}
+    assert active_alarms([*told, started(resumed_at=7)]) == {}
+    assert active_alarms([*told, started()]) == {}
 
 
 @given(width=st.integers(1, 130), height=st.integers(0, 4), count=st.integers(0, 5), message=st.text(max_size=60))
-def test_lines_of_alarms_keep_within_their_room_and_obey_nothing(
+def test_lines_of_alarms_fit_their_space_and_obey_no_control_characters(
     width: int, height: int, count: int, message: str
 ) -> None:
     hostile = f"\x1b[2J[@click=app.quit]\u202e日本{message}"

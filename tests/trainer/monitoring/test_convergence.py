@@ -1,4 +1,4 @@
-"""Each rule of the convergence check decides when its numbers say so, once, and never on a healthy course."""
+"""Each rule of the convergence check decides when its numbers say so, once, and never on a healthy run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def config(*overrides: str) -> Config:
 
 
 class Run:
-    """A run's events, and what is decided about them; decisions are fed as a run feeds them."""
+    """Events of a run and the decisions about them, which are fed back as a run does it."""
 
     def __init__(self, *overrides: str) -> None:
         self.config = config("convergence.window=4", *overrides)
@@ -39,7 +39,7 @@ class Run:
             self.tell(alert)
 
     def go(self, **numbers: Sequence[float]) -> Run:
-        """Iterations, by a series of some of their metrics; the others stay what they are on a healthy course."""
+        """Play iterations with series for some metrics; the others stay at those of a healthy run."""
         for row in zip(*numbers.values(), strict=True):
             self.number += 1
             healthy = {"score_mean": 0.05 * self.number, "kl": 0.1, "entropy": 2.0}
@@ -147,7 +147,7 @@ def test_a_fall_of_the_score_from_its_best_window_is_a_degradation() -> None:
 
 
 @pytest.mark.parametrize("stds", [(0.4, 0.0), (0.0, 0.4)])
-def test_a_small_fall_is_no_degradation_because_all_scores_were_alike_once(stds: tuple[float, float]) -> None:
+def test_a_small_fall_after_equal_scores_is_not_a_degradation(stds: tuple[float, float]) -> None:
     run = Run().go(score_mean=[1.0] * 4 + [0.9] * 4, score_std=[stds[0]] * 4 + [stds[1]] * 4)
     assert run.told == []
 
@@ -171,7 +171,7 @@ def test_a_fall_on_held_out_prompts_counts_where_their_intervals_are_apart() -> 
     ],
     ids=["its own", "three targets", "its own before the target's"],
 )
-def test_a_kl_above_its_limit_over_a_window_is_decided_on(settings: list[str], limit: float) -> None:
+def test_a_kl_above_its_limit_over_a_window_causes_a_decision(settings: list[str], limit: float) -> None:
     run = Run("convergence.on_kl=stop", *settings).go(kl=[limit - 1] * 4 + [limit + 1, limit, limit])
     assert run.told == [], "not above it on average"
     run.go(kl=[limit])
@@ -206,7 +206,7 @@ def test_a_rule_that_is_off_decides_nothing() -> None:
     assert run.told == []
 
 
-def test_while_the_critic_warms_up_neither_score_nor_kl_is_looked_at() -> None:
+def test_while_the_critic_warms_up_neither_score_nor_kl_is_checked() -> None:
     run = Run("convergence.on_plateau=stop", "convergence.kl_limit=1", "ppo.critic_warmup=6")
     run.go(score_mean=[0.3] * 9, kl=[9.0] * 9)
     assert run.told == []
@@ -223,7 +223,7 @@ def test_scores_of_another_reward_are_not_compared() -> None:
     assert run.told == []
 
 
-def test_after_a_rollback_a_rule_looks_at_a_whole_new_window_and_may_decide_again() -> None:
+def test_after_a_rollback_a_rule_waits_for_a_whole_new_window_and_may_decide_again() -> None:
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.max_rollbacks=1")
     run.go(kl=[9.0] * 5)
     assert run.told == [(4, "kl", "rollback")]
@@ -247,7 +247,7 @@ def test_a_rule_that_has_rolled_back_often_enough_stops() -> None:
     assert run.decisions[-1].message.endswith("the run stops after convergence.max_rollbacks = 2 rollbacks")
 
 
-def test_what_is_due_is_of_its_iteration_alone_and_to_stop_comes_first() -> None:
+def test_due_actions_are_those_of_the_iteration_alone_and_stopping_comes_first() -> None:
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
     run.go(kl=[9.0] * 4, entropy=[3.0, 0.1, 0.1, 0.1])
     (rollback,) = run.decisions
@@ -263,7 +263,7 @@ def test_what_is_due_is_of_its_iteration_alone_and_to_stop_comes_first() -> None
     assert (told.told, told.monitor.due(4)) == ([(4, "kl", "continue")], None)
 
 
-def test_a_check_that_is_fed_a_journal_stands_where_the_one_that_wrote_it_stood() -> None:
+def test_a_check_fed_with_a_journal_has_the_state_of_the_one_that_wrote_it() -> None:
     settings = ["convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_plateau=continue"]
     run = Run(*settings).go(kl=[9.0] * 4)
     run.tell(RolledBack(iteration=4, to=1, reason=""))
@@ -288,7 +288,7 @@ def test_a_resumed_run_counts_an_iteration_that_it_repeats_once() -> None:
     assert run.go(kl=[8.0]).told == [(8, "kl", "continue")]
 
 
-def test_a_rule_whose_action_is_another_one_after_a_resume_decides_anew() -> None:
+def test_a_rule_whose_action_changed_at_a_resume_decides_again() -> None:
     run = Run("convergence.kl_limit=5").go(kl=[9.0] * 6)
     resumed = Run("convergence.kl_limit=5", "convergence.on_kl=stop")
     for event in run.events:
@@ -297,7 +297,7 @@ def test_a_rule_whose_action_is_another_one_after_a_resume_decides_anew() -> Non
     assert resumed.go(kl=[9.0] * 2).told == [(7, "kl", "stop")]
 
 
-def test_what_is_kept_of_a_long_run_is_bounded() -> None:
+def test_the_history_of_a_long_run_is_bounded() -> None:
     run = Run().go(kl=[0.1] * 1000)
     assert [row.iteration for row in run.monitor._history.learning.all_kept()] == [
         *range(1, FIRST + 1),

@@ -10,12 +10,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from health_helper import ADAPTIVE, FLAT, LONGER, alarms, config_of, from_20, healthy, in_40, told
+from health_helper import ADAPTIVE, FLAT, LONGER, alarms, alerts_of, config_of, from_20, healthy, in_40, told
 from scripted_run import iteration, started
 
 from trainer.control.live_settings import with_setting
 from trainer.events import (
     CheckpointSaved,
+    Event,
     RolledBack,
     SettingChanged,
 )
@@ -30,7 +31,7 @@ def test_a_healthy_run_raises_nothing(seed: int) -> None:
     assert told([started(), *healthy(100, seed)]) == []
 
 
-def test_what_a_journal_of_before_does_not_know_raises_nothing() -> None:
+def test_metrics_missing_from_an_older_journal_raise_nothing() -> None:
     fields = ("advantage_std", "log_ratio_max", "grad_norm_max", "length_correlation", "repetition", "unique")
     rows = [replace(row, epochs_done=math.nan, **dict.fromkeys(fields, math.nan)) for row in healthy(60)]
     assert told(rows) == []
@@ -44,7 +45,7 @@ NUMBERS = tuple(
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_number_that_is_not_known_raises_nothing(name: str) -> None:
+def test_an_unknown_number_raises_nothing(name: str) -> None:
     assert told(replace(row, **{name: math.nan}) for row in healthy(60)) == []
 
 
@@ -111,7 +112,7 @@ SIGNS = {
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_a_sign_raises_its_alarm_when_it_has_lasted_and_no_other(name: str) -> None:
+def test_a_sign_that_lasts_raises_its_own_alarm_and_no_other(name: str) -> None:
     changes, first, last, tables = SIGNS[name]
     found = told([started(), *healthy(40, **changes)], config_of(**tables))
     assert found[0] == first
@@ -123,7 +124,7 @@ def test_every_rule_has_a_sign_that_raises_it() -> None:
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_an_alarm_tells_numbers_and_advice_and_offers_only_what_can_be_set(name: str) -> None:
+def test_an_alarm_has_numbers_and_advice_and_offers_only_valid_changes(name: str) -> None:
     changes, _, _, tables = SIGNS[name]
     config = config_of(**tables)
     found = alarms([CheckpointSaved(iteration=1, path="", seconds=0.1), *healthy(40, **changes)], config)
@@ -139,19 +140,19 @@ def test_an_alarm_tells_numbers_and_advice_and_offers_only_what_can_be_set(name:
                 assert with_setting(config, fix.key, fix.value) != config
 
 
-def test_an_alarm_is_told_once_while_its_sign_lasts() -> None:
+def test_an_alarm_is_raised_once_while_its_sign_lasts() -> None:
     assert told(healthy(100, clip_fraction=from_20(0.25, 0.03))) == [(23, "clip_saturation", "warning")]
 
 
 @pytest.mark.parametrize(("comes_back", "told_again"), [(32, False), (33, True)])
-def test_an_alarm_is_told_again_when_its_sign_was_away_for_ten_iterations(comes_back: int, told_again: bool) -> None:
-    """It is there up to 24, and as it takes three iterations, again from two after it came back."""
+def test_an_alarm_is_raised_again_after_its_sign_was_gone_for_ten_iterations(comes_back: int, told_again: bool) -> None:
+    """The sign lasts until 24; since it takes three iterations to count, it counts again two after it comes back."""
     rows = healthy(50, clip_fraction=lambda n: 0.25 if n in range(20, 25) or n >= comes_back else 0.03)
     first, again = (22, "clip_saturation", "warning"), (comes_back + 2, "clip_saturation", "warning")
     assert told(rows) == ([first, again] if told_again else [first])
 
 
-def test_an_alarm_that_gets_worse_is_told_again_and_one_that_gets_better_is_not() -> None:
+def test_an_alarm_that_gets_worse_is_raised_again_and_one_that_gets_better_is_not() -> None:
     worse = healthy(40, clip_fraction=lambda n: 0.5 if n > 30 else 0.25 if n > 20 else 0.03)
     assert told(worse) == [(23, "clip_saturation", "warning"), (33, "clip_saturation", "error")]
     better = healthy(40, clip_fraction=lambda n: 0.25 if n > 30 else 0.5 if n > 20 else 0.03)
@@ -162,8 +163,8 @@ def setting(iteration: int, key: str, value: float) -> SettingChanged:
     return SettingChanged(iteration=iteration, key=key, old=None, value=value)
 
 
-def test_an_alarm_is_told_again_where_its_fix_did_not_help_in_ten_iterations() -> None:
-    """Every change of a setting that its fixes name is given ten iterations of its own."""
+def test_an_alarm_is_raised_again_if_its_fix_does_not_help_in_ten_iterations() -> None:
+    """Each change of a setting named by its fixes gets ten iterations to take effect."""
     clipped = healthy(60, clip_fraction=from_20(0.25, 0.03))
     rate = "optim.policy_lr"
     (alarm,) = alarms(clipped)
@@ -177,7 +178,7 @@ def test_an_alarm_is_told_again_where_its_fix_did_not_help_in_ten_iterations() -
     assert told([*clipped[:25], setting(25, "ppo.entropy_coef", 0.1), *clipped[25:]]) == [first]
 
 
-def test_codes_that_are_ignored_and_alarms_that_are_off_are_not_told() -> None:
+def test_ignored_codes_and_disabled_alarms_are_not_raised() -> None:
     rows = healthy(40, clip_fraction=from_20(0.25, 0.03), entropy=from_20(0.34, 3.4))
     assert {code for _, code, _ in told(rows)} == {"clip_saturation", "entropy_collapse"}
     ignoring = config_of(health={"ignore": ["clip_saturation"]})
@@ -185,7 +186,7 @@ def test_codes_that_are_ignored_and_alarms_that_are_off_are_not_told() -> None:
     assert told(rows, config_of(health={"alarms": False})) == []
 
 
-def test_what_was_rolled_back_is_forgotten_and_its_alarm_is_told_again() -> None:
+def test_rolled_back_iterations_are_forgotten_and_their_alarm_is_raised_again() -> None:
     clipped = healthy(40, clip_fraction=from_20(0.25, 0.03))
     back = RolledBack(iteration=25, to=20, reason="")
     assert told([*clipped[:25], back, *clipped[25:]]) == [
@@ -199,7 +200,7 @@ def test_what_was_rolled_back_is_forgotten_and_its_alarm_is_told_again() -> None
     assert told([*two_and_one, *healthy(23, clip_fraction=from_20(0.25, 0.03))[22:]]) == []
 
 
-def test_a_resumed_run_goes_on_where_its_checkpoint_was_and_tells_nothing_twice() -> None:
+def test_a_resumed_run_continues_from_its_checkpoint_and_raises_nothing_twice() -> None:
     rows = healthy(40, clip_fraction=from_20(0.25, 0.03))
     again = started(resumed_at=24)
     assert told([started(), *rows[:30], again, *rows[24:]]) == [(23, "clip_saturation", "warning")]
@@ -209,20 +210,34 @@ def test_a_resumed_run_goes_on_where_its_checkpoint_was_and_tells_nothing_twice(
     assert [row.iteration for row in history.run.newest(6)] == [21, 22, 23, 24, 25, 26]
 
 
+def test_an_alarm_of_settings_that_changed_before_a_resume_is_reported_then() -> None:
+    events: list[Event] = [started(), *healthy(30)]
+    assert alarms(events) == []
+    stricter = config_of(ppo=ADAPTIVE["ppo"] | {"kl_target": 0.5}, convergence={"on_kl": "off"})
+    assert {alarm.code for alarm in alarms(events, stricter)} == {"kl_high"}, "as it would have been all the time"
+    resumed = Monitor(lambda: stricter, events)
+    assert resumed.active_alarms == {}
+    (reported,) = alerts_of(resumed, [started(resumed_at=30), *healthy(32)[30:]])
+    assert (reported.iteration, reported.code) == (31, "kl_high")
+    again = Monitor(lambda: stricter, [*events, reported])
+    assert again.active_alarms == {"kl_high": reported.level}
+    assert alerts_of(again, healthy(31)[30:]) == []
+
+
 def test_an_alarm_is_open_as_long_as_its_sign_is_there_and_ten_iterations_more() -> None:
     config = config_of()
     monitor = Monitor(lambda: config)
     opened = {}
     for row in healthy(120, clip_fraction=lambda n: 0.5 if 20 <= n < 80 else 0.1):
-        monitor.take(row)
-        opened[row.iteration] = monitor.open_alarms
+        alerts_of(monitor, [row])
+        opened[row.iteration] = monitor.active_alarms
     open_at = [number for number, alarms in opened.items() if alarms]
     assert {code for alarms in opened.values() for code in alarms} == {"clip_saturation"}
     assert open_at == [*range(open_at[0], open_at[-1] + 1)], "although it was told once"
     assert 20 <= open_at[0] <= 25
     assert abs(open_at[-1] - (79 + AWAY)) <= 5
     config = config_of(health={"alarms": False})
-    assert monitor.open_alarms == {}
+    assert monitor.active_alarms == {}
 
 
 def test_a_monitor_keeps_a_bounded_history() -> None:

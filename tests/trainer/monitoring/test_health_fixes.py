@@ -1,4 +1,4 @@
-"""What an alarm offers to do is computed from the configuration, and can be done."""
+"""The fixes of an alarm: computed from the configuration, and always possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_fixes_are_computed_from_the_configuration() -> None:
     ]
 
 
-def test_a_penalty_is_doubled_from_where_its_controller_stands() -> None:
+def test_a_penalty_is_doubled_from_the_controllers_current_value() -> None:
     rows = healthy(40, kl=from_20(19.0, 6.0), kl_coef=lambda n: 0.3)
     assert one(rows, config_of(**ADAPTIVE)).fixes[0].value == 0.6
     none = config_of(ppo={"kl_coef": 0.0, "kl_controller": "fixed"})
@@ -32,7 +32,7 @@ def test_a_penalty_is_doubled_from_where_its_controller_stands() -> None:
     assert one(off, none).fixes[0].value == 0.05
 
 
-def test_what_is_at_its_end_is_not_offered() -> None:
+def test_a_setting_at_its_limit_is_not_offered() -> None:
     config = config_of(ppo={"epochs": 1}, optim={"policy_lr": 0.0})
     (alarm,) = alarms(healthy(40, clip_fraction=from_20(0.25, 0.03)), config)
     assert alarm.fixes == []
@@ -45,7 +45,7 @@ def test_a_rollback_is_offered_once_there_is_a_checkpoint() -> None:
     assert "rollback" in [fix.action for fix in one([*rows[:10], saved, *rows[10:]]).fixes]
 
 
-def test_a_wished_length_joins_the_sources_that_there_are() -> None:
+def test_a_target_length_is_added_to_the_existing_sources() -> None:
     config = config_of(reward={"sources": ["lexicon", {"kind": "regex", "pattern": "a", "weight": 0.5}]})
     fix = reward_length(config, 31.6, 0.25)
     assert fix is not None
@@ -62,12 +62,12 @@ def test_a_clip_that_is_narrow_is_not_made_narrower() -> None:
 
 
 @pytest.mark.parametrize(("now", "then"), [(0.0, 0.01), (0.02, 0.04)])
-def test_an_entropy_bonus_is_begun_or_doubled(now: float, then: float) -> None:
+def test_an_entropy_bonus_is_started_or_doubled(now: float, then: float) -> None:
     alarm = one(healthy(40, entropy=from_20(0.34, 3.4)), config_of(ppo={"entropy_coef": now}))
     assert alarm.fixes[0].value == then
 
 
-def test_a_length_is_wished_only_where_length_and_score_say_which() -> None:
+def test_a_target_length_is_offered_only_where_length_and_score_determine_it() -> None:
     assert reward_length(config_of(), 0.4, 0.25) is None
     assert reward_length(config_of(), 32.0, 0.0) is None
     assert reward_length(config_of(), 32.0, math.nan) is None

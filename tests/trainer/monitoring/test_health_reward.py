@@ -1,4 +1,4 @@
-"""A reward that rises while what is not trained on falls raises an alarm."""
+"""A reward that rises while something that is not trained on falls raises an alarm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def falling(number: int) -> float:
     return 0.8 - number / 100
 
 
-def test_a_watched_source_that_falls_while_the_trained_one_rises_is_told() -> None:
+def test_a_watched_source_that_falls_while_the_trained_one_rises_raises_an_alarm() -> None:
     config = config_of(**TRUTH)
     alarm = one(healthy(40, parts=parts(falling, rising)), config)
     assert (alarm.iteration, alarm.code, alarm.level) == (20, "reward_hacking", "error")
@@ -45,7 +45,7 @@ def test_a_watched_source_that_falls_while_the_trained_one_rises_is_told() -> No
     assert told(healthy(40, parts=parts(falling, lambda n: 0.5)), config) == []
 
 
-def test_a_watched_source_must_fall_by_a_tenth_and_for_sure() -> None:
+def test_a_watched_source_must_fall_by_a_tenth_and_significantly() -> None:
     """In 40 iterations, of which the first and the last ten are compared, n / 500 falls by 0.06."""
     config = config_of(**TRUTH)
     assert told(healthy(40, parts=parts(lambda n: 0.7 - n / 500, rising)), config) == []
@@ -55,7 +55,7 @@ def test_a_watched_source_must_fall_by_a_tenth_and_for_sure() -> None:
 
 
 def evaluated(rows: list[Iteration], held_out: Callable[[int], float]) -> list[Event]:
-    """`rows` with an evaluation of 100 prompts after every fifth, whose scores deviate by 0.5."""
+    """Return `rows` with an evaluation of 100 prompts after every fifth, whose scores deviate by 0.5."""
     events: list[Event] = []
     for row in rows:
         events.append(row)
@@ -75,7 +75,7 @@ def evaluated(rows: list[Iteration], held_out: Callable[[int], float]) -> list[E
     return events
 
 
-def test_held_out_prompts_that_fall_while_training_rises_are_told() -> None:
+def test_held_out_scores_that_fall_while_training_rises_raise_an_alarm() -> None:
     rows = healthy(60, score_mean=rising)
     peak = evaluated(rows, lambda n: 0.5 if n < 30 else 0.2)
     assert [(code, level) for _, code, level in told(peak)] == [("reward_hacking", "error")]
@@ -105,7 +105,7 @@ def judged(iteration: int, comparisons: int, rate: float) -> HumanEvaluation:
     )
 
 
-def test_people_who_prefer_the_reference_to_a_policy_that_scores_higher_are_heard() -> None:
+def test_people_preferring_the_reference_to_a_higher_scoring_policy_raise_an_alarm() -> None:
     rows = healthy(40, parts=lambda n: {"lexicon": rising(n) + 0.02 * (-1) ** n})
     assert one([*rows, judged(40, 30, 0.3)]).code == "reward_hacking"
     assert told([*rows, judged(40, 30, 0.6)]) == []
@@ -115,7 +115,7 @@ def test_people_who_prefer_the_reference_to_a_policy_that_scores_higher_are_hear
     assert told([*healthy(40, parts=lambda n: {"lexicon": 0.3 + 0.02 * (-1) ** n}), judged(40, 30, 0.3)]) == []
 
 
-def test_the_parts_of_the_sources_are_told_from_their_details() -> None:
+def test_parts_of_the_sources_are_distinguished_from_their_details() -> None:
     names = ["lexicon", "a.py:f", "a.py:f.disagreement", "regex", "regex#2"]
     assert source_parts(names, 4) == ["lexicon", "a.py:f", "regex", "regex#2"]
     assert source_parts(names, 3) == []

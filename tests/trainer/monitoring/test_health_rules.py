@@ -1,4 +1,4 @@
-"""What each health rule leaves alone, and which cause it names."""
+"""Cases that each health rule leaves alone, and the causes that it names."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def test_a_critic_is_given_time_to_begin() -> None:
     assert told(healthy(40, explained_variance=lambda n: -0.5 if n <= 29 else 0.1), warm) == []
 
 
-def test_nine_of_ten_iterations_below_0_are_no_lost_critic() -> None:
+def test_nine_of_ten_iterations_below_0_are_not_a_lost_critic() -> None:
     assert told(healthy(100, explained_variance=lambda n: 0.01 if n % 10 == 0 else -0.5)) == []
 
 
-def test_a_policy_that_waits_for_its_critic_is_not_one_that_does_not_train() -> None:
+def test_a_policy_waiting_for_its_critic_is_not_reported_as_not_training() -> None:
     rows = healthy(40, kl=lambda n: 0.0 if n <= 20 else 2.0)
     assert told(rows) == [(5, "not_training", "error")]
     assert told(rows, config_of(ppo={"critic_warmup": 19})) == []
 
 
-def test_a_solved_task_is_not_one_without_signal() -> None:
+def test_a_solved_task_is_not_reported_as_lacking_signal() -> None:
     solved: dict[str, Callable[[int], Any]] = {
         "score_min": from_20(0.9, -0.7),
         "score_max": lambda n: 0.9,
@@ -56,48 +56,48 @@ def test_a_solved_task_is_not_one_without_signal() -> None:
     assert {code for _, code, _ in told(healthy(40, **solved | {"score_max": from_20(0.9, 1.0)}))} == {"no_signal"}
 
 
-def test_a_task_whose_texts_are_always_cut_is_not_truncated() -> None:
+def test_a_task_whose_responses_are_always_cut_raises_no_truncation_alarm() -> None:
     assert told(healthy(40, truncated=lambda n: 1.0)) == []
     assert told(healthy(40, truncated=from_20(0.6, 0.5))) == []
     assert told(healthy(40, truncated=from_20(1.0, 0.0)), config_of(rollout={"ignore_stop": True})) == []
 
 
-def test_more_sequences_make_a_smaller_rise_of_the_cut_ones_sure() -> None:
+def test_more_sequences_make_a_smaller_rise_in_truncation_significant() -> None:
     rows = healthy(40, truncated=from_20(0.2, 0.1))
     assert told(rows) == []
     assert told(rows, config_of(rollout={"batch_size": 96})) == [(25, "truncation", "warning")]
 
 
-def test_a_length_that_is_asked_for_is_not_exploited() -> None:
+def test_a_requested_length_is_not_reported_as_exploitation() -> None:
     rows = healthy(40, **LONGER, length_correlation=lambda n: 0.9, parts=lambda n: {})
     assert one(rows).code == "length_exploitation"
     assert told(rows, config_of(reward={"sources": [{"kind": "length", "target": 40}]})) == []
 
 
-def test_a_model_that_repeated_itself_from_the_start_is_left_alone() -> None:
+def test_a_model_that_repeated_itself_from_the_start_raises_nothing() -> None:
     assert told(healthy(40, repetition=from_20(0.5, 0.4))) == []
 
 
-def test_a_small_gradient_that_grows_is_no_spike_unless_it_is_cut() -> None:
+def test_a_small_gradient_that_grows_is_not_a_spike_unless_it_is_clipped() -> None:
     rows = healthy(40, grad_norm_max=in_40(0.9, 0.05))
     assert told(rows) == []
     assert one(rows, config_of(optim={"max_grad_norm": 0.5})).code == "gradient_spike"
 
 
-def test_a_reward_that_is_changed_begins_scores_and_gradients_anew() -> None:
+def test_changing_the_reward_restarts_the_history_of_scores_and_gradients() -> None:
     rows = healthy(40, grad_norm_max=from_20(80.0, 4.0), kl=lambda n: 4.0, score_mean=from_20(-5.0, 0.3))
     assert {code for _, code, _ in told(rows)} == {"gradient_spike", "kl_high"}
     other = SettingChanged(iteration=21, key="reward.sources", old=["lexicon"], value=["a.py:f"])
     assert told([*rows[:20], other, *rows[20:]]) == []
 
 
-def test_another_temperature_begins_entropy_anew() -> None:
+def test_changing_the_temperature_restarts_the_history_of_entropy() -> None:
     rows = healthy(40, entropy=from_20(0.34, 3.4))
     cooler = SettingChanged(iteration=21, key="rollout.temperature", old=1.0, value=0.3)
     assert told([*rows[:20], cooler, *rows[20:]]) == []
 
 
-def test_speeds_are_compared_only_of_the_same_work() -> None:
+def test_speeds_are_compared_only_for_the_same_work() -> None:
     slower = from_20(12.0, 25.0)
     assert told(healthy(40, tokens_per_second=slower, response_length=from_20(16.0, 32.0))) == []
     assert told(healthy(40, tokens_per_second=slower, epochs_done=from_20(4.0, 2.0))) == []
@@ -107,12 +107,12 @@ def test_speeds_are_compared_only_of_the_same_work() -> None:
     assert told([started(), *rows[:20], started(resumed_at=20), *rows[20:]]) == []  # on another machine
 
 
-def test_a_slow_moment_and_a_short_run_are_no_rot() -> None:
+def test_a_slow_moment_or_a_short_run_is_not_a_slowdown() -> None:
     assert told(healthy(60, tokens_per_second=lambda n: 10.0 if n % 10 < 6 else 25.0)) == []
     assert told(healthy(40, tokens_per_second=from_20(12.0, 25.0), seconds=lambda n: {"generate": 11.9})) == []
 
 
-def test_a_policy_that_begins_to_learn_after_its_critic_is_slower_and_no_rot() -> None:
+def test_a_policy_that_starts_after_its_critic_may_be_slower_without_an_alarm() -> None:
     rows = healthy(40, tokens_per_second=from_20(12.0, 25.0))
     assert told(rows, config_of(ppo={"critic_warmup": 20, "iterations": 40})) == []
     assert told(rows, config_of(ppo={"critic_warmup": 10, "iterations": 40})) == [(28, "throughput", "warning")]
@@ -137,7 +137,7 @@ def test_a_slow_run_names_the_phase_and_the_memory_that_grew() -> None:
     assert "1024 to 2662 MiB" in alarm.message  # eight of the ten iterations have the new 3072
 
 
-def test_a_step_that_is_nan_is_told_at_once_for_the_run_may_end_with_it() -> None:
+def test_a_nan_step_is_reported_at_once_because_the_run_may_end_with_it() -> None:
     lost = Alert(iteration=6, level="warning", code="step_skipped", message="")
     alarm = one([*healthy(5), lost, replace(lost), replace(lost)])
     assert (alarm.iteration, alarm.code, alarm.level) == (6, "step_nan", "error")

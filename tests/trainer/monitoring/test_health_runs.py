@@ -20,7 +20,7 @@ from trainer.runs.listing import list_runs
 
 
 def alarms(folder: Path, *settings: str) -> list[tuple[int, str]]:
-    """The alarms in the journal of a run, by iteration and code."""
+    """Return the alarms in the journal of a run, by iteration and code."""
     record(tiny_config(folder, "run.name=a", "eval.every=0", "run.save_samples=false", *settings))
     events = read_journal(folder / "runs/a/events.jsonl").events
     return [(event.iteration, event.code) for event in events if isinstance(event, Alarm)]
@@ -56,7 +56,7 @@ def test_a_step_that_is_nan_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """benchmarks/alarms.py, with its workspace in `tmp_path`."""
+    """Return benchmarks/alarms.py with its workspace in `tmp_path`."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     module = importlib.import_module("alarms")
     module.make_workspace(tmp_path)

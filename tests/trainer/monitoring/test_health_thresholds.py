@@ -1,4 +1,4 @@
-"""Just below its threshold a number is no sign, just above it is one."""
+"""Thresholds of the health rules: a number just short of one is no sign, one just past it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Changes = dict[str, Callable[[int], Any]]
 
 
 class Edge(NamedTuple):
-    """A number from iteration 21 on, or in the 40th; 0 or a value that is well, before."""
+    """Number from iteration 21 on, or in the 40th; before that, 0 or a healthy value."""
 
     code: str
     changes: Callable[[float], Changes]
@@ -84,7 +84,7 @@ EDGES = [
 
 
 @pytest.mark.parametrize("edge", EDGES, ids=lambda edge: f"{edge.code}-{edge.above:g}")
-def test_a_threshold_is_where_it_is_said_to_be(edge: Edge) -> None:
+def test_an_alarm_starts_exactly_at_its_threshold(edge: Edge) -> None:
     def found(value: float) -> list[tuple[str, str]]:
         rows = healthy(40, **edge.changes(value))
         return [(code, level) for _, code, level in told(rows, config_of(**edge.tables))]
@@ -95,7 +95,7 @@ def test_a_threshold_is_where_it_is_said_to_be(edge: Edge) -> None:
 
 
 def first(code: str, **changes: Callable[[int], Any]) -> dict[str, int]:
-    """The iteration of the first alarm of each level; there is none of another code."""
+    """Return the iteration of the first alarm of each level, after checking that no other code raised one."""
     found = told(healthy(60, **changes))
     assert {other for _, other, _ in found} <= {code}
     return {level: at for at, _, level in reversed(found)}

@@ -23,7 +23,7 @@ TOP = ["top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs"]
 
 
 def drawn(seed: int, vocabulary: int, *shape: int, levels: int = 0) -> mx.array:
-    """Logits, [*shape, V]; of only so many levels, the lowest -inf, so that there are ties."""
+    """Return logits [*shape, V] on only so many levels, the lowest -inf, so that there are ties."""
     draws = np.random.default_rng(seed)
     logits = draws.normal(0, 4, (*shape, vocabulary))
     if levels:
@@ -34,7 +34,9 @@ def drawn(seed: int, vocabulary: int, *shape: int, levels: int = 0) -> mx.array:
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 5, 50, 500]), st.sampled_from([(), (3,), (2, 3)]))
-def test_the_likeliest_are_those_of_a_sort_likeliest_first(vocabulary: int, seed: int, count: int, shape: Any) -> None:
+def test_the_likeliest_tokens_are_those_of_a_full_sort_in_its_order(
+    vocabulary: int, seed: int, count: int, shape: Any
+) -> None:
     logits = drawn(seed, vocabulary, *shape)
     expected = np.argsort(-float64(logits), axis=-1)[..., :count]
     assert likeliest_tokens(logits, count).tolist() == expected.tolist()
@@ -42,7 +44,7 @@ def test_the_likeliest_are_those_of_a_sort_likeliest_first(vocabulary: int, seed
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5, 50]), st.integers(1, 4))
-def test_ties_and_impossible_words_leave_distinct_ids_of_the_largest(
+def test_ties_and_impossible_tokens_leave_distinct_ids_of_the_largest(
     vocabulary: int, seed: int, count: int, levels: int
 ) -> None:
     logits = drawn(seed, vocabulary, 4, levels=levels)
@@ -77,7 +79,7 @@ def test_their_log_probs_follow_from_one_tokens_log_prob(temperature: float, see
     assert mine.squeeze(-1).tolist() == logprobs.tolist()
 
 
-def test_a_word_that_is_impossible_has_the_log_prob_of_one() -> None:
+def test_an_impossible_token_has_a_log_prob_of_minus_infinity() -> None:
     logits, tokens = mx.array([[0.0, -mx.inf, 1.0]]), mx.array([2])
     ids = likeliest_tokens(logits, 3)
     logprobs = logprobs_of(logits, ids, tokens, token_logprobs(logits, tokens))
@@ -93,7 +95,7 @@ def test_a_word_that_is_impossible_has_the_log_prob_of_one() -> None:
     [([], 5), (["run.alternatives=2"], 2), (["run.alternatives=0"], None)],
     ids=["the default", "two", "none"],
 )
-def test_a_run_keeps_as_many_as_its_configuration_says(settings: list[str], kept: int | None, tmp_path: Path) -> None:
+def test_a_run_keeps_as_many_alternatives_as_configured(settings: list[str], kept: int | None, tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", *settings))
     rows = read_samples(RunFolder(tmp_path / "runs/a").samples_file(1), TOP).to_pylist()
     for row in rows:
@@ -102,13 +104,13 @@ def test_a_run_keeps_as_many_as_its_configuration_says(settings: list[str], kept
             assert {len(place) for place in row[name]} == {kept}, name
 
 
-def test_without_samples_no_alternatives_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_samples_no_alternatives_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.ppo.steps.likeliest_tokens", lambda *_: pytest.fail("looked for"))
     record(tiny_config(tmp_path, "ppo.iterations=1", "run.save_samples=false"))
     record(tiny_config(tmp_path, "ppo.iterations=1", "run.alternatives=0", "eval.every=1"))
 
 
-def test_an_evaluation_looks_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_computes_no_alternatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     plain = likeliest_tokens
 

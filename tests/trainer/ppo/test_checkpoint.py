@@ -34,7 +34,7 @@ from trainer.session.training import train
 
 @pytest.fixture
 def snapshot() -> Snapshot:
-    """One with every kind of leaf, and parameter names with dots in them."""
+    """Return a snapshot with every kind of leaf, and parameter names with dots."""
     lora, head = mx.random.normal((8, 4), key=mx.random.key(0)), mx.array([1.5, -0.0, 3e-45])
     scalars = {"step": mx.array(7, dtype=mx.uint64), "learning_rate": mx.array(1e-5)}
     moment = {"m": lora * 2, "v": mx.square(lora)}
@@ -62,7 +62,7 @@ def snapshot() -> Snapshot:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two trees are equal to the bit, types included."""
+    """Return whether two trees are equal to the bit, types included."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, mx.array):
@@ -70,7 +70,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def test_what_is_loaded_is_what_was_saved_to_the_bit(tmp_path: Path, snapshot: Snapshot) -> None:
+def test_a_loaded_checkpoint_equals_what_was_saved_to_the_bit(tmp_path: Path, snapshot: Snapshot) -> None:
     save_checkpoint(tmp_path / "step-000012", snapshot)
     loaded = load_checkpoint(tmp_path / "step-000012", snapshot.adapter_config)
     for name, expected, found in zip(Snapshot._fields, snapshot, loaded, strict=True):
@@ -78,15 +78,13 @@ def test_what_is_loaded_is_what_was_saved_to_the_bit(tmp_path: Path, snapshot: S
 
 
 def older_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write state.json as it was before there was a SHA-256: with sizes alone."""
+    """Write state.json as it was before it had SHA-256 sums: with sizes alone."""
     sizes = {name: about["bytes"] for name, about in state["files"].items()}
     del state["sha256"]
     (folder / "state.json").write_text(json.dumps(state | {"files": sizes}))
 
 
-def test_a_checkpoint_from_before_there_was_a_controller_or_an_average_has_none(
-    tmp_path: Path, snapshot: Snapshot
-) -> None:
+def test_an_older_checkpoint_has_no_controller_and_no_average(tmp_path: Path, snapshot: Snapshot) -> None:
     save_checkpoint(folder := tmp_path / "step-000012", snapshot._replace(average=None))
     state = json.loads((folder / "state.json").read_text())
     for name in ("kl_coef", "kl_coef_start", "rollback"):
@@ -97,7 +95,7 @@ def test_a_checkpoint_from_before_there_was_a_controller_or_an_average_has_none(
     assert not (folder / "average").exists()
 
 
-def test_a_run_goes_on_from_an_older_checkpoint_with_the_policy_as_its_average(tmp_path: Path) -> None:
+def test_a_run_resumes_from_an_older_checkpoint_with_the_policy_as_its_average(tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2"))
     kl_coefs: list[float] = []
     averages: list[bool] = []
@@ -142,7 +140,7 @@ def test_the_state_lists_every_other_file_with_its_size_and_sha256(tmp_path: Pat
     }, "an adapter in mlx-lm's format, as the policy is"
 
 
-def test_a_checkpoint_replaces_one_that_is_there_and_what_killed_processes_left(
+def test_a_checkpoint_replaces_an_existing_one_and_leftovers_of_killed_processes(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
     for name in (".step-000011.tmp", ".step-000012.tmp", "step-000012"):
@@ -155,7 +153,7 @@ def test_a_checkpoint_replaces_one_that_is_there_and_what_killed_processes_left(
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """The operating system refuses to write more than `size` bytes to a file, as a full disk would."""
+    """Refuse to write more than `size` bytes to a file, as a full disk would."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -176,7 +174,7 @@ def test_a_disk_that_fills_up_anywhere_leaves_nothing_half_written(
     assert "\n" not in str(failure.value)
 
 
-def test_a_disk_that_loses_data_only_when_synced_is_told(
+def test_a_disk_error_that_appears_only_at_sync_is_reported(
     tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", full_disk)
@@ -190,7 +188,7 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 
 def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """The disk is full from the checkpoint or the samples of an iteration on."""
+    """Fill the disk from the checkpoint or the samples of an iteration on."""
     from trainer.session import artifacts
 
     original: Callable[..., None] = getattr(artifacts, where)
@@ -235,7 +233,7 @@ def test_a_full_disk_does_not_hide_why_the_run_failed(tmp_path: Path, monkeypatc
 
 
 def damaged(run: Path, how: Callable[[Path], Any]) -> Recorder:
-    """Resume the run in `run` after `how` was done to its newest checkpoint, step-000003."""
+    """Resume the run in `run` after damaging its newest checkpoint, step-000003, by `how`."""
     how(run / "checkpoints/step-000003")
     return record(tiny_config(run.parents[1]), resume=run)
 
@@ -250,7 +248,7 @@ def damaged(run: Path, how: Callable[[Path], Any]) -> Recorder:
     ],
     ids=["cut", "missing", "no state", "cut state"],
 )
-def test_a_damaged_checkpoint_is_told_and_the_run_resumes_from_the_one_before(
+def test_a_damaged_checkpoint_is_reported_and_the_run_resumes_from_the_one_before(
     how: Callable[[Path], Any], reason: str, tmp_path: Path
 ) -> None:
     record(tiny_config(tmp_path, "run.name=a"))
@@ -271,7 +269,7 @@ def overwritten(folder: Path) -> None:
 
 
 def renamed_in(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
-    """What gives an array of the file `name` another name of the same length."""
+    """Return a change that gives an array of the file `name` another name of the same length."""
 
     def rename(folder: Path) -> None:
         content = (folder / name).read_bytes()
@@ -282,7 +280,7 @@ def renamed_in(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
 
 
 def with_state(**values: Any) -> Callable[[Path], None]:
-    """What sets fields of state.json."""
+    """Return a change that sets fields of state.json."""
 
     def change(folder: Path) -> None:
         state = json.loads((folder / "state.json").read_text())
@@ -317,13 +315,13 @@ CONTENTS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.fixture(scope="module")
 def two_iterations(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run with a checkpoint after each of two iterations."""
+    """Return the folder of a run with a checkpoint after each of two iterations."""
     folder = tmp_path_factory.mktemp("two")
     record(tiny_config(folder, "run.name=a", "ppo.iterations=2", "eval.every=0"))
     for name in ("step-000001", "step-000002"):
         state_file = folder / "runs/a/checkpoints" / name / "state.json"
         state = json.loads(state_file.read_text())
-        state.pop("sha256", None)  # else nothing but that is judged
+        state.pop("sha256", None)  # otherwise only the hashes would be checked
         sizes = {file: about["bytes"] if isinstance(about, dict) else about for file, about in state["files"].items()}
         state_file.write_text(json.dumps(state | {"files": sizes}))
     return folder
@@ -342,7 +340,7 @@ def test_a_checkpoint_whose_content_is_damaged_is_not_loaded(
 
 
 @pytest.mark.parametrize("damage", ["critic overwritten", "a moment under another name", "an iteration in words"])
-def test_a_checkpoint_whose_content_is_damaged_is_told_and_the_one_before_is_used(
+def test_a_checkpoint_whose_content_is_damaged_is_reported_and_the_one_before_is_used(
     damage: str, two_iterations: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "runs/a"
@@ -368,7 +366,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_left_alone(tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "runs/a/checkpoints").iterdir())[-1] == "step-000003"
 
 
-# What is not what was written
+# Content that differs from what was written
 
 
 def test_one_flipped_bit_anywhere_in_a_checkpoint_is_noticed_and_the_file_named(tmp_path: Path) -> None:
@@ -407,8 +405,8 @@ def test_every_byte_of_the_state_counts(tmp_path: Path) -> None:
     check_content(tmp_path)
 
 
-def test_a_run_leaves_out_a_checkpoint_with_a_flipped_bit_and_keeps_it_aside(tmp_path: Path) -> None:
-    """Not as one of those that are kept: with `checkpoint.keep = 1` it would be the only one."""
+def test_a_run_skips_a_checkpoint_with_a_flipped_bit_and_sets_it_aside(tmp_path: Path) -> None:
+    """It does not count as a kept one: with `checkpoint.keep = 1` it would be the only one."""
     record(tiny_config(tmp_path, "run.name=a", "checkpoint.best=off"))
     run = tmp_path / "runs/a"
     before = outcome(run)
@@ -427,7 +425,7 @@ def test_a_run_leaves_out_a_checkpoint_with_a_flipped_bit_and_keeps_it_aside(tmp
     assert outcome(run)["checkpoint"] == before["checkpoint"]
 
 
-def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
+def test_a_temporarily_unreadable_checkpoint_is_not_treated_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(tiny_config(tmp_path, "run.name=a"))

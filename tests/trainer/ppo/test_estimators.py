@@ -1,4 +1,4 @@
-"""Advantages without a critic: each estimator against its formula, written as loops, and what all of them must hold."""
+"""Advantages without a critic: each estimator against its formula, written as loops, and their shared properties."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GREEDY = [0.3, 0.3, 0.3, -1.0, -1.0, -1.0]  # of two prompts with three samples 
 
 
 def shaped(*, shift: float = 0.0, scale: float = 1.0, seed: int = 3) -> Experience:
-    """A batch of two prompts with three samples each whose every token has a reward. shift: of each score."""
+    """Return a batch of two prompts with three samples each, with a reward on every token. shift: of each score."""
     batch = random_batch()
     draws = np.random.default_rng(seed).normal(0, 1, batch.mask.shape) * float64(batch.mask)
     for row, count in enumerate(COUNTS):
@@ -38,7 +38,7 @@ def others(row: int, rows: range) -> list[int]:
 
 
 def expected(name: str, batch: Experience, gamma: float, *, group_std: bool = True) -> Floats:
-    """By the papers, a sequence and a token at a time."""
+    """Compute advantages as the papers do, one sequence and token at a time."""
     rewards = float64(batch.rewards)
     totals = [rewards[row, :count].sum() for row, count in enumerate(COUNTS)]
     advantages = np.zeros_like(rewards)
@@ -72,7 +72,7 @@ def test_grpo_without_the_deviation_is_its_formula() -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_what_is_in_the_padding_changes_nothing(name: str) -> None:
+def test_the_content_of_the_padding_changes_nothing(name: str) -> None:
     batch = shaped()
     plain = float64(estimate(name, batch).advantages)
     spoiled = batch._replace(rewards=mx.pad(filled(batch.rewards), ((0, 0), (0, 3))))
@@ -82,12 +82,12 @@ def test_what_is_in_the_padding_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["reinforce", "rloo", "grpo"])
-def test_a_score_more_for_every_sequence_changes_no_advantage(name: str) -> None:
+def test_a_constant_added_to_every_score_changes_no_advantage(name: str) -> None:
     before, after = (float64(estimate(name, shaped(shift=shift)).advantages) for shift in (0.0, 5.0))
     np.testing.assert_allclose(after, before, atol=1e-5)
 
 
-def test_scores_twice_as_large_change_nothing_for_grpo_but_without_the_deviation() -> None:
+def test_doubling_the_scores_changes_grpo_only_without_the_deviation() -> None:
     for group_std, factor in ((True, 1.0), (False, 2.0)):
         before, after = (
             float64(estimate("grpo", shaped(scale=scale), group_std=group_std).advantages) for scale in (1.0, 2.0)
@@ -96,7 +96,7 @@ def test_scores_twice_as_large_change_nothing_for_grpo_but_without_the_deviation
 
 
 @pytest.mark.parametrize("name", ["rloo", "grpo"])
-def test_the_advantages_of_a_prompt_cancel_out_and_are_one_number_a_response(name: str) -> None:
+def test_the_advantages_of_a_prompt_sum_to_zero_and_are_constant_in_a_response(name: str) -> None:
     advantages = float64(estimate(name, shaped()).advantages)
     firsts = advantages[:, 0]
     np.testing.assert_allclose([firsts[:3].sum(), firsts[3:].sum()], 0, atol=1e-5)
@@ -104,7 +104,7 @@ def test_the_advantages_of_a_prompt_cancel_out_and_are_one_number_a_response(nam
         assert (advantages[row, :count] == firsts[row]).all()
 
 
-def test_a_prompt_whose_samples_all_got_the_same_teaches_grpo_nothing() -> None:
+def test_a_prompt_with_equal_scores_teaches_grpo_nothing() -> None:
     batch = shaped()
     rewards = np.zeros_like(float64(batch.rewards))
     for row, count in enumerate(COUNTS):
@@ -116,7 +116,7 @@ def test_a_prompt_whose_samples_all_got_the_same_teaches_grpo_nothing() -> None:
 
 
 def test_the_baseline_of_a_sequence_does_not_know_its_own_reward() -> None:
-    """Which keeps the gradient unbiased: another reward of row 1 moves every baseline of its group but its own."""
+    """This keeps the gradient unbiased: another reward of row 1 moves every baseline of its group but its own."""
     batch = shaped()
     rewards = float64(batch.rewards)
     rewards[1, 0] += 4
@@ -127,7 +127,7 @@ def test_the_baseline_of_a_sequence_does_not_know_its_own_reward() -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_returns_are_rewards_to_go_and_advantages_follow_from_what_is_kept(name: str) -> None:
+def test_returns_are_rewards_to_go_and_advantages_follow_from_the_saved_columns(name: str) -> None:
     batch = shaped()
     found = estimate(name, batch)
     rewards, returns = float64(batch.rewards), float64(found.returns)

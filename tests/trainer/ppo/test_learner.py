@@ -1,4 +1,4 @@
-"""Gradients of a minibatch: of the loss that is written down, however it is cut, and of nothing that is frozen."""
+"""Gradients of a minibatch: those of the loss as written down, however it is cut, and of nothing frozen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def actor(tmp_path_factory: pytest.TempPathFactory) -> ActorCriticLLM:
 
 @pytest.fixture(scope="module")
 def batch(actor: ActorCriticLLM) -> Experience:
-    """A batch whose ratios and values have moved, so that some tokens are clipped and some are not."""
+    """Return a batch whose ratios and values have moved, so that some tokens are clipped and some are not."""
     return moved_on(scored(actor, random_batch()))
 
 
@@ -66,7 +66,7 @@ def gradients(
 
 
 def flat(gradient: Trainables, *parts: str) -> Floats:
-    """All numbers of `parts` (of everything) in one vector."""
+    """Return all numbers of `parts` (by default of everything) in one vector."""
     chosen = [gradient[part] for part in parts or sorted(gradient)]
     return np.concatenate([float64(array).ravel() for _, array in tree_flatten(chosen)])
 
@@ -79,7 +79,7 @@ def close(actual: Floats, expected: Floats, tolerance: float = 1e-5) -> None:
 def slow_loss(
     actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, temperature: float = 1.0, kl_coef: float = 0.0
 ) -> dict[str, float]:
-    """The loss and its parts in float64, from the logits and values of each sequence alone."""
+    """Compute the loss and its parts in float64, from the logits and values of each sequence alone."""
     logprobs, values, entropies = [], [], []
     for row, (start, count) in enumerate(LENGTHS):
         ids = batch.sequences[row : row + 1, : start + count]
@@ -144,7 +144,7 @@ def test_the_value_clip_is_in_the_unit_that_is_given(actor: ActorCriticLLM, batc
 
 
 def assert_slope(actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, **how: float) -> Trainables:
-    """The slope of `slow_loss` along the joint gradient is that gradient's squared norm. Leaves the actor moved."""
+    """Check that the slope of `slow_loss` along the joint gradient is its squared norm. Leaves the actor moved."""
     gradient, step = gradients(actor, batch, "joint", ppo, **how)[0], 3e-4
     policy, value = actor.policy_parameters(), actor.value_parameters()
 
@@ -170,9 +170,7 @@ def test_the_joint_gradient_agrees_with_finite_differences_of_the_loss(
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_of_the_loss_agrees_with_finite_differences_of_what_is_written_down(
-    tmp_path: Path, option: str
-) -> None:
+def test_every_option_of_the_loss_agrees_with_finite_differences_of_its_formula(tmp_path: Path, option: str) -> None:
     actor = make_actor(tmp_path / "llama")
     batch = moved_on(scored(actor, random_batch()))
     near = filled(batch.logprobs) + 0.2 * mx.random.normal(batch.mask.shape, key=mx.random.key(13))
@@ -339,7 +337,7 @@ def test_every_trainable_leaf_gets_a_gradient_and_nothing_else_does(tmp_path: Pa
         assert mx.abs(gradient).max().item() > 0, name
 
 
-def test_of_a_fresh_adapter_only_b_has_a_gradient(tmp_path: Path) -> None:
+def test_only_b_of_a_fresh_adapter_has_a_gradient(tmp_path: Path) -> None:
     actor = make_actor(tmp_path / "llama", fresh=True)
     gradient = gradients(actor, scored(actor, random_batch()), "policy")[0]["policy"]
     for name, array in gradient.items():

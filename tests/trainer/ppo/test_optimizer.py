@@ -1,4 +1,4 @@
-"""One optimiser step: how far it goes, what it changes, and that it is not taken on NaN or inf."""
+"""One optimiser step: its size, what it changes, and that NaN or inf prevents it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def actor(folder: Path) -> ActorCriticLLM:
 
 
 def state(learner: Learner) -> dict[str, Any]:
-    """Moments and step counts of both optimisers, as they are now."""
+    """Return moments and step counts of both optimisers, as they are now."""
     return {name: np.array(x) for name, x in tree_flatten(learner.state())}
 
 
@@ -43,7 +43,7 @@ def learner_of(actor: ActorCriticLLM, **optim: Any) -> Learner:
     return Learner(actor, OptimConfig(**(ALL | optim)), total_steps=10)
 
 
-# How far
+# Size of a step
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.01, 1e6])
@@ -106,7 +106,7 @@ def test_a_joint_step_changes_adapter_and_head_and_no_weight_of_the_backbone(act
     assert same(arrays(actor, "backbone"), frozen)
 
 
-def test_a_step_raises_the_probability_of_what_was_better_than_expected(actor: ActorCriticLLM) -> None:
+def test_a_step_raises_the_probability_of_tokens_that_did_better_than_expected(actor: ActorCriticLLM) -> None:
     batch = scored(actor, random_batch(), kl_coef=0)
     batch = batch._replace(advantages=maths.whiten(batch.advantages, batch.mask))
     learner_of(actor, policy_lr=1e-3).train_policy_model(batch, PPOConfig(), **HOW)
@@ -114,7 +114,7 @@ def test_a_step_raises_the_probability_of_what_was_better_than_expected(actor: A
     assert maths.masked_mean(change * batch.advantages, batch.mask).item() > 0
 
 
-# Not at all
+# Steps that are not taken
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_changes_nothing(
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_weights_that_give_nan_or_inf_are_seen_in_the_loss_and_change_nothing(
+def test_weights_that_give_nan_or_inf_are_detected_in_the_loss_and_change_nothing(
     actor: ActorCriticLLM, bad: float
 ) -> None:
     batch, learner = scored(actor, random_batch()), learner_of(actor)

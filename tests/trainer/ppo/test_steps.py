@@ -40,7 +40,7 @@ def actor(folder: Path) -> ActorCriticLLM:
 
 @pytest.fixture(scope="module")
 def apart(folder: Path) -> ActorCriticLLM:
-    """An actor whose critic has an adapter of its own."""
+    """Return an actor whose critic has an adapter of its own."""
     return make_actor(folder, value_model="adapter")
 
 
@@ -58,14 +58,14 @@ def reference_kl(actor: ActorCriticLLM, batch: Experience, estimator: Any = "k1"
 
 
 def scores_alone(model: nn.Module, batch: Experience, row: int, temperature: float = 1.0) -> tuple[Floats, Floats]:
-    """Log-probs and entropies of one sequence by the plain model, unpadded, one position at a time."""
+    """Compute log-probs and entropies of one sequence by the plain model, unpadded, one position at a time."""
     every = all_logprobs(model, batch, row, temperature)
     start, count = LENGTHS[row]
     return every[np.arange(count), np.array(batch.sequences)[row, start : start + count]], reference.entropy(every)
 
 
 def all_logprobs(model: nn.Module, batch: Experience, row: int, temperature: float = 1.0) -> Floats:
-    """Log-probs of the whole vocabulary at each token of one response: [T, V]."""
+    """Compute log-probs of the whole vocabulary at each token of one response: [T, V]."""
     start, count = LENGTHS[row]
     logits = float64(model(batch.sequences[row : row + 1, : start + count])[0]) / temperature
     return reference.log_softmax(logits[start - 1 : start - 1 + count])  # the logits at position t - 1 score token t
@@ -133,7 +133,7 @@ def test_a_critic_with_its_own_adapter_scores_in_its_own_pass(apart: ActorCritic
     assert steps.add_values_to_sa_pairs(apart, batch, micro_batch_tokens=64) is batch
 
 
-def test_progress_tells_the_sequences_that_are_done_of_all_in_every_pass(apart: ActorCriticLLM) -> None:
+def test_progress_counts_the_finished_sequences_in_every_pass(apart: ActorCriticLLM) -> None:
     told: list[tuple[int, int]] = []
     how: Any = {"micro_batch_tokens": 20, "progress": lambda *done: told.append(done)}
     groups = list(micro_batch_rows(random_batch().lengths(), 20))
@@ -147,7 +147,7 @@ def test_progress_tells_the_sequences_that_are_done_of_all_in_every_pass(apart: 
     assert told == expected * 3
 
 
-def test_where_no_critic_is_wanted_there_are_no_values_and_all_else_is_the_same(actor: ActorCriticLLM) -> None:
+def test_without_a_critic_there_are_no_values_and_everything_else_is_the_same(actor: ActorCriticLLM) -> None:
     how: Any = {"temperature": 1.0, "micro_batch_tokens": 64}
     plain = steps.add_policy_logprobs_and_values(actor, random_batch(), critic=False, **how)
     assert (plain.values, plain.final_values) == (None, None)
@@ -181,9 +181,7 @@ def test_each_pass_asks_the_model_for_no_more_than_is_used(
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs"])
-def test_the_kl_is_by_the_estimator_that_was_asked_for_and_0_in_the_padding(
-    actor: ActorCriticLLM, estimator: Any
-) -> None:
+def test_the_kl_uses_the_chosen_estimator_and_is_0_in_the_padding(actor: ActorCriticLLM, estimator: Any) -> None:
     batch = reference_kl(actor, with_garbage(policy(actor, random_batch())), estimator)
     log_r = reference.real(batch.ref_logprobs, COUNTS) - reference.real(batch.logprobs, COUNTS)
     expected = {"k1": -log_r, "k2": log_r**2 / 2, "k3": np.expm1(log_r) - log_r, "abs": abs(log_r)}[estimator]
@@ -244,7 +242,7 @@ def test_alternatives_are_kept_only_when_asked_for_and_change_nothing_else(actor
 
 
 class Tail:
-    """Scores by the last token a response has, and rewards each token with its place."""
+    """Source that scores by the last token of a response, and rewards each token with its place."""
 
     name = "tail"
 
@@ -276,7 +274,7 @@ def test_a_reward_sees_each_response_as_it_was_cut_and_no_padding() -> None:
 
 
 class Places:
-    """Rewards each token with its place, from 1, and gives no score of the whole."""
+    """Source that rewards each token with its place, from 1, and gives no score of the whole."""
 
     name = "places"
 
@@ -285,7 +283,7 @@ class Places:
         return SourceScores([sum(row) for row in tokens], tokens)
 
 
-def test_rewards_of_single_tokens_lie_on_their_tokens_and_are_0_after_the_last() -> None:
+def test_per_token_rewards_stay_on_their_tokens_and_are_0_after_the_last() -> None:
     batch, prompts = random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)]
     batch, _ = steps.compute_rewards(Rewards([WeightedSource(Places(), 0.5)]), batch, prompts)
     places = np.arange(batch.mask.shape[1]) + 1
@@ -293,7 +291,7 @@ def test_rewards_of_single_tokens_lie_on_their_tokens_and_are_0_after_the_last()
     assert batch.scores.tolist() == [0.0] * 6
 
 
-def test_scoring_moves_the_statistics_of_the_rewards_unless_it_is_told_not_to() -> None:
+def test_scoring_updates_the_reward_statistics_unless_told_not_to() -> None:
     rewards = Rewards([WeightedSource(Tail())], normalize="running")
     batch, prompts = random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)]
     before = rewards.state()
@@ -303,7 +301,7 @@ def test_scoring_moves_the_statistics_of_the_rewards_unless_it_is_told_not_to() 
     assert rewards.state()["count"] == 6
 
 
-def test_the_baseline_of_a_prompts_samples_is_the_score_of_what_the_policy_finds_likeliest(folder: Path) -> None:
+def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(folder: Path) -> None:
     loaded, texts = load_tiny(folder), ["some text", "other words"]
     prompts = [prompt for prompt in make_prompts(loaded.tokenizer, texts) for _ in range(3)]
     rewards = Rewards([WeightedSource(Tail()), WeightedSource(Places(), 0.5)], normalize="running")
@@ -392,7 +390,7 @@ def test_nothing_after_the_last_token_changes_any_field(
         assert not (float64(getattr(garbage, name)) * padding).any(), name
 
 
-def test_nan_in_the_padding_of_any_field_gets_into_no_later_one(actor: ActorCriticLLM) -> None:
+def test_nan_in_the_padding_of_any_field_reaches_no_later_field(actor: ActorCriticLLM) -> None:
     clean = with_garbage(scored(actor, random_batch()), extra=0)
     assert np.isnan(float64(clean.values)).any()
     clean = clean._replace(token_scores=mx.where(clean.mask > 0, clean.token_scores, NAN))
@@ -404,6 +402,6 @@ def test_nan_in_the_padding_of_any_field_gets_into_no_later_one(actor: ActorCrit
     assert np.isfinite(float64(batch.returns)).all()
 
 
-def test_a_step_that_was_left_out_is_named_as_the_trouble() -> None:
+def test_a_missing_step_is_named_in_the_error() -> None:
     with pytest.raises(ValueError, match="a step of the iteration was left out"):
         steps.compute_td_errors(random_batch(), gamma=1)

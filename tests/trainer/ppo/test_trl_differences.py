@@ -1,4 +1,4 @@
-"""Where we differ from TRL 1.12.0's PPOTrainer on purpose: what it does, what we do, and that this is all of it.
+"""Deliberate differences from TRL 1.12.0's PPOTrainer: what it does, what we do, and proof that this is all.
 
 The reasons are in docs/parity.md, which lists every test below.
 """
@@ -48,7 +48,7 @@ def reference(request: pytest.FixtureRequest) -> Reference:
 
 
 def bessel(mask: Any) -> float:
-    """Deviation over the real tokens / deviation with n - 1 in place of n."""
+    """Return the real tokens' deviation divided by their deviation with n - 1 in place of n."""
     count = int(np.array(mask).sum())
     return float(np.sqrt((count - 1) / count))
 
@@ -132,7 +132,7 @@ def test_trl_takes_the_samplers_log_probs_for_the_old_ones(actor: ActorCriticLLM
 
 
 @of("clipped")
-def test_trl_tells_k2_over_padding_too_as_the_distance_from_the_old_policy(
+def test_trl_reports_k2_over_padding_too_as_the_distance_from_the_old_policy(
     actor: ActorCriticLLM, reference: Reference
 ) -> None:
     batch, rows = reference.micro_batches("ours", "logprobs", "advantages")[0], reference["rows"][0]
@@ -160,7 +160,7 @@ def test_trl_counts_as_clipped_only_where_the_clip_takes_hold(actor: ActorCritic
 
 
 @of("clipped", "minibatches")
-def test_trl_tells_the_mean_ratio_over_padding_too(actor: ActorCriticLLM, reference: Reference) -> None:
+def test_trl_reports_the_mean_ratio_over_padding_too(actor: ActorCriticLLM, reference: Reference) -> None:
     batch, rows = reference.micro_batches("ours", "logprobs", "advantages")[0], reference["rows"][0]
     sums, tokens = gradients(actor, batch, reference, "policy")[1], int(reference.mask[rows].sum())
     places = reference.mask[rows].size
@@ -169,7 +169,7 @@ def test_trl_tells_the_mean_ratio_over_padding_too(actor: ActorCriticLLM, refere
 
 
 @of("plain", "k3")
-def test_trl_tells_the_mean_entropy_over_padding_too(actor: ActorCriticLLM, reference: Reference) -> None:
+def test_trl_reports_the_mean_entropy_over_padding_too(actor: ActorCriticLLM, reference: Reference) -> None:
     batch, rows = scored(actor, reference), reference["rows"][0]
     close(reference["entropies"][0].mean(), reference.metrics["policy/entropy_avg"])
     ours = maths.masked_mean(filled(batch.entropy), batch.mask)
@@ -178,7 +178,7 @@ def test_trl_tells_the_mean_entropy_over_padding_too(actor: ActorCriticLLM, refe
 
 
 @of("plain", "k3")
-def test_trl_tells_minus_the_log_prob_of_a_response_as_the_entropy_of_the_objective(
+def test_trl_reports_minus_the_log_prob_of_a_response_as_the_entropy_of_the_objective(
     actor: ActorCriticLLM, reference: Reference
 ) -> None:
     batch = scored(actor, reference)
@@ -187,7 +187,7 @@ def test_trl_tells_minus_the_log_prob_of_a_response_as_the_entropy_of_the_object
 
 
 @of("plain", "k3")
-def test_trl_tells_the_kl_by_the_estimator_of_the_penalty(actor: ActorCriticLLM, reference: Reference) -> None:
+def test_trl_reports_the_kl_by_the_estimator_of_the_penalty(actor: ActorCriticLLM, reference: Reference) -> None:
     batch, ppo = scored(actor, reference), reference.ppo
     ours = shaped(reference, "ours")
     batch = ours._replace(

@@ -1,4 +1,4 @@
-"""On fixed rollouts our numbers are those of TRL 1.12.0's PPOTrainer.
+"""On fixed rollouts our numbers equal those of TRL 1.12.0's PPOTrainer.
 
 Where TRL counts the place after the end of a response as one more (test_trl_differences.py), ours is given it too.
 """
@@ -51,7 +51,7 @@ def test_masks_are_the_same(reference: Reference) -> None:
     assert (np.array(reference.batch().mask) == reference.mask).all()
 
 
-@of("plain", "k3", "monte_carlo", "whitened_rewards", "minibatches")  # in the others the rollout's were made to differ
+@of("plain", "k3", "monte_carlo", "whitened_rewards", "minibatches")  # elsewhere the rollout's differ on purpose
 def test_log_probs_values_and_entropy_of_the_rollout_are_the_same(actor: ActorCriticLLM, reference: Reference) -> None:
     batch = scored(actor, reference)
     close(at(batch.logprobs, batch.mask), at(reference["logprobs"], reference.mask))

@@ -1,4 +1,4 @@
-"""The update of an iteration: how many steps, on what, and when there is none."""
+"""The update of an iteration: how many steps, on what, and when there are none."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_with_learning_rates_of_zero_the_ratio_stays_1_and_nothing_changes(actor
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("minibatches", [1, 3])
-def test_every_epoch_leaves_the_ratio_of_every_token_as_it_found_it(
+def test_every_epoch_records_the_ratio_of_every_token_before_its_step(
     folder: Path, value_model: Any, temperature: float, minibatches: int
 ) -> None:
     actor = make_actor(folder, value_model=value_model)
@@ -197,7 +197,7 @@ def test_measuring_the_last_ratios_changes_no_number_of_the_training(folder: Pat
 def test_the_progress_of_an_update_rises_to_its_end(
     folder: Path, value_model: Any, final_ratios: bool, minibatches: int
 ) -> None:
-    """As `iteration` counts the passes."""
+    """The passes are counted as `iteration` counts them."""
     actor, events = make_actor(folder, value_model=value_model), []
     ppo = algorithm(actor, events, epochs=2, minibatches=minibatches, run={"final_ratios": final_ratios})
     with ppo.phase(1, "update", passes=ppo.update_passes) as progress:
@@ -207,7 +207,7 @@ def test_the_progress_of_an_update_rises_to_its_end(
     assert told[-1][0] == told[-1][1]
 
 
-# When none is taken
+# Updates without a step
 
 
 def test_a_batch_without_signal_takes_no_step_and_says_so(folder: Path) -> None:
@@ -229,7 +229,7 @@ def test_equal_scores_in_every_group_are_no_signal_for_grpo(size: int, score: fl
     assert not has_signal(ESTIMATORS["grpo"](batch._replace(rewards=rewards), PPOConfig(estimator="grpo"), size))
 
 
-def test_rounding_noise_in_the_padding_is_no_signal() -> None:
+def test_rounding_noise_in_the_padding_is_not_a_signal() -> None:
     batch = random_batch()
     batch = batch._replace(advantages=mx.where(batch.mask > 0, 0.7, mx.random.normal(batch.mask.shape)))
     assert not has_signal(batch)
@@ -261,11 +261,11 @@ def test_the_schedule_scales_both_learning_rates_and_moves_with_the_minibatches(
     assert ppo.learner.learning_rates() == pytest.approx((5e-4, 5e-3))
 
 
-# Ends of an update before its time, and steps that are not taken
+# Updates that end early, and skipped steps
 
 
 def far_off(batch: Experience, row: int, log_ratio: float) -> Experience:
-    """`batch` as if the policy gave the first token of `row` exp(log_ratio) times what it did when it wrote it."""
+    """Return `batch` as if the policy now gave the first token of `row` exp(log_ratio) times its old probability."""
     logprobs = mx.array(batch.logprobs)
     logprobs[row, 0] = logprobs[row, 0] - log_ratio
     return batch._replace(logprobs=logprobs)
@@ -297,7 +297,7 @@ def test_without_a_threshold_no_ratio_is_a_spike(actor: ActorCriticLLM) -> None:
     assert {step.outcome for step in taken} == {"taken"}
 
 
-def test_spikes_however_many_do_not_end_the_run_as_nan_does(actor: ActorCriticLLM) -> None:
+def test_any_number_of_spikes_does_not_end_the_run_as_nan_does(actor: ActorCriticLLM) -> None:
     batch = scored(actor, random_batch())
     for row in range(batch.size):
         batch = far_off(batch, row, 30.0)
@@ -306,9 +306,7 @@ def test_spikes_however_many_do_not_end_the_run_as_nan_does(actor: ActorCriticLL
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
-def test_the_epochs_end_before_a_step_on_a_policy_too_far_from_the_one_that_wrote(
-    folder: Path, value_model: Any
-) -> None:
+def test_the_epochs_end_before_a_step_too_far_from_the_policy_that_sampled(folder: Path, value_model: Any) -> None:
     actor, other = (make_actor(folder, value_model=value_model) for _ in range(2))
     batch = scored(actor, random_batch())
     free = learn(algorithm(actor, minibatches=1, epochs=6, optim={"policy_lr": 1e-2}), batch)
@@ -351,7 +349,7 @@ def test_the_policys_schedule_begins_with_its_own_first_step(actor: ActorCriticL
 
 
 def test_a_warm_up_learns_from_a_constant_reward_too(actor: ActorCriticLLM) -> None:
-    """A critic has to find that out; only the policy has nothing to learn from it."""
+    """The critic still has to learn it; only the policy has nothing to learn."""
     batch = scored(actor, random_batch(), kl_coef=0, scores=[0.7] * len(LENGTHS))
     assert len(algorithm(actor, epochs=2, critic_warmup=1).learn(1, batch, silent).steps) == 2
 
@@ -380,7 +378,7 @@ def test_the_average_follows_the_policy_by_its_decay_step_by_step(actor: ActorCr
         assert abs(float64(mean) - float64(actor.policy_parameters()[name])).max() > 1e-4
 
 
-def test_no_average_is_kept_unless_it_is_wanted(actor: ActorCriticLLM) -> None:
+def test_no_average_is_kept_unless_configured(actor: ActorCriticLLM) -> None:
     ppo = algorithm(actor, epochs=1)
     learn(ppo, scored(actor, random_batch()))
     assert ppo.learner.average is None

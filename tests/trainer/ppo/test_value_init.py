@@ -15,15 +15,16 @@ from runs_helper import comparable, record, tiny_config, workspace
 from tiny import make_checkpoint
 
 from trainer.arrays import pad
+from trainer.config import load_config
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
-from trainer.events import Iteration
+from trainer.events import Iteration, RunStarted
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.ppo.value_init import init_value_model
 from trainer.reward_model.loaded import load_reward_model
 from trainer.runs.checkpoint_files import write_state
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint, prune_checkpoints
 from trainer.runs.folder import RunFolder
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
@@ -31,7 +32,7 @@ SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with a reward model in runs/rm."""
+    """Make a workspace with a reward model in runs/rm."""
     folder = tmp_path_factory.mktemp("made")
     reward_workspace(folder)
     return folder
@@ -39,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def others(made: Path) -> dict[str, Path]:
-    """Reward models whose adapters are others than the default."""
+    """Return reward models whose adapters differ from the default."""
     overrides = {
         "lora_rank": "model.lora_rank=2",
         "lora_targets": 'model.lora_targets=["q_proj", "up_proj"]',
@@ -49,7 +50,7 @@ def others(made: Path) -> dict[str, Path]:
 
 
 def begun(made: Path, rm: Path, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
-    """A policy with its critic after the start."""
+    """Return a policy with its critic after the start."""
     values = {"path": str(made / "model"), "value_model": "adapter", "value_init": str(rm)} | settings
     config = ModelConfig.model_validate(values)
     loaded = load_backbone(config)
@@ -59,7 +60,7 @@ def begun(made: Path, rm: Path, **settings: Any) -> tuple[ActorCriticLLM, Loaded
 
 
 def values(actor: ActorCriticLLM, prompt: int) -> list[np.ndarray]:
-    """V of every state from the prompt's first `prompt` tokens on, for each of SEQUENCES."""
+    """Return V of every state from the prompt's first `prompt` tokens on, for each of SEQUENCES."""
     lengths = [len(one) for one in SEQUENCES]
     width = max(lengths) - prompt
     found = actor(mx.array(pad(SEQUENCES)), mx.array([prompt] * len(SEQUENCES)), width, want="values").values
@@ -68,7 +69,7 @@ def values(actor: ActorCriticLLM, prompt: int) -> list[np.ndarray]:
 
 
 def scores(rm: Path, sequences: list[list[int]]) -> np.ndarray:
-    """Of mean 0 and deviation 1 on the reward model's reference samples."""
+    """Return scores with mean 0 and deviation 1 on the reward model's reference samples."""
     model = load_reward_model(rm).model
     assert abs(model.scale.mean) > 1e-3 or abs(model.scale.std - 1) > 1e-3
     raw = np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
@@ -92,7 +93,7 @@ def test_the_value_of_every_state_is_the_score_of_the_tokens_so_far(made: Path) 
         np.testing.assert_allclose(row, scores(made / "runs" / "rm", prefixes), atol=1e-5)
 
 
-def test_policy_and_reference_are_what_they_would_be_without(made: Path) -> None:
+def test_policy_and_reference_are_the_same_as_without_it(made: Path) -> None:
     tokens = mx.array([[1, 2, 3, 4]])
     found = []
     for rm in ("", made / "runs" / "rm"):
@@ -109,7 +110,7 @@ def test_without_it_the_critic_begins_at_zero(made: Path) -> None:
     assert all((row == 0).all() for row in values(actor, 1))
 
 
-def test_a_checkpoint_is_as_good_as_its_run(made: Path) -> None:
+def test_a_checkpoint_works_like_its_run(made: Path) -> None:
     checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
     assert checkpoint is not None
     of_run, of_checkpoint = (begun(made, path)[0].value_parameters() for path in (made / "runs" / "rm", checkpoint))
@@ -117,7 +118,7 @@ def test_a_checkpoint_is_as_good_as_its_run(made: Path) -> None:
         assert mx.array_equal(array, of_checkpoint[name])
 
 
-def test_a_reward_model_that_knows_ties_will_do(made: Path, tmp_path: Path) -> None:
+def test_a_reward_model_trained_with_ties_works(made: Path, tmp_path: Path) -> None:
     checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
     assert checkpoint is not None
     ties = shutil.copytree(checkpoint, tmp_path / "ties")
@@ -163,19 +164,22 @@ def test_a_critic_without_an_adapter_is_refused(made: Path) -> None:
         begun(made, made / "runs" / "rm", value_model="head")
 
 
-def test_what_is_no_whole_reward_model_is_refused_in_one_line(made: Path, tmp_path: Path) -> None:
+def test_an_incomplete_reward_model_is_refused_in_one_line(made: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"model\.value_init = '.*nowhere': .*holds no reward model"):
         begun(made, tmp_path / "nowhere")
     checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
     assert checkpoint is not None
     broken = shutil.copytree(checkpoint, tmp_path / "broken")
     card = json.loads((broken / "reward_model.json").read_text())
-    for change in ({"model": None}, {"scale": {"mean": 0.0}}):
+    for change, told in (
+        ({"model": None}, r"settings that this version of ppo-workbench cannot use \(model = None: must be a table\)"),
+        ({"scale": {"mean": 0.0}}, r"is damaged \(scale\.std: "),
+    ):
         (broken / "reward_model.json").write_text(json.dumps(card | change))
         with pytest.raises(ModelError, match=r"is damaged \(reward_model\.json is not what was written\)"):
             begun(made, broken)
         write_state(broken, json.loads((broken / "state.json").read_text()))
-        with pytest.raises(ModelError, match="lacks its model or its scale"):
+        with pytest.raises(ModelError, match=told):
             begun(made, broken)
     (broken / "reward_model.json").write_text(json.dumps(card))
     (broken / "head.safetensors").write_bytes(b"no tensors")
@@ -184,8 +188,8 @@ def test_what_is_no_whole_reward_model_is_refused_in_one_line(made: Path, tmp_pa
     assert "\n" not in str(error.value)
 
 
-def test_a_run_begins_with_it_and_goes_on_from_its_checkpoint_without(made: Path) -> None:
-    """The critic of a resumed run is that of the checkpoint, whatever has become of the reward model since."""
+def test_a_run_begins_with_it_and_resumes_from_its_checkpoint_without(made: Path) -> None:
+    """The critic of a resumed run comes from the checkpoint, whatever happened to the reward model since."""
     adapter = 'model.value_model="adapter"'
     workspace(made)
     plain = record(tiny_config(made, adapter, "run.name=plain", "ppo.iterations=1")).of(Iteration)
@@ -207,3 +211,48 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_it_again(
     again = record(tiny_config(made, *init, "ppo.iterations=1"), resume=made / "runs" / "early").of(Iteration)
     assert comparable(again[0]) == comparable(first[0])
     assert abs(again[0].value_mean) > 1e-3
+
+
+def test_the_checkpoint_that_a_critic_begins_from_is_kept_and_a_run_with_a_checkpoint_no_longer_needs_it(
+    made: Path, tmp_path: Path
+) -> None:
+    workspace(made)
+    rm = RunFolder(shutil.copytree(made / "runs/rm", tmp_path / "rm"))
+    used = newest_checkpoint(rm)
+    assert used is not None
+    init = ('model.value_model="adapter"', f'model.value_init="{rm.root}"', "run.name=keeper")
+    record(tiny_config(made, *init, "ppo.iterations=1"))
+    keeper = RunFolder(made / "runs/keeper")
+    saved = load_config(keeper.config, {"ppo": {"iterations": 2}})
+    assert saved.model.value_init == str(used), "not the run, whose newest checkpoint becomes another"
+    newer = shutil.copytree(used, rm.checkpoint(900))
+    prune_checkpoints(rm, 1)
+    assert checkpoints(rm).paths == [used, newer]
+    shutil.rmtree(used)
+    resumed = record(saved, resume=keeper.root)
+    assert [event.iteration for event in resumed.of(Iteration)] == [2]
+    shutil.rmtree(keeper.checkpoints)
+    with pytest.raises(ModelError, match=r"model\.value_init = '.*step-.*' holds no reward model"):
+        record(saved, resume=keeper.root)
+
+
+def test_the_checkpoint_is_kept_before_the_backbone_loads_and_one_that_cannot_be_kept_is_reported(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace(made)
+    rm = RunFolder(shutil.copytree(made / "runs/rm", tmp_path / "rm"))
+    used = newest_checkpoint(rm)
+    assert used is not None
+    mark = used.with_name(f".{used.name}.used")
+    init = ('model.value_model="adapter"', f'model.value_init="{used}"', "ppo.iterations=1")
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.session.training.load_backbone", lambda _: pytest.fail(f"kept: {mark.exists()}"))
+        with pytest.raises(pytest.fail.Exception, match="kept: True"):
+            record(tiny_config(made, *init))
+    mark.unlink()
+    mark.symlink_to(tmp_path / "elsewhere")
+    (started,) = record(tiny_config(made, *init)).of(RunStarted)
+    assert [line for line in started.warnings if "cannot mark" in line] == [
+        f"cannot mark '{used}' as used (it is a symbolic link): its own run may delete it when it is resumed; "
+        "use a copy of that folder instead"
+    ]

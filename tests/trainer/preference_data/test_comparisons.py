@@ -1,4 +1,4 @@
-"""From preferences to groups of token sequences: what is read, linked, split, left out, and told."""
+"""From preferences to groups of token sequences: what is read, linked, split, left out and reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_sequence_that_is_too_long_keeps_its_last_tokens() -> None:
     assert Wrapper().decode(encoder(max_tokens=3).text("abcdef")) == "def"
 
 
-def test_the_end_token_of_a_policy_is_not_read_and_an_empty_answer_leaves_something() -> None:
+def test_trailing_end_tokens_are_not_read_but_an_empty_answer_keeps_one() -> None:
     plain = encoder()
     assert plain.tokens([5, 6, 256, 256]) == [5, 6]
     assert plain.tokens([5, 256, 6]) == [5, 256, 6]
@@ -104,7 +104,7 @@ def test_a_ranking_gives_all_its_pairs_and_its_ties() -> None:
     assert dict(zip(ranking.places, ranking.ranks, strict=True)) == {2: 0, 0: 1, 3: 1, 1: 2}
 
 
-def test_what_is_left_out_is_counted_and_told() -> None:
+def test_left_out_preferences_are_counted_and_reported() -> None:
     groups, warnings = grouped(
         preference("p", ["a", "b"]),
         preference("p", ["a", "b"]),
@@ -138,13 +138,13 @@ def test_completions_that_only_the_cut_makes_equal_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("preferences", "told"),
     [
-        ([], "holds no preference"),
-        ([preference("p", ["a", "b"], "tie"), preference("p", ["c", "d"], "skip")], "1 ties, 1 skipped"),
-        ([preference("p", ["a", "a"])], "1 between equal completions"),
+        ([], "has no preferences"),
+        ([preference("p", ["a", "b"], "tie"), preference("p", ["c", "d"], "skip")], "1 tied, 1 skipped"),
+        ([preference("p", ["a", "a"])], "of 1 judgement none .*1 between equal completions"),
         ([preference("p", ["a", "b"], "both_bad")], "1 where both are bad"),
     ],
 )
-def test_where_nothing_can_be_learnt_the_reason_is_told(preferences: list[Preference], told: str) -> None:
+def test_where_nothing_can_be_learnt_the_reason_is_given(preferences: list[Preference], told: str) -> None:
     with pytest.raises(DataError, match=told):
         grouped(*preferences)
 
@@ -163,7 +163,7 @@ def test_all_comparisons_of_a_prompt_are_on_one_side_of_the_split() -> None:
     assert split_groups(one, 0.5, seed=0)[1] == [], "never all"
 
 
-def test_the_fingerprint_tells_other_comparisons_and_another_order() -> None:
+def test_the_fingerprint_detects_other_comparisons_and_another_order() -> None:
     groups, _ = group_preferences(labelled(10), encoder(), PreferenceDataConfig())
     assert fingerprint(groups) == fingerprint(list(groups))
     assert fingerprint(groups) != fingerprint(groups[::-1])
@@ -192,7 +192,7 @@ def test_micro_batches_hold_whole_groups_of_like_length_within_the_budget() -> N
     assert done == [(1, 6), (2, 6), (3, 6), (6, 6)]
 
 
-def test_a_group_counts_once_however_much_was_said_of_it() -> None:
+def test_a_group_counts_once_however_many_judgements_it_has() -> None:
     groups, _ = grouped(
         preference("p", ["a", "b", "c"], ((0,), (1,), (2,))), preference("q", ["a", "b"]), preference("q", ["a", "b"])
     )
@@ -238,7 +238,7 @@ def test_preferences_come_from_a_store_or_a_file(tmp_path: Path) -> None:
         load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "none.db")))
 
 
-def test_the_configuration_goes_through_toml_and_tells_all_its_problems(tmp_path: Path) -> None:
+def test_the_configuration_survives_toml_and_reports_all_its_problems(tmp_path: Path) -> None:
     config = reward_config(tmp_path, "run.name=7", "train.epochs=2")
     assert config.run.name == "7"
     save_config(config, tmp_path / "rm.toml")

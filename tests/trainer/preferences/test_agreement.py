@@ -1,4 +1,4 @@
-"""Agreement beyond chance: published libraries' numbers, closed cases, swapped sides, repeats."""
+"""Agreement beyond chance: numbers of published libraries, closed cases, swapped sides, repeats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKED = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
 
 
 def observed(seed: int, units: int, noise: float, missing: float) -> list[list[Choice | None]]:
-    """Three observers' values of each unit, drawn around a truth."""
+    """Draw three observers' values of each unit around a truth."""
     draw = random.Random(seed)
     values: list[list[Choice | None]] = []
     for _ in range(units):
@@ -43,7 +43,7 @@ def observed(seed: int, units: int, noise: float, missing: float) -> list[list[C
 
 
 def judged(prompt: str, choice: Choice, labeller: str, *, swapped: bool = False) -> Preference:
-    """A judgement of the same two completions; `swapped` has them, and so the choice, the other way round."""
+    """Return a judgement of the same two completions; `swapped` exchanges them, and so the choice."""
     completions = ("one", "two")
     if swapped:
         completions, choice = completions[::-1], {"a": "b", "b": "a"}.get(choice, choice)  # type: ignore[assignment]
@@ -75,7 +75,7 @@ def test_perfect_agreement_is_one_chance_is_zero_and_opposites_are_minus_one() -
     assert cohen_kappa("ab", "ba").value == -1
 
 
-def test_what_does_not_vary_or_is_not_there_has_no_kappa_and_no_alpha() -> None:
+def test_constant_or_missing_labels_have_no_kappa_and_no_alpha() -> None:
     for first, second in (("aaa", "aaa"), ("", "")):
         kappa = cohen_kappa(first, second)
         assert math.isnan(kappa.value)
@@ -114,7 +114,7 @@ def test_which_side_a_completion_was_shown_on_changes_nothing(rows: list[tuple[C
     assert repr(measure_agreement(mixed).pairs[0].kappa) == repr(kappa)
 
 
-def test_units_are_counted_where_two_labellers_judged_them_and_a_skip_says_nothing() -> None:
+def test_units_judged_by_two_labellers_are_counted_and_skips_are_not() -> None:
     found = measure_agreement(
         [
             judged("1", "a", "ann"),
@@ -135,7 +135,7 @@ def test_units_are_counted_where_two_labellers_judged_them_and_a_skip_says_nothi
     ]
 
 
-def test_repeats_count_within_a_labeller_and_the_last_word_counts_between() -> None:
+def test_repeats_count_within_a_labeller_and_the_last_label_between_labellers() -> None:
     found = measure_agreement(
         [
             judged("1", "a", "ann"),

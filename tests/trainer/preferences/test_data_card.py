@@ -1,4 +1,4 @@
-"""The data card: its numbers, its tables, and names of others that are no markup."""
+"""The data card: its numbers, its tables, and names of others that are never markup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def judged(choice: str, *, prompt: str = "p", completions: tuple[str, str] = ("x
 
 
 def section(card: str, heading: str) -> list[list[str]]:
-    """The cells of the table under a heading; "" is the table at the beginning."""
+    """Return the cells of the table under a heading; "" is the table at the beginning."""
     text = card.partition(f"## {heading}\n")[2] if heading else card
     text = re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0]
     return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")][2:]
@@ -75,7 +75,7 @@ def test_counts_are_listed_by_source_labeller_choice_strength_flag_and_guideline
     assert section(card, "Guidelines") == [["(none)", "2"], ["abc", "1"]]
 
 
-def test_lengths_are_those_of_the_pairs_and_the_longer_one_is_told_with_its_interval() -> None:
+def test_lengths_are_those_of_the_pairs_and_choices_of_the_longer_have_an_interval() -> None:
     rows = [
         pair("p", "a bc", "abc d e"),
         pair("p", user("abcdef") + assistant("gh i"), "ab"),
@@ -102,7 +102,7 @@ def test_a_ranking_counts_as_all_of_its_pairs() -> None:
     assert section(card, "Choices") == [["ranking", "1"]]
 
 
-def test_agreement_is_told_where_several_labels_exist() -> None:
+def test_agreement_is_reported_where_several_labels_exist() -> None:
     rows = [judged("a", prompt=str(number), labeller="ann") for number in range(4)]
     assert "Agreement" not in render_data_card(rows)
     said = zip("aabb", "abab", strict=True)
@@ -132,7 +132,7 @@ def test_the_same_preferences_give_the_same_card_and_the_licence_is_left_to_fill
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_or_none_have_a_card_too(count: int) -> None:
+def test_few_or_no_preferences_have_a_card_too(count: int) -> None:
     card = render_data_card([judged("skip")] * count)
     assert facts(card)["judgements"] == str(count)
     assert {cell for line in section(card, "Lengths") for cell in line[2:]} == {"-"}

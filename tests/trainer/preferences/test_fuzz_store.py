@@ -1,4 +1,4 @@
-"""Preference stores and files of preferences, damaged at random: read, told to be damaged, or refused; never a bug."""
+"""Preference stores and files, damaged at random: read, reported as damaged, or refused, and never a bug."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with labels, an undo, guidelines and a session that is under way."""
+    """Make a store with labels, an undo, guidelines and a session under way."""
     path = tmp_path_factory.mktemp("whole") / "preferences.db"
     with PreferenceStore(path) as store:
         store.add_many(preferences(30), source="a file")
@@ -55,7 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_store_with_damaged_bytes_is_read_or_told_to_be_damaged(whole: Path, tmp_path: Path) -> None:
+def test_a_store_with_damaged_bytes_is_read_or_reported_as_damaged(whole: Path, tmp_path: Path) -> None:
     content = whole.read_bytes()
     for random in randoms("store bytes", 30):
         path = tmp_path / "preferences.db"
@@ -63,7 +63,7 @@ def test_a_store_with_damaged_bytes_is_read_or_told_to_be_damaged(whole: Path, t
         _use(path, random)
 
 
-def test_a_store_with_values_of_another_kind_is_read_or_told_to_be_damaged(whole: Path, tmp_path: Path) -> None:
+def test_a_store_with_values_of_another_kind_is_read_or_reported_as_damaged(whole: Path, tmp_path: Path) -> None:
     for random in randoms("store values", 40):
         path = tmp_path / "preferences.db"
         shutil.copy(whole, path)
@@ -84,7 +84,7 @@ def test_a_damaged_file_of_preferences_is_imported_or_refused(tmp_path: Path) ->
 
 
 def _use(path: Path, random: Random) -> None:
-    """Do with the store some of what commands and screen do: each ends, well or with an error for a user."""
+    """Run some of what commands and screen do with the store: each ends well or with an error for the user."""
     store, out = str(path), str(path.with_name("out.jsonl"))
     before = {other.name for other in path.parent.iterdir()}
     commands: list[list[str]] = [
@@ -133,7 +133,7 @@ USES: list[Callable[[PreferenceStore], object]] = [
 
 
 def _flipped(content: bytes, random: Random) -> bytes:
-    """One to eight bytes changed, half of them in the first page, where the schema is."""
+    """Change one to eight bytes, half of them in the first page, where the schema is."""
     changed = bytearray(content)
     for _ in range(random.randint(1, 8)):
         changed[random.randrange(4096 if random.random() < 0.5 else len(changed))] ^= 1 << random.randrange(8)
@@ -163,7 +163,7 @@ def _overwrite(path: Path, random: Random) -> None:
 
 
 def _file(folder: Path, random: Random) -> Path:
-    """Rows of preferences in any format, as a file of any kind, mostly damaged."""
+    """Write rows of preferences in any format to a file of any kind, mostly damaged."""
     rows = [json.loads(json.dumps(random.choice(ROWS))) for _ in range(random.randint(1, 4))]
     for row in rows:
         if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Progress kept up label by label is what counting all labels anew gives."""
+"""Progress updated label by label equals progress counted from all labels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def judgement_of(items: list[SessionItem], id_: int) -> Judgement | None:
 
 
 def numbers(found: Progress) -> list[float]:
-    """With what is not known as -1, since NaN equals nothing."""
+    """Return the numbers, with -1 for unknown ones, since NaN equals nothing."""
     shares = (found.left_side, found.longer, found.same)
     flat = [found.done, found.left, found.per_hour, found.median_seconds, found.eta_seconds, found.streak, found.kappa]
     flat += [number for share in shares for number in (share.count, share.total, share.value, share.low, share.high)]
@@ -58,7 +58,7 @@ def share(so: list[bool]) -> Share:
 
 
 def counted_anew(items: list[SessionItem], left: int | None) -> Progress:
-    """By definition, and slowly."""
+    """Count by definition, and slowly."""
     labels = {one.label.id: one for one in items if one.label is not None}
     judgements = {id_: one.label.judgement for id_, one in labels.items() if one.label is not None}
     times = [judgements[id_].time or 0.0 for id_ in labels]
@@ -93,7 +93,7 @@ def counted_anew(items: list[SessionItem], left: int | None) -> Progress:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_labels_made_taken_back_and_changed_give_what_counting_anew_gives(seed: int) -> None:
+def test_labels_made_undone_and_changed_give_the_same_as_a_full_count(seed: int) -> None:
     rng = random.Random(seed)
     items: list[SessionItem] = []
     undone: set[int] = set()
@@ -125,7 +125,7 @@ def test_labels_made_taken_back_and_changed_give_what_counting_anew_gives(seed: 
     assert numbers(counter.progress(3)) == numbers(progress([], 3)), "as if nothing had been"
 
 
-def test_of_nothing_nothing_is_known() -> None:
+def test_without_labels_nothing_is_known() -> None:
     found = progress([])
     assert (found.done, found.left, found.streak) == (0, None, 0)
     unknown = (found.per_hour, found.median_seconds, found.eta_seconds, found.kappa, found.same.value, found.longer.low)
@@ -144,7 +144,7 @@ def test_speed_is_that_of_the_last_fifty_labels_without_pauses() -> None:
     assert progress(slow).per_hour == pytest.approx(36)
 
 
-def test_five_minutes_are_no_pause_yet() -> None:
+def test_five_minutes_are_not_a_pause_yet() -> None:
     two = [labelled(1, time=0.0), labelled(2, time=PAUSE)]
     assert (progress(two).streak, progress(two).per_hour) == (2, pytest.approx(12))
     late = [two[0], labelled(2, time=PAUSE + 0.1)]
@@ -152,7 +152,7 @@ def test_five_minutes_are_no_pause_yet() -> None:
     assert math.isnan(progress(late).per_hour)
 
 
-def test_a_label_between_two_that_goes_may_leave_a_pause_behind() -> None:
+def test_removing_a_label_between_two_may_leave_a_pause() -> None:
     items = [labelled(n, time=200.0 * n) for n in (1, 2, 3)]
     counter = ProgressCounter(lambda _: None, items)
     assert counter.progress(None).streak == 3
@@ -186,7 +186,7 @@ def test_messages_are_as_long_as_their_contents() -> None:
     assert (found.longer.count, found.longer.total) == (1, 1)
 
 
-def test_repeats_are_compared_with_what_was_said_first() -> None:
+def test_repeats_are_compared_with_the_first_label() -> None:
     said: list[tuple[Choice, Choice]] = [("a", "a"), ("b", "a"), ("b", "b"), ("tie", "tie"), ("both_bad", "tie")]
     firsts = [labelled(n, first) for n, (first, _) in enumerate(said, start=1)]
     again = [labelled(n + 50, choice, repeats=n) for n, (_, choice) in enumerate(said, start=1)]
@@ -196,7 +196,7 @@ def test_repeats_are_compared_with_what_was_said_first() -> None:
     assert found.kappa == pytest.approx((3 / 5 - 6 / 25) / (1 - 6 / 25))
 
 
-def test_what_repeats_a_label_that_was_taken_back_is_compared_with_nothing() -> None:
+def test_a_repeat_of_an_undone_label_is_compared_with_nothing() -> None:
     items = [labelled(1), labelled(2), labelled(3, repeats=1), labelled(4, repeats=2), labelled(5, repeats=4)]
     counter = ProgressCounter(lambda id_: judgement_of(items, id_), items)
     assert counter.progress(None).same.total == 3

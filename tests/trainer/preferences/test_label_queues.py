@@ -1,4 +1,4 @@
-"""A session's items: their shares and sides, what is asked again, and what is left out."""
+"""A session's items: their shares and sides, repeats, and what is left out."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_queue_that_waits_holds_nobody_up_and_catches_up_later(tmp_path: Path,
     assert later == {"policy-reference": 35, "dataset": 24}, "35 of the 70 there are then"
 
 
-def test_what_the_labeller_has_judged_or_the_session_has_is_not_asked(tmp_path: Path, store: Path) -> None:
+def test_comparisons_already_judged_or_in_the_session_are_not_asked(tmp_path: Path, store: Path) -> None:
     queue = pair_rows(tmp_path / "pairs.jsonl", 10)
     everything = list(Drawing(plan(queue), store))
     label(store, everything[0])
@@ -115,7 +115,7 @@ def test_what_the_labeller_has_judged_or_the_session_has_is_not_asked(tmp_path: 
     assert asked == [f"question {n}" for n in (2, 3, 5, 6, 7, 8, 9)]
 
 
-def test_much_that_is_known_already_holds_no_other_queue_up(tmp_path: Path, store: Path) -> None:
+def test_many_known_comparisons_hold_up_no_other_queue(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=2, prompts=450)
     queue = of_run("samples", run)
     served = {item.comparison.key for item in islice(Drawing(plan(queue), store), 450)}
@@ -134,7 +134,7 @@ def test_two_queues_of_one_source_ask_nothing_twice(tmp_path: Path, store: Path)
 
 
 def labelled_session(tmp_path: Path, store: Path, count: int, behind: int = 12, **more: float) -> list[Item]:
-    """The items of a session whose labeller is `behind` items behind what was drawn, and skips every ninth."""
+    """Return the items of a session whose labeller lags `behind` items and skips every ninth."""
     drawing = Drawing(plan(pair_rows(tmp_path / "pairs.jsonl", count), **more), store)
     items: list[Item] = []
     for item in drawing:
@@ -167,7 +167,7 @@ def test_at_no_time_are_there_more_repeats_than_their_share(tmp_path: Path, stor
     assert given >= 5
 
 
-def test_what_is_not_labelled_yet_is_not_repeated(tmp_path: Path, store: Path) -> None:
+def test_unlabelled_items_are_not_repeated(tmp_path: Path, store: Path) -> None:
     drawing = Drawing(plan(pair_rows(tmp_path / "pairs.jsonl", 100), repeats=0.2), store)
     items = list(islice(drawing, 100))
     assert {item.queue for item in items} == {"dataset"}
@@ -178,7 +178,7 @@ def test_what_is_not_labelled_yet_is_not_repeated(tmp_path: Path, store: Path) -
     assert (repeated.repeats, repeated.comparison.key) == (made, items[0].comparison.key)
 
 
-def test_a_session_that_goes_on_repeats_what_it_had_after_twenty_new_items(tmp_path: Path, store: Path) -> None:
+def test_a_resumed_session_repeats_earlier_items_after_twenty_new_ones(tmp_path: Path, store: Path) -> None:
     queue = pair_rows(tmp_path / "pairs.jsonl", 60)
     had = list(islice(Drawing(plan(queue), store), 30))
     for item in had:
@@ -189,7 +189,7 @@ def test_a_session_that_goes_on_repeats_what_it_had_after_twenty_new_items(tmp_p
     assert queues[21] == "repeat"
 
 
-def test_a_queue_that_has_nothing_is_left_out_and_told_and_the_others_go_on(tmp_path: Path, store: Path) -> None:
+def test_an_empty_queue_is_left_out_and_reported_and_the_others_continue(tmp_path: Path, store: Path) -> None:
     empty = run_folder(tmp_path / "empty", iterations=0)
     queues = [
         QueuePlan(queue="samples", source=str(tmp_path / "nowhere")),
@@ -215,7 +215,7 @@ def test_a_queue_that_has_nothing_is_left_out_and_told_and_the_others_go_on(tmp_
         assert words in told
 
 
-def test_what_the_check_raises_ends_the_drawing(tmp_path: Path, store: Path) -> None:
+def test_an_error_of_the_check_ends_the_drawing(tmp_path: Path, store: Path) -> None:
     def closed() -> None:
         raise Interrupted("closed", save=False)
 

@@ -1,4 +1,4 @@
-"""Queues of what is there already: datasets with and without judgements, and comparisons that are asked for again."""
+"""Queues of existing material: datasets with and without judgements, and comparisons to judge again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def comparisons(queue: QueuePlan, store: Path) -> list[Comparison]:
     return [item.comparison for item in Drawing(plan(queue), store)]
 
 
-def test_preferences_of_any_format_are_asked_without_what_they_say(tmp_path: Path, store: Path) -> None:
+def test_preferences_of_any_format_are_asked_without_their_judgements(tmp_path: Path, store: Path) -> None:
     trl = dataset(tmp_path / "a.jsonl", {"prompt": "p", "chosen": "good", "rejected": "bad", "score_chosen": 3})
     (pair,) = comparisons(trl, store)
     assert (pair.prompt, pair.completions, pair.columns) == ("p", ("good", "bad"), {"score_chosen": 3})
@@ -70,7 +70,7 @@ def test_broken_rows_are_left_out_and_counted(tmp_path: Path, store: Path, good:
     drawing = Drawing(plan(queue), store)
     assert [item.comparison.prompt for item in drawing] == ["p"]
     (told,) = drawing.mixture.problems
-    assert told.startswith(f"6 rows of '{queue.source}' are broken and left out, the first: {queue.source}:1: not JSON")
+    assert told.startswith(f"6 broken rows of '{queue.source}' left out, the first: {queue.source}:1: not JSON")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_broken_rows_are_left_out_and_counted(tmp_path: Path, store: Path, good:
         ("folder", "folder", "Dataset.save_to_disk"),
     ],
 )
-def test_a_source_that_cannot_be_read_is_told(
+def test_an_unreadable_source_is_reported(
     tmp_path: Path, store: Path, name: str, content: bytes | str | None, words: str
 ) -> None:
     path = tmp_path / name
@@ -106,7 +106,7 @@ def kept(store: Path, prompt: str, *, labeller: str = "ann", shown: tuple[int, .
     return comparison
 
 
-def test_comparisons_are_asked_again_by_their_keys_with_the_sides_as_they_were_not(tmp_path: Path, store: Path) -> None:
+def test_comparisons_are_asked_again_by_their_keys_with_the_sides_swapped(tmp_path: Path, store: Path) -> None:
     mine, left, shown = kept(store, "mine"), kept(store, "left"), kept(store, "no side", shown=())
     others = kept(store, "others", labeller="bob")
     queue = QueuePlan(queue="again", keys=(others.key, mine.key, mine.key, shown.key))
@@ -118,7 +118,7 @@ def test_comparisons_are_asked_again_by_their_keys_with_the_sides_as_they_were_n
     assert len(list(Drawing(plan(queue), store, served={mine.key}))) == 2
 
 
-def test_what_was_undone_is_found_and_what_is_not_there_is_told(tmp_path: Path, store: Path) -> None:
+def test_undone_comparisons_are_found_and_missing_ones_reported(tmp_path: Path, store: Path) -> None:
     comparison = kept(store, "undone")
     with PreferenceStore(store) as opened:
         opened.undo(opened.labels_of(comparison.key)[0].id, "ann")
@@ -130,7 +130,7 @@ def test_what_was_undone_is_found_and_what_is_not_there_is_told(tmp_path: Path, 
     assert not (tmp_path / "no.db").exists()
 
 
-def test_a_store_that_is_damaged_is_told(tmp_path: Path) -> None:
+def test_a_damaged_store_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.db").write_bytes(b"no database at all " * 100)
     queue = dataset(tmp_path / "rows.jsonl", {"prompt": "p", "a": "x", "b": "y"})
     drawing = Drawing(plan(queue), tmp_path / "bad.db")

@@ -1,4 +1,4 @@
-"""Queues that reward models order: by what, how much at random, and what comes before there are scores."""
+"""Queues ordered by reward models: by what, how much at random, and what comes before there are scores."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def store(tmp_path: Path) -> Path:
 
 
 def by_name(model: str, completion: str) -> float:
-    """A score that is another one for every model and completion, and always the same."""
+    """Return a fixed score that differs for every model and completion."""
     return float(np.random.default_rng([*model.encode(), *completion.encode()]).normal())
 
 
 def scored_before_drawing(drawing: Drawing) -> Drawing:
-    """Begin to draw, and wait until the scores are there; what is drawn has gone at random."""
+    """Begin to draw, and wait for the scores; what is drawn before is random."""
     drawing.mixture.draw()
     assert drawing.came.wait(60)
     return drawing
@@ -40,7 +40,7 @@ def difference(item: Item, model: str) -> float:
     return first - second
 
 
-def test_uncertain_pairs_are_those_of_least_difference_but_for_the_share_at_random(tmp_path: Path, store: Path) -> None:
+def test_uncertain_pairs_are_those_of_least_difference_except_for_the_random_share(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=60)
     queue = of_run("uncertain", run, models=("m1", "m2"))
     items = list(scored_before_drawing(Drawing(plan(queue, random=0.2), store, score=scoring(by_name))))
@@ -52,7 +52,7 @@ def test_uncertain_pairs_are_those_of_least_difference_but_for_the_share_at_rand
 
 
 def best_chain(values: Sequence[float]) -> int:
-    """The most of `values` that stand in ascending order."""
+    """Return the length of the longest ascending subsequence of `values`."""
     ends: list[float] = []
     for value in values:
         place = int(np.searchsorted(ends, value))
@@ -90,7 +90,7 @@ def test_at_least_the_share_is_drawn_at_random_at_every_length(tmp_path: Path, s
     assert at_random <= math.ceil(share * given) + 1, "and no more than that once there are scores"
 
 
-def test_the_ones_at_random_are_any_of_all(tmp_path: Path, store: Path) -> None:
+def test_the_random_ones_are_drawn_from_all(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=60)
     queue = of_run("uncertain", run, models=("m1",))
     ranks = []
@@ -120,9 +120,7 @@ def test_nobody_waits_for_the_first_scores(tmp_path: Path, store: Path) -> None:
     assert sum("reward_models" not in item.comparison.columns for item in later) == 0, "the share was had in advance"
 
 
-def test_newer_samples_are_scored_when_they_have_come_and_older_ones_when_few_are_left(
-    tmp_path: Path, store: Path
-) -> None:
+def test_newer_samples_are_scored_on_arrival_and_older_ones_when_few_are_left(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=4, prompts=32)
     calls: list[tuple[str, int]] = []
     with run.lock():
@@ -156,7 +154,7 @@ def test_pairs_that_a_model_cannot_score_are_left_to_chance(tmp_path: Path, stor
 
 
 @pytest.mark.parametrize("wrong", ["raises", "too few"])
-def test_a_reward_model_that_fails_is_told(tmp_path: Path, store: Path, wrong: str) -> None:
+def test_a_failing_reward_model_is_reported(tmp_path: Path, store: Path, wrong: str) -> None:
     def score(model: str, rows: Any) -> list[float]:
         if wrong == "raises":
             raise ModelError("reward model 'm1' scores nothing: no reward model there")
@@ -168,7 +166,7 @@ def test_a_reward_model_that_fails_is_told(tmp_path: Path, store: Path, wrong: s
     assert "reward model 'm1'" in told
 
 
-def test_a_run_of_single_samples_is_told_at_once(tmp_path: Path, store: Path) -> None:
+def test_a_run_of_single_samples_is_reported_at_once(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=3, samples=1)
     drawing = Drawing(plan(of_run("uncertain", run, models=("m1",))), store, score=scoring(by_name))
     with run.lock():
@@ -177,7 +175,7 @@ def test_a_run_of_single_samples_is_told_at_once(tmp_path: Path, store: Path) ->
     assert "has one sample of each prompt" in drawing.mixture.problems[0]
 
 
-def test_without_anything_that_scores_that_is_told(tmp_path: Path, store: Path) -> None:
+def test_a_missing_scorer_is_reported(tmp_path: Path, store: Path) -> None:
     drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), models=("m1",))), store)
     assert list(drawing) == []
     assert drawing.mixture.problems == ["nothing can score pairs here: choose another queue"]

@@ -1,4 +1,4 @@
-"""The queue of a run's samples: pairs of one prompt, newest iteration first, no more read than is asked for."""
+"""The queue of a run's samples: pairs of one prompt, newest iteration first, read no further than asked."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def test_every_two_samples_of_a_prompt_are_compared_once_in_the_newest_iteration
     assert len({item.comparison.prompt for item in items[:3]}) == 3, "each prompt once before any a second time"
 
 
-def test_where_a_completion_came_from_is_kept_and_what_is_to_stay_hidden_is_in_the_columns(
-    tmp_path: Path, store: Path
-) -> None:
+def test_the_origin_of_a_completion_is_kept_and_hidden_facts_are_in_the_columns(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "quick-1", iterations=3, prompts=1)
     run.checkpoint(2).mkdir(parents=True)
     (item, *_) = Drawing(plan(of_run("samples", run)), store)
@@ -61,7 +59,7 @@ def test_where_a_completion_came_from_is_kept_and_what_is_to_stay_hidden_is_in_t
     assert comparison.columns == {"scores": [0.0, 1.0], "lengths": [5, 6]}
 
 
-def test_scores_stand_in_the_order_of_the_completions_which_is_that_of_their_texts(tmp_path: Path, store: Path) -> None:
+def test_scores_follow_the_order_of_the_completions_which_is_that_of_their_texts(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=0)
     from trainer.runs.samples import write_samples
 
@@ -75,7 +73,7 @@ def test_scores_stand_in_the_order_of_the_completions_which_is_that_of_their_tex
     assert item.comparison.origins[0].sampling == {}, "the file does not say"
 
 
-def test_a_long_run_is_read_no_further_than_it_is_asked_for(
+def test_a_long_run_is_read_no_further_than_needed(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_folder(tmp_path / "run", iterations=1, prompts=32)
@@ -89,7 +87,7 @@ def test_a_long_run_is_read_no_further_than_it_is_asked_for(
     assert set(read) == {run.samples_file(2000)}
 
 
-def test_samples_that_come_while_a_run_is_under_way_go_first_and_are_waited_for(tmp_path: Path, store: Path) -> None:
+def test_new_samples_of_a_live_run_go_first_and_are_waited_for(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=2, prompts=2)
     drawing = Drawing(plan(of_run("samples", run)), store)
     with run.lock():
@@ -119,7 +117,7 @@ def test_the_first_samples_of_a_run_are_waited_for(tmp_path: Path, store: Path) 
         assert drawing.mixture.draw() is not None
 
 
-def test_a_run_under_way_that_keeps_no_samples_is_not_waited_for(tmp_path: Path, store: Path) -> None:
+def test_a_live_run_that_keeps_no_samples_is_not_waited_for(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=0, saves=False)
     drawing = Drawing(plan(of_run("samples", run)), store)
     with run.lock():
@@ -141,7 +139,7 @@ def test_prompts_are_those_of_the_data_and_answers_to_messages_are_messages(tmp_
 
 
 @pytest.mark.parametrize("source", ["{", "[1]", "3", "[]", "null", "[" * 100_000])
-def test_a_source_prompt_that_is_none_leaves_the_prompt_as_rendered(tmp_path: Path, store: Path, source: str) -> None:
+def test_an_invalid_source_prompt_leaves_the_prompt_as_rendered(tmp_path: Path, store: Path, source: str) -> None:
     run = run_folder(tmp_path / "run", prompts=1, prompt="as rendered", source_prompt=source)
     (item,) = Drawing(plan(of_run("samples", run)), store)
     assert item.comparison.prompt == "as rendered"
@@ -161,7 +159,7 @@ def test_samples_of_version_1_are_compared(tmp_path: Path, store: Path) -> None:
     assert item.comparison.columns == {"scores": [None, 1.0], "lengths": [None, None]}
 
 
-def test_a_file_that_cannot_be_read_is_left_out_and_told(tmp_path: Path, store: Path) -> None:
+def test_an_unreadable_file_is_left_out_and_reported(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=4, prompts=1)
     run.samples_file(4).write_bytes(b"PAR1 no more PAR1")
     run.samples_file(3).unlink()
@@ -174,7 +172,7 @@ def test_a_file_that_cannot_be_read_is_left_out_and_told(tmp_path: Path, store: 
         assert "\n" not in line
 
 
-def test_text_that_is_no_utf8_is_damage(tmp_path: Path, store: Path) -> None:
+def test_text_that_is_not_utf8_is_damage(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=2, prompts=1)
     table = pq.read_table(run.samples_file(2))
     broken = pa.array([b"\xff\xfe", b"\xff"]).view(pa.string())
@@ -185,7 +183,7 @@ def test_text_that_is_no_utf8_is_damage(tmp_path: Path, store: Path) -> None:
     assert "are damaged" in drawing.mixture.problems[0]
 
 
-def test_a_run_of_which_no_file_can_be_read_ends_with_that_told(tmp_path: Path, store: Path) -> None:
+def test_a_run_without_a_readable_file_ends_with_that_report(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=2)
     for iteration in (1, 2):
         run.samples_file(iteration).write_bytes(b"")
@@ -201,7 +199,7 @@ def test_a_run_of_which_no_file_can_be_read_ends_with_that_told(tmp_path: Path, 
         assert all("are damaged" in line for line in drawing.mixture.problems)
 
 
-def test_names_that_are_no_samples_are_passed_over(tmp_path: Path, store: Path) -> None:
+def test_files_that_are_not_samples_are_skipped(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=1)
     for name in (
         ".step-000009.parquet.tmp",
@@ -224,7 +222,7 @@ def test_where_prompts_have_one_sample_the_policy_writes_the_pairs(tmp_path: Pat
     assert {origin.writer for item in items for origin in item.comparison.origins} == {"policy"}
 
 
-def test_one_sample_a_prompt_and_nobody_to_ask_is_told(tmp_path: Path, store: Path) -> None:
+def test_one_sample_per_prompt_and_no_model_to_ask_is_reported(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=5, samples=1)
     drawing = Drawing(plan(of_run("samples", run)), store)
     assert list(drawing) == []
@@ -233,7 +231,7 @@ def test_one_sample_a_prompt_and_nobody_to_ask_is_told(tmp_path: Path, store: Pa
     assert "rollout.samples_per_prompt = 2" in told
 
 
-def test_of_very_many_samples_of_a_prompt_no_more_pairs_are_made_than_asked(tmp_path: Path, store: Path) -> None:
+def test_very_many_samples_of_a_prompt_give_no_more_pairs_than_asked(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=1, samples=3000)
     rows = [
         origin.row

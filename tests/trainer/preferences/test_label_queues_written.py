@@ -1,4 +1,4 @@
-"""Pairs that models write on request: who is asked what, what becomes of refusals, and when there is no more."""
+"""Pairs that models write on request: who is asked what, how refusals are handled, and when it ends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_run_without_samples_gives_the_prompts_of_its_data(tmp_path: Path, sto
     assert asked[0].prompt_tokens is None, "to be rendered as the run does"
 
 
-def test_a_run_without_samples_whose_data_has_gone_is_told(tmp_path: Path, store: Path) -> None:
+def test_a_run_without_samples_whose_data_is_missing_is_reported(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=0)
     run.config.write_text('[data]\nprompts = "gone.jsonl"\n')
     drawn = drawing(run, store, ask=answering())
@@ -71,13 +71,13 @@ def test_a_run_without_samples_whose_data_has_gone_is_told(tmp_path: Path, store
     assert "gone.jsonl" in drawn.mixture.problems[0]
 
 
-def test_the_same_from_both_is_given_as_it_is(tmp_path: Path, store: Path) -> None:
+def test_identical_completions_are_given_as_they_are(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=1, samples=1)
     item = next(iter(drawing(run, store, ask=answering(texts=lambda question, place: "the same"))))
     assert item.comparison.completions == ("the same", "the same")
 
 
-def test_models_that_write_nothing_new_are_asked_no_more(tmp_path: Path, store: Path) -> None:
+def test_models_that_write_nothing_new_are_no_longer_asked(tmp_path: Path, store: Path) -> None:
     asked: list[Question] = []
     run = run_folder(tmp_path / "run", prompts=2, samples=1)
     drawn = drawing(run, store, ask=answering(asked, lambda question, place: question.writer))
@@ -86,7 +86,7 @@ def test_models_that_write_nothing_new_are_asked_no_more(tmp_path: Path, store: 
     assert "writes nothing new" in drawn.mixture.problems[0]
 
 
-def test_a_prompt_that_is_refused_is_passed_over_and_three_in_a_row_end_it(tmp_path: Path, store: Path) -> None:
+def test_a_refused_prompt_is_skipped_and_three_in_a_row_end_the_queue(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=6, samples=1)
     count, write = 0, answering()
 
@@ -108,7 +108,7 @@ def test_a_prompt_that_is_refused_is_passed_over_and_three_in_a_row_end_it(tmp_p
     assert drawn.mixture.problems == ["run 'run' writes no more pairs: the prompt has 900 tokens"]
 
 
-def test_what_a_models_library_raises_is_told_in_words(tmp_path: Path, store: Path) -> None:
+def test_an_error_of_the_models_library_is_reported_in_words(tmp_path: Path, store: Path) -> None:
     def ask(question: Question) -> Any:
         raise RuntimeError("[metal::malloc]\nout of memory")
 
@@ -117,7 +117,7 @@ def test_what_a_models_library_raises_is_told_in_words(tmp_path: Path, store: Pa
     assert drawn.mixture.problems == ["policy and reference are writing pair 1: [metal::malloc] out of memory"]
 
 
-def test_a_session_that_goes_on_asks_by_other_seeds(tmp_path: Path, store: Path) -> None:
+def test_a_resumed_session_asks_with_other_seeds(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=2, samples=1)
     first, resumed = list[Question](), list[Question]()
     items = list(islice(drawing(run, store, ask=answering(first)), 3))

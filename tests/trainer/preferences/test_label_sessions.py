@@ -1,4 +1,4 @@
-"""Sessions in the store: items in their order, labels that name them, undo, history, and several windows at once."""
+"""Sessions in the store: ordered items, labels that name them, undo, history, and several windows at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Iterator[PreferenceStore]:
 
 @pytest.fixture
 def session(store: PreferenceStore) -> LabelSession:
-    """With five items."""
+    """Make a session with five items."""
     session = begin_session(store, "ann", PLAN, "Be kind.")
     session.put(items(5))
     return session
@@ -65,7 +65,7 @@ def labelled(session: LabelSession) -> list[int]:
     return [one.position for one in session.history()]
 
 
-def test_sessions_are_listed_newest_first_with_how_far_they_are(store: PreferenceStore) -> None:
+def test_sessions_are_listed_newest_first_with_their_progress(store: PreferenceStore) -> None:
     first = begin_session(store, "ann", PLAN, "Be kind.")
     second = begin_session(store, "bob", SessionPlan(queues=()))
     first.put(items(3))
@@ -88,7 +88,7 @@ def test_the_same_guidelines_are_kept_once(store: PreferenceStore) -> None:
     assert store.check() == []
 
 
-def test_what_is_not_there_is_told(store: PreferenceStore, session: LabelSession) -> None:
+def test_missing_sessions_guidelines_and_items_are_reported(store: PreferenceStore, session: LabelSession) -> None:
     with pytest.raises(UsageError, match="no labelling session 9 in"):
         open_session(store, 9)
     with pytest.raises(UsageError, match="no guidelines f00 in"):
@@ -132,12 +132,12 @@ def test_an_item_takes_the_order_of_the_store_and_keeps_its_own_origins_and_colu
     ("wrong", "rule"),
     [
         (item(order=(0,)), "its order shows 1 of 2 completions"),
-        (item(order=(0, 2)), "the order shown"),
+        (item(order=(0, 2)), "order_shown"),
         (item(repeats=99), "99, which it repeats, is not a label of its comparison"),
         (replace(item(), comparison=Comparison(prompt="p", completions=("x",))), "at least 2 completions"),
     ],
 )
-def test_items_that_make_no_sense_are_not_put_in_nor_those_with_them(
+def test_invalid_items_are_refused_with_all_others_of_the_same_write(
     store: PreferenceStore, session: LabelSession, wrong: Item, rule: str
 ) -> None:
     with pytest.raises(DataError, match=rule):
@@ -184,7 +184,7 @@ def test_the_next_item_is_the_first_without_a_label_and_a_skip_is_a_label(sessio
     assert session.record.done == 5
 
 
-def test_what_another_window_has_put_is_not_put_again(session: LabelSession, store: PreferenceStore) -> None:
+def test_items_added_by_another_window_are_not_added_again(session: LabelSession, store: PreferenceStore) -> None:
     other = open_session(store, session.record.id)
     session.put(items(7)[5:])
     other.put(items(9)[6:])
@@ -215,7 +215,7 @@ def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: Label
     assert (other.record.done, store.counts().labels) == (1, 2)
 
 
-def test_relabelling_undoes_what_stood_and_is_the_newest_label(store: PreferenceStore, session: LabelSession) -> None:
+def test_relabelling_undoes_the_old_label_and_is_the_newest(store: PreferenceStore, session: LabelSession) -> None:
     first = [session.label(position, A) for position in range(3)]
     new = session.relabel(1, B)
     kept = {one.position: one.label and (one.label.id, one.label.judgement.choice) for one in session.history()}
@@ -227,7 +227,7 @@ def test_relabelling_undoes_what_stood_and_is_the_newest_label(store: Preference
     assert current(session) == 1
     with pytest.raises(UsageError, match="item 2 has no label to change"):
         session.relabel(1, A)
-    with pytest.raises(DataError, match="each of the places"):
+    with pytest.raises(DataError, match="each place from 0 to 1 once"):
         session.relabel(0, Judgement(ranking=((0,),)))
     assert session.item(0).label is not None, "the undo went with the label that could not be kept"
     assert store.check() == []
@@ -243,7 +243,7 @@ def test_history_is_read_page_by_page_from_the_newest(session: LabelSession) -> 
     assert [[one.position for one in page] for page in pages] == [[1, 2, 0], [4]]
 
 
-def test_a_repeats_label_stands_beside_the_first_and_counts_as_agreement_with_oneself(
+def test_a_repeats_label_is_kept_beside_the_first_and_counts_as_self_agreement(
     store: PreferenceStore, session: LabelSession
 ) -> None:
     firsts = [session.label(position, A) for position in (0, 1)]
@@ -257,7 +257,7 @@ def test_a_repeats_label_stands_beside_the_first_and_counts_as_agreement_with_on
     assert session.served() == {one.comparison.key for one in items(5)}
 
 
-def test_an_item_that_another_window_labelled_is_told(store: PreferenceStore, session: LabelSession) -> None:
+def test_an_item_labelled_in_another_window_is_reported(store: PreferenceStore, session: LabelSession) -> None:
     with PreferenceStore(store.path) as window:
         other = open_session(window, session.record.id)
         assert current(session) == current(other) == 0
@@ -272,7 +272,7 @@ def test_an_item_that_another_window_labelled_is_told(store: PreferenceStore, se
     assert [p.judgement.choice for p in store.preferences()] == []
 
 
-def test_progress_kept_up_is_that_of_a_session_read_anew(store: PreferenceStore, session: LabelSession) -> None:
+def test_updated_progress_equals_that_of_a_session_read_again(store: PreferenceStore, session: LabelSession) -> None:
     session.progress(None)
     timed = (replace(judgement, time=float(when), seconds=when / 7) for when, judgement in enumerate((A, B, TIE, A, B)))
     for position, judgement in enumerate(timed):
@@ -283,7 +283,7 @@ def test_progress_kept_up_is_that_of_a_session_read_anew(store: PreferenceStore,
     assert repr(session.progress(3)) == repr(open_session(store, 1).progress(3)), "a NaN equals nothing"
 
 
-def test_a_repeat_is_compared_with_labels_of_earlier_sessions_that_still_stand(
+def test_a_repeat_is_compared_with_active_labels_of_earlier_sessions(
     store: PreferenceStore, session: LabelSession
 ) -> None:
     kept, undone = (session.label(position, A) for position in (0, 1))
@@ -353,7 +353,7 @@ def test_the_database_itself_lets_nobody_change_a_session(session: LabelSession,
         ("DROP INDEX events_of_session", "schema: 'events_of_session' is missing"),
     ],
 )
-def test_a_check_tells_what_is_wrong_with_a_session(
+def test_a_check_reports_what_is_wrong_with_a_session(
     store: PreferenceStore, session: LabelSession, statement: str, problem: str
 ) -> None:
     session.label(0, A)
@@ -383,7 +383,7 @@ def test_a_check_tells_what_is_wrong_with_a_session(
         ("UPDATE sessions SET time = 'noon'", "session 1"),
     ],
 )
-def test_damage_is_told_by_whoever_reads_it(
+def test_damage_is_reported_by_every_reader(
     store: PreferenceStore, session: LabelSession, statement: str, what: str
 ) -> None:
     session.label(0, A)
@@ -394,7 +394,7 @@ def test_damage_is_told_by_whoever_reads_it(
         open_session(store, 1).progress(None)
 
 
-def test_a_damaged_plan_is_told(store: PreferenceStore, session: LabelSession) -> None:
+def test_a_damaged_plan_is_reported(store: PreferenceStore, session: LabelSession) -> None:
     alter(store.path, "UPDATE sessions SET plan = '{'")
     for read in (lambda: list_sessions(store), lambda: open_session(store, 1)):
         with pytest.raises(StorageError, match="is damaged: session 1 cannot be read"):

@@ -1,4 +1,4 @@
-"""Preferences as others publish them: what each row becomes, how a format is told, what a broken row says."""
+"""Importing preferences in the formats of others: rows, detection of formats, and errors of broken rows."""
 
 from __future__ import annotations
 
@@ -162,12 +162,12 @@ def test_neighbouring_turns_of_one_speaker_are_joined() -> None:
     assert prompt == user("one\n\ntwo")
 
 
-def test_any_other_prompt_becomes_a_message_of_the_users(tmp_path: Path) -> None:
+def test_any_other_prompt_becomes_a_user_message(tmp_path: Path) -> None:
     expected = pair(user("The sky is"), assistant(" blue."), assistant(" green."))
     assert bare(one(tmp_path, SKY, conversational=True)) == expected
 
 
-def test_a_format_that_is_asked_for_is_held_to(tmp_path: Path) -> None:
+def test_a_requested_format_is_enforced(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", hh("The sky is blue.", "The sky is green."))
     assert "rows.jsonl:1: chosen and rejected share no '\\n\\nAssistant:'" in error(path, format="hh")
     assert split_transcripts("\n\nHuman: a", "\n\nHuman: b") is None
@@ -259,7 +259,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FORMATS_IN)
-def test_the_columns_of_the_first_row_tell_the_format(tmp_path: Path, name: str) -> None:
+def test_the_columns_of_the_first_row_determine_the_format(tmp_path: Path, name: str) -> None:
     path = write_lines(tmp_path / "rows.jsonl", ROWS[name])
     reading = read_preferences(path)
     assert reading.format == name
@@ -361,7 +361,7 @@ def test_a_broken_row_is_refused_by_line_and_rule_and_left_out_when_asked(tmp_pa
     assert message in problem
 
 
-def test_twenty_broken_rows_are_told_and_the_rest_counted(tmp_path: Path) -> None:
+def test_twenty_broken_rows_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
     reading = read_preferences(write_lines(tmp_path / "rows.jsonl", SKY, *["no JSON"] * 30), skip_broken=True)
     assert len(list(reading)) == 1
     assert (reading.rows, reading.broken, len(reading.problems)) == (31, 30, 20)
@@ -373,7 +373,7 @@ def test_equal_completions_may_be_tied_and_stay_as_they_were_recorded_in_k_way(t
     assert one(tmp_path, recorded).judgement.ranking == ((1,), (0,))
 
 
-def test_rows_that_say_the_same_are_counted_whichever_side_the_completions_are_on(tmp_path: Path) -> None:
+def test_duplicate_rows_are_counted_whichever_side_the_completions_are_on(tmp_path: Path) -> None:
     row = {"prompt": "p", "a": "x", "b": "y"}
     swapped = {"prompt": "p", "a": "y", "b": "x"}
     rows = [row | {"choice": "a"}, swapped | {"choice": "b"}, row | {"choice": "b"}, row | {"choice": "tie"}]
@@ -414,7 +414,7 @@ def test_an_unreachable_dataset_says_why() -> None:
     assert "not a file, and datasets cannot load it" in error("nobody/no-such-preferences")
 
 
-def test_an_unknown_format_lists_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="format 'dpo': must be one of auto, trl, trl-implicit, hh"):
         read_preferences(write_lines(tmp_path / "rows.jsonl", SKY), format="dpo")
 

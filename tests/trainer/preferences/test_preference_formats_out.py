@@ -1,4 +1,4 @@
-"""Preferences written for others: what each format makes of pairs, rankings and ties; files whole or not at all."""
+"""Exporting preferences: what each format makes of pairs, rankings and ties; files whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judged(choice: Any, prompt: Any = "p") -> Preference:
 
 
 def ranked(*ranking: tuple[int, ...]) -> Preference:
-    """x, y, z and w with this ranking of their places."""
+    """Return a preference with this ranking of x, y, z and w."""
     return Preference(
         comparison=Comparison(prompt="p", completions=("x", "y", "z", "w")), judgement=Judgement(ranking=ranking)
     )
@@ -37,7 +37,7 @@ def written(folder: Path, *preferences: Preference, **options: Any) -> tuple[lis
     return rows, result.left_out
 
 
-def test_trl_has_the_better_completion_as_chosen_and_tells_what_it_cannot_hold(tmp_path: Path) -> None:
+def test_trl_has_the_better_completion_as_chosen_and_reports_what_it_cannot_hold(tmp_path: Path) -> None:
     every = [judged(choice) for choice in ("a", "b", "tie", "both_bad", "skip", "skip")]
     rows, left_out = written(tmp_path, *every, format="trl")
     assert rows == [
@@ -53,7 +53,7 @@ def test_a_ranking_becomes_all_of_its_pairs(tmp_path: Path) -> None:
     assert left_out == {"tie": 1}
 
 
-def test_an_implicit_prompt_stands_in_front_of_both(tmp_path: Path) -> None:
+def test_an_implicit_prompt_precedes_both_completions(tmp_path: Path) -> None:
     assert written(tmp_path, judged("b"), format="trl-implicit")[0] == [{"chosen": "py", "rejected": "px"}]
     chat = pair(user("p"), assistant("x"), assistant("y"))
     assert written(tmp_path, chat, format="trl-implicit")[0] == [
@@ -135,7 +135,7 @@ def test_the_order_shown_and_the_origins_follow_the_completions_of_a_pair(tmp_pa
 
 
 @pytest.mark.parametrize("format", FORMATS_OUT)
-def test_datasets_loads_every_format_even_where_rows_know_different_things(tmp_path: Path, format: str) -> None:
+def test_datasets_loads_every_format_even_where_rows_have_different_fields(tmp_path: Path, format: str) -> None:
     import datasets
 
     odd = pair("p", "x", "y")
@@ -188,7 +188,7 @@ def test_an_existing_file_is_left_alone_unless_it_may_be_overwritten(tmp_path: P
     assert read_lines(path)[0]["chosen"] == "y"
 
 
-def test_a_file_that_is_there_or_comes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_existing_file_or_one_created_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     asked = []
 
@@ -205,7 +205,7 @@ def test_a_file_that_is_there_or_comes_meanwhile_is_not_overwritten(tmp_path: Pa
     assert asked == ["yes"]  # the second time no preference was read
 
 
-def test_a_writer_that_fails_half_way_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_writer_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
     def failing() -> Iterator[Preference]:
         yield judged("a")
         raise StorageError("the store is damaged")
@@ -229,7 +229,7 @@ def test_a_writer_that_fails_half_way_leaves_what_was_there(tmp_path: Path) -> N
         ("folder.jsonl", "trl", "is a folder: give the file a name"),
     ],
 )
-def test_a_file_that_does_not_go_with_the_format_is_refused(
+def test_a_file_name_that_does_not_fit_the_format_is_refused(
     tmp_path: Path, name: str, format: str, message: str
 ) -> None:
     (tmp_path / "folder.jsonl").mkdir()
@@ -237,7 +237,7 @@ def test_a_file_that_does_not_go_with_the_format_is_refused(
         write_preferences([judged("a")], tmp_path / name, format=format)
 
 
-def test_nothing_to_write_leaves_no_file_and_says_what_there_was(tmp_path: Path) -> None:
+def test_having_nothing_to_write_leaves_no_file_and_says_what_was_left_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no preference to write as trl: left out 1 skip, 2 tie"):
         write_preferences([judged("tie"), judged("skip"), judged("tie")], tmp_path / "rows.jsonl", format="trl")
     with pytest.raises(DataError, match="there are none"):
@@ -245,13 +245,13 @@ def test_nothing_to_write_leaves_no_file_and_says_what_there_was(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot write .*: choose another place"):
         write_preferences([judged("a")], tmp_path / "file" / "rows.jsonl", format="trl")
 
 
-def test_parquet_has_one_schema_whatever_the_rows_know(tmp_path: Path) -> None:
+def test_parquet_has_one_schema_whatever_the_rows_hold(tmp_path: Path) -> None:
     write_preferences([judged("a")], tmp_path / "bare.parquet", format="trl", provenance=True)
     known = Preference(
         comparison=Comparison(prompt="p", completions=("x", "y"), origins=(Origin(), Origin()), columns={"n": 1}),

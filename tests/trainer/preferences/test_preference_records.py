@@ -11,7 +11,7 @@ from trainer.preferences.records import Choice, Comparison, Judgement, Text
 
 
 def reorder(comparison: Comparison, order: tuple[int, ...]) -> Comparison:
-    """`comparison` with its completions in another order: the one at `order[i]` comes to stand at i."""
+    """Return `comparison` reordered, so that the completion at `order[i]` comes to position i."""
     return replace(comparison, completions=tuple(comparison.completions[place] for place in order))
 
 
@@ -25,7 +25,7 @@ def test_the_key_is_that_of_the_completions_in_any_order(order: tuple[int, ...])
     assert len(THREE.key) == 32
 
 
-def test_the_key_does_not_ask_for_origins_columns_or_the_order_of_a_messages_keys() -> None:
+def test_the_key_does_not_depend_on_origins_columns_or_the_order_of_a_messages_keys() -> None:
     turned = Comparison(prompt="p", completions=("one", [{"content": "two", "role": "assistant"}], "three"))
     assert replace(turned, columns={"row": 7}).key == THREE.key
 
@@ -50,7 +50,7 @@ def test_other_texts_have_another_key(prompt: str, completions: tuple[Text, ...]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_order_of_tells_where_each_completion_stands(order: tuple[int, ...]) -> None:
+def test_order_of_gives_the_position_of_each_completion(order: tuple[int, ...]) -> None:
     assert THREE.order_of(reorder(THREE, order)) == order
 
 
@@ -75,7 +75,7 @@ def test_a_reordered_judgement_says_the_same_of_the_same_completions(order: tupl
     ]
 
 
-def test_a_reordered_judgement_keeps_all_that_names_no_place() -> None:
+def test_a_reordered_judgement_keeps_everything_that_names_no_place() -> None:
     judgement = Judgement(
         ranking=((0,), (1,)),
         strength=3,
@@ -98,7 +98,7 @@ def test_a_choice_comes_back_and_is_swapped_with_the_completions(choice: Choice,
     assert judgement.reordered((1, 0)).choice == swapped
 
 
-def test_a_ranking_of_three_is_no_choice() -> None:
+def test_a_ranking_of_three_is_not_a_choice() -> None:
     assert Judgement(ranking=((0,), (1,), (2,))).choice is None
     assert Judgement(ranking=((0, 1, 2),)).choice is None
     assert Judgement(verdict="both_bad").choice == "both_bad"

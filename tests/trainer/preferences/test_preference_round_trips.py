@@ -1,4 +1,4 @@
-"""What a format holds comes back as it was: the table of docs/preferences.md, format by format."""
+"""Round trips: what a format holds comes back, by the table of docs/preferences.md, format by format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {"ranked": "better", "tie": "tie", "both_bad": "both bad", "skip": "skip
 
 
 def documented() -> dict[str, tuple[tuple[str, ...], list[str]]]:
-    """What docs/preferences.md says of each format: its suffixes, and the judgements that it holds."""
+    """Return what docs/preferences.md says of each format: its suffixes and the judgements that it holds."""
     rows = re.findall(
         r"^\| `([\w-]+)` \| (.+) \| (.+) \| .+ \|$", DOCS.read_text().partition("## Out")[2], re.MULTILINE
     )
@@ -31,7 +31,7 @@ def documented() -> dict[str, tuple[tuple[str, ...], list[str]]]:
 
 
 def held(format: str) -> tuple[str, ...]:
-    """The kinds of judgement that a format holds, as `judgements` calls them."""
+    """Return the kinds of judgement that a format holds, as `judgements` names them."""
     _, told = documented()[format]
     return tuple(kind for kind, name in KINDS.items() if name in told)
 
@@ -55,7 +55,7 @@ def conversation(preference: Preference) -> Preference:
 
 
 def whole(preference: Preference) -> tuple[Any, ...]:
-    """The texts as an implicit prompt has them: with the prompt in front."""
+    """Return the texts in implicit-prompt form: with the prompt in front."""
     prompt, completions = preference.comparison.prompt, preference.comparison.completions
     return tuple(prompt + completion for completion in completions)  # type: ignore[operator]
 
@@ -111,7 +111,7 @@ def test_k_way_loses_nothing_whatever_the_judgement(data: st.DataObject, folder:
     assert round_trip(rows, folder, "k-way", ".jsonl", provenance=False) == rows
 
 
-def test_the_documented_formats_are_those_there_are() -> None:
+def test_the_documented_formats_are_exactly_the_existing_ones() -> None:
     assert {name: suffixes for name, (suffixes, _) in documented().items()} == {
         name: format.suffixes for name, format in FORMATS_OUT.items()
     }

@@ -152,7 +152,7 @@ def test_each_label_keeps_the_origins_and_columns_that_came_with_it(store: Prefe
     assert store.check() == []
 
 
-def test_an_undone_label_no_longer_stands_and_the_log_has_both(store: PreferenceStore) -> None:
+def test_an_undone_label_no_longer_counts_and_the_log_has_both(store: PreferenceStore) -> None:
     first, second = store.add(A), store.add(B)
     undo = store.undo(first, "bob")
     assert [p.id for p in store.preferences()] == [second]
@@ -167,7 +167,7 @@ def test_an_undone_label_no_longer_stands_and_the_log_has_both(store: Preference
     assert [p.id for p in store.labels_of(A.comparison.key)] == [again]
 
 
-def test_what_cannot_be_undone_is_told(store: PreferenceStore) -> None:
+def test_an_impossible_undo_is_reported(store: PreferenceStore) -> None:
     undo = store.undo(label := store.add(A), "ann")
     for event, rule in ((label, "undone already"), (undo, "an undo, which cannot be undone"), (99, "no label 99")):
         with pytest.raises(UsageError, match=rule):
@@ -175,7 +175,7 @@ def test_what_cannot_be_undone_is_told(store: PreferenceStore) -> None:
     assert len(stored_events(store)) == 2
 
 
-def test_what_stands_already_is_counted_and_not_added_again(store: PreferenceStore) -> None:
+def test_existing_labels_are_counted_and_not_added_again(store: PreferenceStore) -> None:
     swapped = Preference(
         comparison=Comparison(prompt="A", completions=A.comparison.completions[::-1]),
         judgement=replace(A.judgement.reordered((1, 0))),
@@ -223,24 +223,24 @@ def test_counts_agree_with_counting(store: PreferenceStore) -> None:
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        (replace(A, judgement=Judgement(ranking=((0,),))), "each of the places 0 to 1 once"),
-        (replace(A, judgement=Judgement(ranking=((0,), (1,), (1,)))), "each of the places"),
-        (replace(A, judgement=Judgement(ranking=((0,), (2,)))), "each of the places"),
-        (replace(A, judgement=Judgement(ranking=((0, 1), ()))), "each of the places"),
-        (replace(A, judgement=Judgement()), "each of the places"),
-        (replace(A, judgement=Judgement(verdict="skip", ranking=((0,), (1,)))), "goes without a ranking"),
+        (replace(A, judgement=Judgement(ranking=((0,),))), "each place from 0 to 1 once"),
+        (replace(A, judgement=Judgement(ranking=((0,), (1,), (1,)))), "each place"),
+        (replace(A, judgement=Judgement(ranking=((0,), (2,)))), "each place"),
+        (replace(A, judgement=Judgement(ranking=((0, 1), ()))), "each place"),
+        (replace(A, judgement=Judgement()), "each place"),
+        (replace(A, judgement=Judgement(verdict="skip", ranking=((0,), (1,)))), "verdict skip must have no ranking"),
         (replace(A, judgement=Judgement.chosen("a", strength=4)), "1, 2 or 3"),
-        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 2))), "the order shown"),
-        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 0))), "the order shown"),
-        (replace(A, judgement=Judgement.chosen("a", time=2.0**36)), "time is a number below 68,719,476,736"),
-        (replace(A, judgement=Judgement.chosen("a", seconds=float("nan"))), "seconds is a number below"),
-        (replace(A, comparison=replace(A.comparison, origins=(Origin(),))), "there are 1"),
+        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 2))), "order_shown = "),
+        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 0))), "order_shown = "),
+        (replace(A, judgement=Judgement.chosen("a", time=2.0**36)), ": must be below 68,719,476,736"),
+        (replace(A, judgement=Judgement.chosen("a", seconds=float("nan"))), "seconds = nan: must be below"),
+        (replace(A, comparison=replace(A.comparison, origins=(Origin(),))), "for none, not for 1"),
         (replace(A, comparison=replace(A.comparison, columns={"at": Path()})), "plain JSON values"),
         (replace(A, comparison=Comparison(prompt="p", completions=("one",))), "at least 2 completions"),
         (replace(A, comparison=Comparison(prompt="p", completions=("one", None))), "text, or messages"),  # type: ignore[arg-type]
     ],
 )
-def test_what_makes_no_sense_is_not_kept(store: PreferenceStore, given: Preference, rule: str) -> None:
+def test_invalid_labels_are_not_saved(store: PreferenceStore, given: Preference, rule: str) -> None:
     with pytest.raises(DataError, match=rule):
         store.add(given)
     with pytest.raises(DataError, match=rule):
@@ -248,7 +248,7 @@ def test_what_makes_no_sense_is_not_kept(store: PreferenceStore, given: Preferen
     assert store.counts().comparisons == 0
 
 
-def test_who_draws_preferences_slowly_keeps_no_log_from_being_emptied(store: PreferenceStore) -> None:
+def test_a_slow_reader_does_not_keep_the_log_from_being_emptied(store: PreferenceStore) -> None:
     store.add_many(preferences(2 * PAGE), source="file")
     drawing = store.preferences()
     next(drawing)

@@ -1,4 +1,4 @@
-"""Labels survive killed writers, many writers at once, and migrations that are cut short."""
+"""Labels survive killed writers, many concurrent writers, and interrupted migrations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    """A store of version 0."""
+    """Make a store of version 0."""
     with closing(sqlite3.connect(path)) as raw:
         raw.executescript(VERSION_0)
     return path
@@ -173,7 +173,7 @@ def test_a_migration_that_is_killed_leaves_the_old_store_whole(old: Path) -> Non
         assert standing(store) == STANDING_0
 
 
-def test_what_cannot_be_migrated_stays_as_it_was(old: Path) -> None:
+def test_a_store_that_cannot_be_migrated_stays_as_it_was(old: Path) -> None:
     with closing(sqlite3.connect(old)) as raw:
         raw.execute("UPDATE labels SET choice = 'perhaps' WHERE id = 6")
         raw.commit()
@@ -183,7 +183,7 @@ def test_what_cannot_be_migrated_stays_as_it_was(old: Path) -> None:
     assert dump(old) == before
 
 
-def test_nothing_is_migrated_where_no_copy_can_be_kept(old: Path) -> None:
+def test_a_store_is_not_migrated_where_no_copy_can_be_kept(old: Path) -> None:
     before = dump(old)
     old.with_name("preferences.db.v0.bak").mkdir()
     with pytest.raises(StorageError, match=r"cannot copy .* before migrating it: Is a directory"):
@@ -191,7 +191,7 @@ def test_nothing_is_migrated_where_no_copy_can_be_kept(old: Path) -> None:
     assert dump(old) == before
 
 
-def test_many_who_open_an_old_store_at_once_migrate_it_once(old: Path) -> None:
+def test_many_processes_opening_an_old_store_migrate_it_once(old: Path) -> None:
     writers = [program("write", old, f"writer {number}", 3) for number in range(4)]
     for writer in writers:
         finished(writer)
@@ -207,7 +207,7 @@ def test_each_version_has_a_migration_to_the_next(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_migration_begins_where_the_store_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_starts_from_the_version_of_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with PreferenceStore(path) as store:
         store.add(preference("kept"))
 

@@ -1,4 +1,4 @@
-"""The file of a store: what it survives, who may write it, and what is said when it cannot be used."""
+"""The store's file: what it survives, who may write it, and the errors when it cannot be used."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore,
     assert stored_events(store) == before
 
 
-def test_a_full_disk_is_told_and_what_was_there_stays(store: PreferenceStore) -> None:
+def test_a_full_disk_is_reported_and_the_old_content_stays(store: PreferenceStore) -> None:
     store.add(A)
     (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
     store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
@@ -94,7 +94,7 @@ def test_a_locked_store_can_be_read_and_says_that_it_is_locked(
             PreferenceStore(store.path)
 
 
-def test_a_store_of_a_newer_version_is_told_and_not_touched(store: PreferenceStore) -> None:
+def test_a_store_of_a_newer_version_is_reported_and_not_touched(store: PreferenceStore) -> None:
     store.close()
     alter(store.path, f"PRAGMA user_version = {VERSION + 1}")
     before = store.path.read_bytes()
@@ -127,7 +127,9 @@ def test_the_database_of_another_program_is_not_touched(tmp_path: Path, statemen
 
 @pytest.mark.parametrize("create", [True, False])
 @pytest.mark.parametrize("content", [b"prompt,chosen,rejected\n" * 99, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_file_that_is_no_database_is_told_and_not_touched(tmp_path: Path, content: bytes, create: bool) -> None:
+def test_a_file_that_is_not_a_database_is_reported_and_not_touched(
+    tmp_path: Path, content: bytes, create: bool
+) -> None:
     path = tmp_path / "preferences.db"
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"not a preference store|is damaged"):
@@ -135,20 +137,20 @@ def test_a_file_that_is_no_database_is_told_and_not_touched(tmp_path: Path, cont
     assert path.read_bytes() == content
 
 
-def test_a_missing_store_is_told_where_none_is_to_be_made(tmp_path: Path) -> None:
+def test_a_missing_store_is_reported_where_none_should_be_made(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no preference store .* import or label"):
         PreferenceStore(tmp_path / "preferences.db", create=False)
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(("name", "rule"), [("", "is not a file"), ("missing/preferences.db", "its folder is missing")])
-def test_a_place_where_no_store_can_be_is_told(tmp_path: Path, name: str, rule: str) -> None:
+def test_an_impossible_location_is_reported(tmp_path: Path, name: str, rule: str) -> None:
     with pytest.raises(StorageError, match=rule):
         PreferenceStore(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a?mode=memory#x.db", "50% off.db", "ü\udc80.db"])
-def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
+def test_odd_file_names_work(tmp_path: Path, name: str) -> None:
     with PreferenceStore(tmp_path / name) as store:
         store.add(A)
         assert name in names(tmp_path)
@@ -158,7 +160,7 @@ def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
 
 @contextmanager
 def not_root() -> Iterator[None]:
-    """File permissions mean nothing to root."""
+    """Give up root meanwhile: file permissions mean nothing to root."""
     if os.geteuid() != 0:
         yield
         return
@@ -171,7 +173,7 @@ def not_root() -> Iterator[None]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that others can enter, which pytest's own are not."""
+    """Make a folder that others can enter, unlike pytest's own."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
@@ -213,7 +215,7 @@ def test_reading_a_read_only_file_leaves_nothing_that_keeps_others_from_writing(
     assert names(open_folder) == ["preferences.db"]
 
 
-def test_a_store_in_use_is_read_by_one_who_may_only_read(open_folder: Path) -> None:
+def test_a_store_in_use_can_be_read_with_read_only_permission(open_folder: Path) -> None:
     with PreferenceStore(open_folder / "preferences.db") as store:
         store.add(A)
         for file in open_folder.iterdir():
@@ -225,7 +227,7 @@ def test_a_store_in_use_is_read_by_one_who_may_only_read(open_folder: Path) -> N
             assert next(drawn).comparison.prompt == "A"
 
 
-def test_labels_in_a_log_that_cannot_be_read_are_not_passed_over(open_folder: Path) -> None:
+def test_labels_in_an_unreadable_log_are_not_silently_skipped(open_folder: Path) -> None:
     with PreferenceStore(open_folder / "original.db") as store:
         store.add(A)
         for suffix in ("", "-wal"):
@@ -255,7 +257,7 @@ def test_labels_in_a_log_that_cannot_be_read_are_not_passed_over(open_folder: Pa
         ("UPDATE events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1", "file: cannot be read to its end"),
     ],
 )
-def test_a_check_tells_what_is_wrong(store: PreferenceStore, statement: str, problem: str) -> None:
+def test_a_check_reports_what_is_wrong(store: PreferenceStore, statement: str, problem: str) -> None:
     for p in (A, B, C):
         store.add(p)
     store.undo(2, "ann")
@@ -276,7 +278,7 @@ def test_a_check_tells_what_is_wrong(store: PreferenceStore, statement: str, pro
         "UPDATE events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1",
     ],
 )
-def test_a_damaged_row_is_told_by_whoever_reads_it(store: PreferenceStore, statement: str) -> None:
+def test_a_damaged_row_is_reported_by_every_reader(store: PreferenceStore, statement: str) -> None:
     store.add(A)
     alter(store.path, statement)
     for read in (store.preferences, lambda: store.labels_of(A.comparison.key)):
@@ -284,7 +286,7 @@ def test_a_damaged_row_is_told_by_whoever_reads_it(store: PreferenceStore, state
             list(read())
 
 
-def test_damaged_pages_are_told_and_never_a_traceback(store: PreferenceStore) -> None:
+def test_damaged_pages_are_reported_without_a_traceback(store: PreferenceStore) -> None:
     store.add_many(preferences(1000), source="file")
     store.close()
     whole = store.path.read_bytes()
@@ -315,9 +317,7 @@ DAMAGED_LABELS = {
 
 
 @pytest.mark.parametrize("change", DAMAGED_LABELS.values(), ids=DAMAGED_LABELS)
-def test_a_label_that_says_what_no_label_can_say_is_told_by_whoever_reads_it(
-    store: PreferenceStore, change: str
-) -> None:
+def test_an_impossible_label_is_reported_by_every_reader(store: PreferenceStore, change: str) -> None:
     store.add(A)
     alter(store.path, f"UPDATE events SET {change}")
     with pytest.raises(StorageError, match="is damaged: label 1 cannot be read; check the store"):
@@ -327,7 +327,7 @@ def test_a_label_that_says_what_no_label_can_say_is_told_by_whoever_reads_it(
     ]
 
 
-def test_a_schema_with_text_that_is_not_utf8_is_told_as_damage(store: PreferenceStore) -> None:
+def test_a_schema_with_text_that_is_not_utf8_is_reported_as_damage(store: PreferenceStore) -> None:
     store.add(A)
     store.close()
     content = store.path.read_bytes()
@@ -337,7 +337,7 @@ def test_a_schema_with_text_that_is_not_utf8_is_told_as_damage(store: Preference
         PreferenceStore(store.path, create=False)
 
 
-def test_a_comparison_that_is_not_the_one_of_its_key_takes_no_label(store: PreferenceStore) -> None:
+def test_a_comparison_that_does_not_match_its_key_accepts_no_label(store: PreferenceStore) -> None:
     store.add(A)
     alter(store.path, """UPDATE comparisons SET completions = '["other", "words"]'""")
     with pytest.raises(StorageError, match="is damaged: comparison 1 cannot be read"):
@@ -348,7 +348,7 @@ def modes(folder: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
 
 
-def test_labels_are_for_their_owner_alone_from_the_first_byte_on(tmp_path: Path) -> None:
+def test_labels_are_private_to_their_owner_from_the_first_byte_on(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with PreferenceStore(tmp_path / "preferences.db") as store:

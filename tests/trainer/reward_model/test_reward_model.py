@@ -30,7 +30,7 @@ def scores(model: RewardModel, sequences: list[list[int]]) -> np.ndarray:
 
 
 def stirred(model: RewardModel) -> RewardModel:
-    """`model` with an adapter that does something."""
+    """Return `model` with an adapter that changes its output."""
     parameters = {
         name: array + 0.1 * mx.random.normal(array.shape, key=mx.random.key(number))
         for number, (name, array) in enumerate(model.parameters().items())
@@ -90,7 +90,7 @@ def test_it_begins_as_the_backbone_with_another_adapter_for_each_key(tmp_path: P
 
 
 def policy(loaded: LoadedModel) -> ActorCriticLLM:
-    """A policy on the same backbone, with an adapter on other layers that does something."""
+    """Return a policy on the same backbone, with an active adapter on other layers."""
     actor = ActorCriticLLM(
         loaded.backbone, ModelConfig(lora_targets=["q_proj", "up_proj"], lora_rank=2), key=mx.random.key(5)
     )
@@ -121,7 +121,7 @@ def test_a_policy_on_the_same_backbone_is_the_same_to_the_bit_before_and_after(
     assert {name.rpartition(".")[0].rpartition(".")[2] for name in actor.policy_parameters()} == {"q_proj", "up_proj"}
 
 
-def test_the_policys_adapter_has_no_part_in_a_score(tmp_path: Path, loaded: LoadedModel) -> None:
+def test_the_policys_adapter_does_not_affect_a_score(tmp_path: Path, loaded: LoadedModel) -> None:
     alone = stirred(made(tmp_path, loaded))
     expected = scores(alone, SEQUENCES)
     policy(loaded)
@@ -130,7 +130,7 @@ def test_the_policys_adapter_has_no_part_in_a_score(tmp_path: Path, loaded: Load
     np.testing.assert_array_equal(scores(alone, SEQUENCES), expected, "also for one that was there before")
 
 
-def test_two_reward_models_on_one_backbone_do_not_meet_even_one_inside_the_other(
+def test_two_reward_models_on_one_backbone_do_not_interfere_even_when_nested(
     tmp_path: Path, loaded: LoadedModel
 ) -> None:
     first, second = stirred(made(tmp_path, loaded)), made(tmp_path, loaded, "model.lora_rank=2", seed=3)
@@ -166,7 +166,7 @@ def test_every_family_is_read_after_its_final_norm(tmp_path: Path, family: str) 
     np.testing.assert_allclose(np.concatenate([scores(model, [one]) for one in SEQUENCES]), found, atol=1e-4)
 
 
-def test_a_target_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, loaded: LoadedModel) -> None:
+def test_an_unknown_target_is_reported_with_the_known_ones(tmp_path: Path, loaded: LoadedModel) -> None:
     with pytest.raises(ModelError, match=r"names qkv, but .* down_proj, gate_proj, k_proj"):
         made(tmp_path, loaded, 'model.lora_targets=["q_proj", "qkv"]')
 
@@ -207,7 +207,7 @@ def test_weights_quantised_on_a_cpu_are_held_unpacked(tmp_path: Path) -> None:
     assert (model.quantize, packed) == ("4-bit", mx.default_device() == mx.Device(mx.gpu))
 
 
-def test_quantising_is_warned_of_on_a_cpu_and_off_by_default() -> None:
+def test_quantising_on_a_cpu_causes_a_warning_and_is_off_by_default() -> None:
     assert quantize_warning(BackboneConfig()) == ""
     if mx.default_device() == mx.Device(mx.cpu):
         assert "on a CPU" in quantize_warning(BackboneConfig(quantize="4-bit"))

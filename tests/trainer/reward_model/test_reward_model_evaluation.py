@@ -41,7 +41,7 @@ def found(leads: list[float], longer_by: list[float] | None = None, **more: obje
     return Outcomes(leads=np.array(leads), longer_by=np.array(longer_by or [0.0] * count), **values)  # type: ignore[arg-type]
 
 
-def test_accuracy_counts_what_is_even_as_half_and_log_loss_is_minus_log_sigmoid() -> None:
+def test_accuracy_counts_even_pairs_as_half_and_log_loss_is_minus_log_sigmoid() -> None:
     leads = np.array([2.0, -1.0, 0.0, 3.0])
     assert accuracy_of(leads) == 2.5 / 4
     assert log_loss_of(leads) == pytest.approx(np.mean([math.log(1 + math.exp(-lead)) for lead in leads]))
@@ -79,7 +79,7 @@ def test_the_bins_of_the_calibration_are_those_worked_out_by_hand() -> None:
     assert math.isnan(calibration_error([]))
 
 
-def test_pairs_are_told_apart_by_length_and_by_source() -> None:
+def test_pairs_are_grouped_by_length_and_by_source() -> None:
     result = report_on(
         found(
             [1.0, -1.0, 1.0, 1.0, -1.0],
@@ -148,7 +148,7 @@ def test_outcomes_are_read_from_the_scores_of_each_group_in_turn() -> None:
     assert result.decided().rows.tolist() == [[1, 0], [2, 4]]
 
 
-def test_a_report_without_a_decided_pair_is_json_all_the_same_and_can_be_read() -> None:
+def test_a_report_without_a_decided_pair_is_still_readable_json() -> None:
     result = report_on(found([1.0], is_tie=np.array([True])), length_slope=0.1, log_nu=0.0)
     values = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert values["log_loss"] is None
@@ -170,7 +170,7 @@ def test_the_table_has_the_baselines_beside_the_model_and_hides_control_characte
     assert not any("\x1b" in line for line in lines)
 
 
-def test_a_saved_model_evaluates_to_what_its_training_told(tmp_path: Path) -> None:
+def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path) -> None:
     from trainer.preferences.store import PreferenceStore
 
     store = tmp_path / "preferences.db"

@@ -1,9 +1,10 @@
-"""Training a reward model: its gradients, what it learns, what a run leaves on disk, and how it goes on."""
+"""Training a reward model: its gradients, what it learns, what a run leaves on disk, and how it resumes."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,10 +36,11 @@ from trainer.events import (
 )
 from trainer.preference_data.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
-from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.loaded import evaluate_held_out, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on
 from trainer.reward_model.reward_model_run import RewardModelTraining, train_reward_model
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -55,7 +57,7 @@ def trained(
     watch: Callable[[Event], None] = lambda event: None,
     control: Control | None = None,
 ) -> Recorder:
-    """A run in `folder`, of five steps unless something else is said."""
+    """Train a run in `folder`, for five steps by default."""
     recorder = Recorder(watch)
     config = reward_config(folder, *overrides)
     if resume:
@@ -65,7 +67,7 @@ def trained(
 
 
 def fitting(folder: Path, *overrides: str, preferences: Sequence[Preference] = PAIRS) -> RewardModelTraining:
-    """Prepared for its first step."""
+    """Return a training prepared for its first step."""
     config = reward_config(folder, *overrides)
     loaded = load_tiny(folder / "model")
     made = RewardModelTraining(config, loaded.backbone, reward_comparisons(preferences, loaded, config))
@@ -156,7 +158,7 @@ def test_ties_are_learnt_as_ties(tmp_path: Path) -> None:
     assert model.model.log_nu is not None
 
 
-def test_a_run_tells_what_it_does_and_keeps_it(tmp_path: Path) -> None:
+def test_a_run_reports_what_it_does_and_saves_it(tmp_path: Path) -> None:
     recorder = trained(tmp_path, "run.name=a", "data.eval_fraction=0.1", "eval.every=2")
     (started,) = recorder.of(RunStarted)
     assert (started.run_kind, started.iterations, started.prompts, started.eval_prompts) == ("reward-model", 5, 36, 4)
@@ -213,7 +215,7 @@ PLACES = [("score", 0), ("evaluate", 0), ("update", 1), ("update", 3), ("score",
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
-def test_a_run_killed_anywhere_and_resumed_is_one_that_never_was_to_the_bit(
+def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bit(
     settings: list[str], tmp_path: Path
 ) -> None:
     trained(tmp_path, "run.name=whole", *settings)
@@ -232,7 +234,7 @@ def test_a_run_killed_anywhere_and_resumed_is_one_that_never_was_to_the_bit(
         assert not list(run.rglob(".*"))
 
 
-def test_a_run_that_is_stopped_keeps_its_last_whole_step_and_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_run_keeps_its_last_whole_step_and_resumes(tmp_path: Path) -> None:
     control = Control()
 
     def watch(event: Event) -> None:
@@ -248,7 +250,7 @@ def test_a_run_that_is_stopped_keeps_its_last_whole_step_and_goes_on(tmp_path: P
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_run_stopped_before_its_first_step_begins_anew(tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_first_step_starts_again(tmp_path: Path) -> None:
     control = Control()
 
     def watch(event: Event) -> None:
@@ -262,7 +264,7 @@ def test_a_run_stopped_before_its_first_step_begins_anew(tmp_path: Path) -> None
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_pause_changes_nothing_and_requests_are_heard(tmp_path: Path) -> None:
+def test_a_pause_changes_nothing_and_requests_are_handled(tmp_path: Path) -> None:
     control = Control()
 
     def watch(event: Event) -> None:
@@ -289,9 +291,9 @@ def test_a_run_that_is_done_and_resumed_stays_as_it_is(tmp_path: Path) -> None:
     assert outcome(tmp_path / "runs/a") == before
 
 
-def test_a_run_does_not_go_on_with_other_preferences(tmp_path: Path) -> None:
+def test_a_run_does_not_resume_with_other_preferences(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a")
-    with pytest.raises(UsageError, match="not those that this run began with"):
+    with pytest.raises(UsageError, match="have changed since this run began; start a new run"):
         trained(tmp_path, resume=tmp_path / "runs/a", preferences=labelled(40, seed=1))
 
 
@@ -309,7 +311,7 @@ def test_patience_ends_a_run_at_its_best_evaluation(tmp_path: Path) -> None:
     best = min(evaluations, key=lambda found: found.log_loss)
     end = recorder.of(RunEnded)[0]
     assert end.iteration == best.iteration + 2 < 280
-    assert "no better in 2 evaluations" in end.reason
+    assert "did not improve in 2 evaluations" in end.reason
     model = load_reward_model(next((tmp_path / "runs").iterdir()))
     assert model.card["evaluation"]["log_loss"] == best.log_loss
     at_best = load_parameters(model.folder.with_name(f"step-{best.iteration:06d}"))
@@ -347,7 +349,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
 @pytest.mark.parametrize(
     ("settings", "preferences", "error", "told"),
     [
-        (["run.name=a"], [], DataError, "holds no preference"),
+        (["run.name=a"], [], DataError, "has no preferences"),
         (["data.max_tokens=1000"], [preference("p" * 300, ["a", "b"])], DataError, "the model's context is 256"),
         (["model.path=nowhere"], PAIRS, TrainerError, "no such folder"),
     ],
@@ -362,7 +364,7 @@ def test_a_start_that_fails_leaves_no_run_behind(
 
 def test_one_prompt_alone_holds_nothing_out_and_says_so(tmp_path: Path) -> None:
     recorder = trained(tmp_path, preferences=labelled(16, prompts=1))
-    assert any("no comparison is held out" in warning for warning in recorder.of(RunStarted)[0].warnings)
+    assert any("too few prompts to hold any out" in warning for warning in recorder.of(RunStarted)[0].warnings)
     assert recorder.of(RewardModelEvaluation) == []
     assert load_reward_model(next((tmp_path / "runs").iterdir())).is_finished
 
@@ -381,7 +383,7 @@ def test_the_backbone_is_shared_where_it_is_the_same(tmp_path: Path) -> None:
     assert load_reward_model(tmp_path / "runs/a", half).shares_backbone == (half.dtype == given.dtype)
 
 
-def test_texts_and_tokens_of_them_score_alike_in_any_company(tmp_path: Path) -> None:
+def test_texts_and_their_tokens_score_the_same_in_any_batch(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a")
     model = load_reward_model(tmp_path / "runs/a")
     texts = ["say 1: aab", "say 2: bcbcbcbcb", "x"]
@@ -394,7 +396,7 @@ def test_texts_and_tokens_of_them_score_alike_in_any_company(tmp_path: Path) -> 
         model.score(["a", ""])
 
 
-def test_what_is_no_reward_model_or_a_damaged_one_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_reward_model_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no reward model"):
         load_reward_model(tmp_path)
     trained(tmp_path, "run.name=a")
@@ -414,6 +416,56 @@ def test_what_is_no_reward_model_or_a_damaged_one_is_told(tmp_path: Path) -> Non
 
 
 FEW = labelled(24)
+
+
+@pytest.mark.parametrize(
+    ("change", "damage"),
+    [
+        ({"seed": -1}, "seed: "),
+        ({"length_slope": None}, "length_slope: "),
+        ({"scale": {"mean": "0", "std": 1.0, "logit_std": 1.0}}, r"scale\.mean: "),
+        ({"finished": "yes"}, "finished: "),
+    ],
+)
+def test_a_reward_model_with_a_value_of_the_wrong_type_is_damaged(
+    change: dict[str, Any], damage: str, tmp_path: Path
+) -> None:
+    trained(tmp_path, "run.name=a", preferences=FEW)
+    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert newest is not None
+    card = json.loads((newest / "reward_model.json").read_text())
+    (newest / "reward_model.json").write_text(json.dumps(card | change))
+    write_state(newest, json.loads((newest / "state.json").read_text()))
+    for load in (load_reward_model, load_snapshot):
+        with pytest.raises(StorageError, match=rf"is damaged \({damage}"):
+            load(newest)
+
+
+def test_a_reward_model_whose_state_says_nothing_is_not_evaluated_on_what_its_run_held_out(tmp_path: Path) -> None:
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(f'{{"prompt": "{n}", "chosen": "aa{n}", "rejected": "b{n}"}}\n' for n in range(24)))
+    config = reward_config(tmp_path, "run.name=a", f"data.preferences={data}")
+    train_reward_model(config)
+    folder = RunFolder(tmp_path / "runs/a")
+    newest = newest_checkpoint(folder)
+    assert newest is not None
+    (newest / "state.json").write_text('{"files": {}}')
+    with pytest.raises(StorageError, match=r"is damaged \(iteration: Field required\)"):
+        evaluate_held_out(load_reward_model(newest), folder)
+
+
+@pytest.mark.parametrize("name", ["state.json", "head.safetensors", "adapter/adapters.safetensors"])
+@pytest.mark.parametrize("hashed", [True, False], ids=["hashed", "of an older version"])
+def test_a_pipe_in_a_reward_model_is_refused_and_not_waited_for(hashed: bool, name: str, tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a", preferences=FEW)
+    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert newest is not None
+    if not hashed:
+        (newest / "state.json").write_text('{"files": {}}')
+    (newest / name).unlink()
+    os.mkfifo(newest / name)
+    with pytest.raises(StorageError, match="it is not a regular file"):
+        load_reward_model(newest)
 
 
 def test_one_flipped_bit_anywhere_in_a_reward_model_is_noticed_and_the_file_named(tmp_path: Path) -> None:
@@ -451,7 +503,7 @@ def test_a_damaged_reward_model_gives_no_scores(tmp_path: Path) -> None:
     assert load_reward_model(checkpoint).score(["say 1: aab"])
 
 
-def test_what_scoring_needs_of_a_reward_model_may_be_copied_without_the_rest(tmp_path: Path) -> None:
+def test_the_files_needed_for_scoring_can_be_copied_without_the_rest(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a", preferences=FEW)
     checkpoint = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
     assert checkpoint is not None
@@ -459,7 +511,7 @@ def test_what_scoring_needs_of_a_reward_model_may_be_copied_without_the_rest(tmp
     assert load_reward_model(checkpoint).score(["say 1: aab"])
 
 
-def test_a_run_leaves_out_a_checkpoint_with_a_flipped_bit_and_ends_the_same(tmp_path: Path) -> None:
+def test_a_run_skips_a_checkpoint_with_a_flipped_bit_and_ends_the_same(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=whole", preferences=FEW)
     trained(tmp_path, "run.name=a", preferences=FEW)
     run = tmp_path / "runs/a"

@@ -1,9 +1,10 @@
-"""What a run keeps of its held-out pairs: written whole, read back, and true to the model that the run left."""
+"""The file of a run's held-out pairs: written whole, read back, and consistent with the model that the run left."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def kept(run: Path) -> Predictions:
 # The file
 
 
-def test_what_was_written_is_read_back_with_the_most_wrong_pair_first_and_ties_last(tmp_path: Path) -> None:
+def test_predictions_are_read_back_with_the_most_wrong_pair_first_and_ties_last(tmp_path: Path) -> None:
     messages: Text = [{"role": "user", "content": "hi\n\x1b[31m \u202e"}, {"role": "assistant", "content": "你好"}]
     given = [
         pair(0, 2.0, prompt=messages, chosen=messages[1:], rejected="lone \udc80 surrogate, \x00"),
@@ -104,7 +105,7 @@ def test_a_full_disk_leaves_the_file_of_the_evaluation_before(tmp_path: Path, mo
     assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]
 
 
-def test_what_is_no_such_file_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_file_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     with pytest.raises(StorageError, match="the first evaluation on held-out pairs writes it"):
         read_predictions(path)
@@ -120,6 +121,7 @@ def test_what_is_no_such_file_is_told_in_one_line(tmp_path: Path) -> None:
         ("damaged", lambda: pq.write_table(table.replace_schema_metadata({**metadata, b"report": b"{"}), path)),
         ("damaged", lambda: pq.write_table(broken_text.replace_schema_metadata(metadata), path)),
         ("newer version", lambda: pq.write_table(table.replace_schema_metadata({**metadata, b"held_out": b"2"}), path)),
+        ("not a regular file", lambda: (path.unlink(), os.mkfifo(path))),
     ):
         damage()
         with pytest.raises(StorageError, match=told) as caught:
@@ -127,7 +129,7 @@ def test_what_is_no_such_file_is_told_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_reading_it_loads_neither_mlx_nor_pyarrow_before_it_must() -> None:
+def test_importing_the_reader_loads_neither_mlx_nor_pyarrow() -> None:
     program = "import sys, trainer.reward_model.predictions, workbench.reward_model.pane; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert not {"mlx", "mlx_lm", "numpy", "pyarrow", "transformers"} & set(result.stdout.split())
@@ -144,7 +146,7 @@ def trained(folder: Path, *overrides: str, count: int = 60, **how: Any) -> Recor
     return recorder
 
 
-def test_a_run_keeps_what_its_model_says_of_the_held_out_pairs(tmp_path: Path) -> None:
+def test_a_run_saves_its_models_predictions_for_the_held_out_pairs(tmp_path: Path) -> None:
     recorder = trained(tmp_path)
     told, found = recorder.of(RewardModelEvaluation)[-1], kept(tmp_path / "runs/a")
     assert (found.iteration, found.total) == (told.iteration, told.pairs) == (6, 18)
@@ -193,7 +195,7 @@ def test_there_is_a_file_from_the_first_evaluation_on_and_each_replaces_the_one_
     assert not (tmp_path / "runs/b" / HELD_OUT).exists()
 
 
-def test_a_run_that_goes_back_to_its_best_parameters_keeps_what_these_say(tmp_path: Path) -> None:
+def test_a_run_that_returns_to_its_best_parameters_saves_their_predictions(tmp_path: Path) -> None:
     contrary = [
         preference(one.comparison.prompt, one.comparison.completions, "b" if one.judgement.choice == "a" else "a")
         for one in labelled(40, seed=9)
@@ -223,7 +225,7 @@ def test_a_run_that_was_killed_and_resumed_keeps_the_same_pairs(tmp_path: Path) 
     assert kept(tmp_path / "runs/b") == kept(tmp_path / "runs/a")
 
 
-def test_runs_of_before_the_file_was_kept_can_still_be_resumed() -> None:
+def test_runs_from_before_the_file_existed_can_still_be_resumed() -> None:
     class Letters:
         def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
             return Sequenced(list(f"{prompt}{completion}".encode()), len(completion), is_cut=False)

@@ -33,7 +33,7 @@ ARCHITECTURES = {
 
 
 def make_classifier(folder: Path, family: str = "llama", *, labels: int = 1, template: str = "") -> Path:
-    """A random classifier as transformers saves one: the trunk, `score.weight`, no head of a language model."""
+    """Write a random classifier as transformers saves one: the trunk, `score.weight`, no head of a language model."""
     make_checkpoint(folder, "llama" if family == "qwen2" else family, scale=0.5, tied=False)
     file, card = folder / "model.safetensors", folder / "config.json"
     weights: dict[str, mx.array] = dict(mx.load(str(file)))  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def make_classifier(folder: Path, family: str = "llama", *, labels: int = 1, tem
 
 
 def reference_score(folder: Path, tokens: list[int]) -> float:
-    """score.weight on the last token's state of one unpadded sequence: the families' published equations, float64."""
+    """Compute score.weight on the last token's state of one unpadded sequence, by published equations in float64."""
     config = json.loads((folder / "config.json").read_text())
     arrays = mx.load(str(folder / "model.safetensors"))
     w: Weights = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}  # type: ignore[union-attr]
@@ -162,7 +162,7 @@ def test_plain_text_is_read_as_it_is_and_a_conversation_to_the_end_of_the_templa
         reward_of(folder, chat="never")([row(chat, "Yes.")])
 
 
-def test_messages_without_a_template_and_an_empty_text_are_told(tmp_path: Path) -> None:
+def test_messages_without_a_template_and_an_empty_text_are_reported(tmp_path: Path) -> None:
     rewards = reward_of(make_classifier(tmp_path / "model"))
     with pytest.raises(RewardError, match="the model has no chat template that accepts it"):
         rewards([row([{"role": "user", "content": "Hello?"}], "Yes.")])
@@ -170,7 +170,7 @@ def test_messages_without_a_template_and_an_empty_text_are_told(tmp_path: Path) 
         rewards([row("", "")])
 
 
-def test_of_a_text_that_exceeds_the_context_the_last_tokens_are_read(tmp_path: Path) -> None:
+def test_a_text_longer_than_the_context_is_read_by_its_last_tokens(tmp_path: Path) -> None:
     model = ClassifierModel(make_classifier(tmp_path / "model"))
     text = "ab" * 200
     assert model.encode(text, "c") == make_tokenizer().encode(text + "c")[-256:]

@@ -26,7 +26,7 @@ BATCH = inputs("aaaa", "bcd", "a fox")
 
 
 class Fixed:
-    """A model that scores what it is told, whatever it reads."""
+    """Model with fixed scores, whatever it reads."""
 
     def __init__(self, *scores: float) -> None:
         self._scores = list(scores)
@@ -55,14 +55,14 @@ def test_one_model_alone_has_nothing_to_disagree_with() -> None:
     assert result.parts == {"m": [1.0, 2.0, 3.0]}
 
 
-def test_disagreement_is_a_part_to_read_and_in_no_sum() -> None:
+def test_disagreement_is_reported_as_a_part_and_not_summed() -> None:
     ensemble = ModelReward("m", [Fixed(1.0, 0.0, 0.0), Fixed(3.0, 0.0, 1.0)])
     result = Rewards([WeightedSource(ensemble, 0.5), WeightedSource(ModelReward("m", [Fixed(1.0, 1.0, 1.0)]))])(BATCH)
     assert result.scores == [2.0, 1.0, 1.25]
     assert result.parts == {"m": [2.0, 0.0, 0.5], "m.disagreement": [1.0, 0.0, 0.5], "m#2": [1.0, 1.0, 1.0]}
 
 
-def test_a_score_that_is_not_finite_and_a_text_that_cannot_be_read_are_told_with_the_sample() -> None:
+def test_a_non_finite_score_and_an_unreadable_text_are_reported_with_the_sample() -> None:
     with pytest.raises(RewardError, match=r"'m': sample 1 \('one'\) has score nan: must be finite"):
         ModelReward("m", [Fixed(1.0, 1.0, 1.0), Fixed(1.0, float("nan"), 1.0)])(BATCH)
     with pytest.raises(RewardError, match=r"'m' cannot read sample 1 \('one'\): it has no tokens"):
@@ -71,7 +71,7 @@ def test_a_score_that_is_not_finite_and_a_text_that_cannot_be_read_are_told_with
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two reward models on the workspace's model, and two on another one."""
+    """Make two reward models on the workspace's model, and two on another one."""
     folder = tmp_path_factory.mktemp("made")
     reward_workspace(folder)
     train_tiny(folder, "second", "run.seed=5", "model.lora_rank=2")

@@ -1,4 +1,4 @@
-"""A reward model as PPO's reward: the backbone it shares, the text it reads, and what a wrong path is told."""
+"""A reward model as PPO's reward: the backbone it shares, the text it reads, and the error for a wrong path."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """The same to be changed: the reward model goes on naming the model in `made`."""
+    """Copy the workspace to change it; the reward model still names the model in `made`."""
     return copy_workspace(made, tmp_path)
 
 
@@ -58,7 +58,7 @@ def rewards_of(*sources: Any, backbone: LoadedModel | None = None, **how: Any) -
 
 
 def policy_on(model: LoadedModel) -> ActorCriticLLM:
-    """A policy with an adapter that does something."""
+    """Return a policy with an adapter that changes its output."""
     actor = ActorCriticLLM(model.backbone, ModelConfig(lora_targets=["q_proj", "up_proj"]), key=mx.random.key(5))
     noise = {name: mx.random.normal(a.shape, key=mx.random.key(1)) for name, a in actor.policy_parameters().items()}
     actor.update_policy(noise)
@@ -66,7 +66,7 @@ def policy_on(model: LoadedModel) -> ActorCriticLLM:
 
 
 def what_it_is(actor: ActorCriticLLM) -> dict[str, np.ndarray]:
-    """Every array of the policy, its logits and the reference's."""
+    """Return every array of the policy, its logits and the reference's."""
     tokens = mx.array([[1, 2, 3, 4]])
     with actor.reference():
         reference = np.array(actor.backbone(tokens))
@@ -132,7 +132,9 @@ def test_scoring_leaves_the_policy_the_same_to_the_bit(made: Path) -> None:
     assert_same(what_it_is(actor), before)
 
 
-def test_scoring_that_fails_or_is_stopped_leaves_it_the_same_too(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_that_fails_or_is_stopped_leaves_the_policy_the_same_too(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_backbone(ModelConfig(path=str(made / "model")))
     actor = policy_on(model)
     before = what_it_is(actor)
@@ -153,7 +155,7 @@ def test_scoring_that_fails_or_is_stopped_leaves_it_the_same_too(made: Path, mon
     assert_same(what_it_is(actor), before)
 
 
-def test_it_is_scored_in_micro_batches_and_a_stop_is_heeded_after_the_first(made: Path) -> None:
+def test_scoring_goes_in_micro_batches_and_a_stop_takes_effect_after_the_first(made: Path) -> None:
     heeded: list[int] = []
     whole = rewards_of(source(made / "runs/rm"))(BATCH).scores
     singly = rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, between_passes=lambda: heeded.append(1))
@@ -212,7 +214,7 @@ def mixed(folder: Path, sources: list[dict[str, Any]], *overrides: str) -> Confi
     return config.model_copy(update={"reward": RewardConfig(sources=sources)})
 
 
-def test_a_checkpoint_that_another_run_uses_stays_when_its_own_run_goes_on(folder: Path) -> None:
+def test_a_checkpoint_that_another_run_uses_stays_when_its_own_run_continues(folder: Path) -> None:
     run = RunFolder(folder / "runs/rm")
     used = newest(run.root)
     config = tiny_config(folder, f"reward.sources=[{{kind='model', path='{run.root}'}}]", "ppo.iterations=1")
@@ -224,7 +226,7 @@ def test_a_checkpoint_that_another_run_uses_stays_when_its_own_run_goes_on(folde
     assert checkpoints(run).paths == [used, later[1]]
 
 
-def test_a_killed_run_goes_on_exactly_with_the_checkpoint_that_it_began_with(made: Path, folder: Path) -> None:
+def test_a_killed_run_resumes_exactly_with_the_checkpoint_that_it_began_with(made: Path, folder: Path) -> None:
     sources = [source(folder / "runs/rm"), {"kind": "length", "target": 4}]
     record(mixed(folder, sources, "run.name=whole"))
 
@@ -297,7 +299,7 @@ def test_a_saved_policy_whose_reward_model_is_gone_says_so_and_writes(folder: Pa
     assert "no such folder" in answer.problem
 
 
-def test_a_model_that_is_not_trained_to_the_end_is_warned_of(folder: Path) -> None:
+def test_a_partly_trained_model_causes_a_warning(folder: Path) -> None:
     control = Control()
     ends = Recorder(lambda event: control.stop() if event == StateChanged(state="training") else None)
     train_tiny(folder, "half", sinks=[ends], control=control)
@@ -323,7 +325,7 @@ def wrong_path(folder: Path, path: str) -> str:
     return str(caught.value)
 
 
-def test_a_path_that_names_no_reward_model_is_told_with_a_way_out(folder: Path) -> None:
+def test_a_path_that_names_no_reward_model_is_reported_with_a_way_out(folder: Path) -> None:
     assert f"did you mean '{folder}/runs/second'?" in wrong_path(folder, f"{folder}/runs/secnd")
     assert "no such folder; paths are relative to" in wrong_path(folder, "nowhere/at/all")
     record(tiny_config(folder, "run.name=ppo", "ppo.iterations=1"))
@@ -333,7 +335,7 @@ def test_a_path_that_names_no_reward_model_is_told_with_a_way_out(folder: Path) 
     assert "holds no reward model" in wrong_path(folder, f"{folder}/runs")
 
 
-def test_a_model_of_a_newer_version_and_a_damaged_one_are_told(folder: Path) -> None:
+def test_a_model_of_a_newer_version_and_a_damaged_one_are_reported(folder: Path) -> None:
     checkpoint = newest(folder / "runs/rm")
     card = checkpoint / "reward_model.json"
     whole = card.read_text()

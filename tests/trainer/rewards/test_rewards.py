@@ -39,7 +39,7 @@ def sequence(completion: str = "", **fields: Any) -> RewardInput:
 
 
 class Given:
-    """A source that gives what it is told, batch after batch."""
+    """Source that returns given results, batch after batch."""
 
     def __init__(self, *batches: list[Any], name: str = "given") -> None:
         self.name = name
@@ -53,14 +53,14 @@ class Given:
 
 
 def scored(*batches: list[Any], **settings: Any) -> list[RewardResult]:
-    """Results of one source of weight 1 over `batches`; the last sequence of each batch was cut short."""
+    """Return the results of one source of weight 1 over `batches`; the last sequence of each batch is truncated."""
     rewards = Rewards([WeightedSource(Given(*batches))], **settings)
     return [rewards([sequence(truncated=i == len(b) - 1) for i in range(len(b))]) for b in batches]
 
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Rewards of functions of `rewards.py` in the working directory, given the file's content."""
+    """Load rewards from functions of `rewards.py` in the working directory, which gets the given content."""
     monkeypatch.chdir(tmp_path)
 
     def loaded(code: str, *functions: str, **settings: Any) -> Rewards:
@@ -73,7 +73,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 def reward_error(call: Callable[[], Any]) -> str:
-    """The message of the one-line RewardError that `call` raises."""
+    """Return the message of the one-line RewardError that `call` raises."""
     with pytest.raises(RewardError) as caught:
         call()
     message = str(caught.value)
@@ -158,7 +158,7 @@ def test_a_function_gets_only_what_its_signature_has(load: Load, signature: str)
     assert rewards([sequence("four", columns={"answer": 1})]).scores == [4.0]
 
 
-def test_what_a_function_does_to_its_arguments_stays_there(load: Load) -> None:
+def test_changes_that_a_function_makes_to_its_arguments_stay_inside(load: Load) -> None:
     rewards = load(
         "def score(prompts, completion_ids, **_):\n"
         "    prompts[0][0]['content'] = 'changed'; prompts[0].append(1); completion_ids[0].clear()\n"
@@ -181,20 +181,20 @@ def test_what_a_function_does_to_its_arguments_stays_there(load: Load) -> None:
         "['1', '1', '0.5']",
     ],
 )
-def test_anything_that_float_takes_is_a_score(load: Load, returned: str) -> None:
+def test_anything_that_float_accepts_is_a_score(load: Load, returned: str) -> None:
     scores = load(f"import numpy as np\ndef score(**_):\n    return {returned}")([sequence()] * 3).scores
     assert scores == [1.0, 1.0, 0.5]
     assert {type(score) for score in scores} == {float}
 
 
-def test_a_function_may_have_nothing_to_say_of_some_sequences(load: Load) -> None:
+def test_a_function_may_give_no_score_for_some_sequences(load: Load) -> None:
     rewards = load("def score(**_): return [None, 2]\ndef other(**_): return [3, None]", "score", "other")
     result = rewards([sequence(), sequence()])
     assert result.scores == [3.0, 2.0]
     assert result.parts == {"rewards.py:score": [0.0, 2.0], "rewards.py:other": [3.0, 0.0]}
 
 
-def test_a_sequence_of_which_no_source_speaks_is_an_error(load: Load) -> None:
+def test_a_sequence_without_a_score_from_any_source_is_an_error(load: Load) -> None:
     rewards = load("def score(**_): return [1, None]")
     message = reward_error(lambda: rewards([sequence(), sequence(prompt="The end")]))
     assert message == (
@@ -217,7 +217,7 @@ def test_lists_are_token_rewards_and_add_nothing_to_the_score(load: Load) -> Non
     assert result.parts["rewards.py:score"] == [3.0, 0.0, 0.5]
 
 
-def test_two_functions_of_a_file_share_its_globals_and_a_new_build_runs_it_anew(load: Load) -> None:
+def test_two_functions_of_a_file_share_its_globals_and_a_new_build_runs_it_again(load: Load) -> None:
     code = "n = [0]\ndef score(**_):\n    n[0] += 1\n    return [n[0]]\ndef other(**_): return [10 * n[0]]"
     rewards = load(code, "score", "other")
     assert [rewards([sequence()]).scores for _ in range(2)] == [[11.0], [22.0]]
@@ -403,7 +403,7 @@ def test_evaluation_uses_the_running_statistics_and_leaves_them_alone() -> None:
     assert rewards.state() == before == {"count": 2, "mean": 1.0, "m2": 2.0}
 
 
-def test_statistics_restored_from_json_go_on_exactly() -> None:
+def test_statistics_restored_from_json_continue_exactly() -> None:
     batches = [[0.1, 0.7], [1 / 3], [2 / 7, 9.1]]
     whole = scored(*batches, normalize="running")
     first = Rewards([WeightedSource(Given(*batches[:2]))], normalize="running")

@@ -1,4 +1,4 @@
-"""Python of a reward: what would run is found and read without running it, and only that runs, once it is trusted."""
+"""Python code of rewards: found and shown without running it, and run only once it is trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> TrustedCode:
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """A folder for code."""
+    """Return a folder for code."""
     (tmp_path / "code").mkdir()
     return tmp_path / "code"
 
@@ -42,7 +42,7 @@ def _modules_as_before() -> Iterator[None]:
 
 
 def scored(path: Path | str, trust: Trust) -> float:
-    """What the function `score` gives, where it may run."""
+    """Return what the function `score` gives, if it may run."""
     return build_rewards(RewardConfig(sources=[f"{path}:score"]), trust=trust)(BATCH).scores[0]
 
 
@@ -51,9 +51,7 @@ def write(path: Path, value: str, before: str = "") -> Path:
     return path
 
 
-def test_what_is_not_trusted_is_not_run_and_the_error_names_file_hash_and_way_out(
-    store: TrustedCode, code: Path
-) -> None:
+def test_untrusted_code_is_not_run_and_the_error_names_file_hash_and_way_out(store: TrustedCode, code: Path) -> None:
     file = write(code / "rewards.py", "1", f"open({str(code / 'executed')!r}, 'w').close()")
     with pytest.raises(UntrustedCodeError) as refused:
         scored(file, store.check)
@@ -62,7 +60,7 @@ def test_what_is_not_trusted_is_not_run_and_the_error_names_file_hash_and_way_ou
     assert not (code / "executed").exists()
 
 
-def test_trust_is_of_one_content_at_one_path(store: TrustedCode, code: Path) -> None:
+def test_trust_applies_to_one_content_at_one_path(store: TrustedCode, code: Path) -> None:
     file = write(code / "rewards.py", "1")
     store.remember(code_of(f"{file}:score"))
     assert scored(file, store.check) == 1
@@ -111,7 +109,7 @@ def test_the_files_that_a_file_imports_from_its_folder_are_part_of_it(code: Path
     assert scored(code / "rewards.py", lambda codes: None) == 111
 
 
-def test_a_changed_neighbour_is_asked_for(store: TrustedCode, code: Path) -> None:
+def test_a_changed_neighbour_must_be_trusted_again(store: TrustedCode, code: Path) -> None:
     (code / "neighbour_of_it.py").write_text("VALUE = 1\n")
     file = write(code / "rewards.py", "VALUE", "from neighbour_of_it import VALUE")
     store.remember(code_of(f"{file}:score"))
@@ -142,7 +140,7 @@ def test_neither_bytecode_nor_files_that_were_not_read_are_run(code: Path) -> No
     assert not (code / "executed").exists()
 
 
-def test_what_runs_is_what_was_shown_though_the_file_changes_meanwhile(code: Path) -> None:
+def test_the_code_that_runs_is_the_code_that_was_shown_even_if_the_file_changes(code: Path) -> None:
     file = write(code / "rewards.py", "1")
     assert scored(file, lambda codes: write(file, "2") and None) == 1
 
@@ -176,14 +174,12 @@ def test_a_module_is_found_without_importing_it_and_trusted_with_its_function(
 @pytest.mark.parametrize(
     "path", ["subprocess:Popen", "os:system", "builtins:exec", "trainer.evaluation.held_out:evaluate"]
 )
-def test_modules_that_are_on_every_machine_are_not_trusted_for_that(path: str) -> None:
+def test_modules_found_on_every_machine_are_not_trusted_automatically(path: str) -> None:
     with pytest.raises(UntrustedCodeError):
         build_rewards(RewardConfig(sources=[path]), trust=trust_none)
 
 
-def test_what_is_trusted_lies_in_a_file_that_only_its_user_reads_and_deleting_a_line_revokes_it(
-    store: TrustedCode, code: Path
-) -> None:
+def test_trust_is_kept_in_a_private_file_and_deleting_a_line_revokes_it(store: TrustedCode, code: Path) -> None:
     codes = [*code_of(f"{write(code / 'a.py', '1')}:score"), *code_of(f"{write(code / 'b.py', '2')}:score")]
     store.remember(codes)
     store.remember(codes)
@@ -215,7 +211,7 @@ def test_a_list_that_others_could_have_written_is_refused(store: TrustedCode, co
         TrustedCode(store.file).check(codes)
 
 
-def test_where_nothing_can_be_written_down_it_is_trusted_in_this_process(code: Path) -> None:
+def test_trust_that_cannot_be_saved_lasts_for_this_process(code: Path) -> None:
     store = TrustedCode(write(code / "a.py", "1") / "trusted-code.jsonl")  # a file where a folder should be
     codes = code_of(f"{code}/a.py:score")
     with pytest.raises(StorageError):

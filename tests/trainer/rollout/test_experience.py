@@ -6,14 +6,12 @@ import json
 
 import mlx.core as mx
 import numpy as np
-import pytest
 from batches import random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.errors import ConfigError
 from trainer.fitting.micro_batches import micro_batch_rows
-from trainer.rollout.experience import Experience, PassRatios, check_budget, minibatch_rows, sa_pairs
+from trainer.rollout.experience import Experience, PassRatios, minibatch_rows, sa_pairs
 
 LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response
 
@@ -74,7 +72,7 @@ def test_the_mask_comes_from_lengths_so_that_any_id_may_be_a_real_token() -> Non
     assert batch.mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
 
 
-def test_alternatives_are_taken_and_cut_like_the_tokens_they_stand_beside() -> None:
+def test_alternatives_are_taken_and_cut_like_the_tokens_they_belong_to() -> None:
     tops = mx.arange(4 * 6 * 3).reshape(4, 6, 3)
     batch = random_batch(LENGTHS)._replace(top_tokens=tops, top_logprobs=-tops.astype(mx.float32))
     part = batch.take([3, 0])
@@ -86,7 +84,7 @@ def test_alternatives_are_taken_and_cut_like_the_tokens_they_stand_beside() -> N
 
 
 @given(st.permutations(range(4)), st.integers(1, 4), st.integers(0, 1), st.booleans())
-def test_what_was_computed_of_parts_in_any_order_is_the_batchs_again(
+def test_fields_computed_for_parts_in_any_order_join_to_those_of_the_batch(
     order: list[int], size: int, extra: int, deep: bool
 ) -> None:
     batch = random_batch(LENGTHS)
@@ -193,18 +191,9 @@ def test_micro_batches_hold_every_row_once_within_the_budget_longest_first(lengt
         assert (len(group) + 1) * lengths[group[0]] > budget  # not even one more would have fitted
 
 
-def test_of_no_rows_there_is_no_micro_batch() -> None:
+def test_no_rows_give_no_micro_batch() -> None:
     assert list(micro_batch_rows([], 6)) == []
 
 
 def test_micro_batches_name_a_row_by_the_place_of_its_length() -> None:
     assert list(micro_batch_rows([3, 2, 9], 6)) == [[2], [0, 1]]
-
-
-def test_a_buffer_that_is_too_small_says_how_many_sequences_would_fit() -> None:
-    check_budget([10, 4, 10], 30)
-    with pytest.raises(ConfigError) as caught:
-        check_budget([10, 4, 10], 29)
-    assert str(caught.value) == (
-        "optim.buffer_tokens = 29 cannot hold 3 sequences of 10 tokens (30): 2 sequences would fit, or raise it to 30"
-    )

@@ -1,4 +1,4 @@
-"""What is sampled: from which distribution, by which keys, until where. Generation against a loop without a cache."""
+"""Sampling: from which distribution, by which keys, and until where, compared with a loop without a cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def ending(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """A llama with so many end tokens that most responses come to an end, each at its own length."""
+    """Return a llama with so many end tokens that most responses end, each at its own length."""
     folder = make_checkpoint(tmp_path_factory.mktemp("models") / "model")
     settings = json.loads((folder / "config.json").read_text()) | {"eos_token_id": sorted(MANY_ENDS)}
     (folder / "config.json").write_text(json.dumps(settings))
@@ -44,14 +44,14 @@ def roll(model: LoadedModel, texts: list[str] | None = None, *, seed: int = 3, *
 
 
 def next_logprobs(model: LoadedModel, tokens: list[int], temperature: float = 1.0) -> np.ndarray:
-    """Log-softmax in float64 of what follows `tokens`, by one plain forward. [V]."""
+    """Compute log-softmax in float64 of what follows `tokens`, by one plain forward pass. [V]."""
     logits = np.array(model.backbone(mx.array([tokens]))[0, -1], dtype=np.float64) / temperature
     logits -= logits.max()
     return logits - np.log(np.exp(logits).sum())
 
 
 def contexts(model: LoadedModel, response: Response, text: str) -> list[list[int]]:
-    """What the model has read before each token of `response`."""
+    """Return what the model has read before each token of `response`."""
     prompt = model.tokenizer.encode(text)
     return [prompt + response.tokens[:step] for step in range(len(response.tokens))]
 
@@ -141,7 +141,7 @@ def test_the_stop_token_is_the_last_of_its_response_and_trained_on(ending: Loade
         assert text == ending.tokenizer.decode(tokens[: count - ended], skip_special_tokens=True)
 
 
-def test_a_stop_token_at_the_last_place_is_no_truncation(ending: LoadedModel) -> None:
+def test_a_stop_token_at_the_last_place_is_not_a_truncation(ending: LoadedModel) -> None:
     whole = next(response for response in roll(ending, TEXTS[:1] * 8) if 1 < len(response.tokens) < 12)
     place = roll(ending, TEXTS[:1] * 8).index(whole)
     length = len(whole.tokens)
@@ -181,7 +181,7 @@ def test_filters_that_let_all_pass_change_nothing(model: LoadedModel) -> None:
 
 
 class Always(nn.Module):
-    """A model that gives the same logits, [V], after every token."""
+    """Model that gives the same logits, [V], after every token."""
 
     layers: tuple[nn.Module, ...] = ()
 
@@ -197,7 +197,7 @@ class Always(nn.Module):
 
 
 class Recorded(Always):
-    """Such a model that keeps the shapes of what it was called with, and has one cache."""
+    """Such a model that records the shapes of its inputs, and has one cache."""
 
     def __init__(self) -> None:
         super().__init__(mx.zeros(300))

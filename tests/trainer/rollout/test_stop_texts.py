@@ -15,7 +15,7 @@ from trainer.rollout.generation import Response, generate_responses
 
 
 class Tokenizer:
-    """What a rollout asks of mlx-lm's wrapper."""
+    """Stand-in for mlx-lm's wrapper, as far as a rollout uses it."""
 
     def __init__(self) -> None:
         self._tokenizer = make_tokenizer()
@@ -30,7 +30,7 @@ class Tokenizer:
 
 
 class Speller(nn.Module):
-    """Logits that leave only `successors[token]` after each token."""
+    """Model whose logits leave only `successors[token]` after each token."""
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_each_sequence_ends_by_itself_and_frees_its_slot() -> None:
         assert [r.truncated for r in responses] == [True, False, False, False, True]
 
 
-def test_a_stop_text_at_the_last_place_is_no_truncation() -> None:
+def test_a_stop_text_at_the_last_place_is_not_a_truncation() -> None:
     (response,) = spell("abcdefghij", ["a"], stop=["fgh"], max_new_tokens=7)
     assert (response.text, response.truncated) == ("bcde", False)
 

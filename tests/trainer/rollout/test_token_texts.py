@@ -1,4 +1,4 @@
-"""Texts of tokens: joined they are the decoded response, and no character is broken across two of them."""
+"""Texts of tokens: joined they are the decoded response, and no character is split between two."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PIECES = [*(bytes([byte]) for byte in range(256)), *SPANNING]
 
 
 def decoding(vocabulary: Sequence[str], decoder: Any) -> Any:
-    """A tokenizer that decodes `vocabulary` by `decoder`, and encodes letter by letter."""
+    """Return a tokenizer that decodes `vocabulary` by `decoder`, and encodes letter by letter."""
     model = models.BPE(vocab={word: place for place, word in enumerate(vocabulary)}, merges=[])
     tokenizer = Tokenizer(model)
     tokenizer.decoder = decoder
@@ -54,7 +54,7 @@ text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\uff
 
 
 def texts_hold(tokenizer: Any, tokens: list[int], *, whole_text: str = "") -> list[str]:
-    """The texts, after a check that they join to the decoded tokens and, for `whole_text`, grow with its prefixes."""
+    """Return the texts, checked to join to the decoded tokens and, for `whole_text`, to grow with its prefixes."""
     texts = TokenTexts(tokenizer)(tokens)
     assert len(texts) == len(tokens)
     assert "".join(texts) == tokenizer.decode(tokens)
@@ -80,7 +80,7 @@ def test_any_bytes_and_special_tokens_join_to_what_is_decoded(tokens: list[int])
 
 
 @given(ids)
-def test_tokens_that_end_in_the_midst_of_characters_join_to_what_is_decoded(tokens: list[int]) -> None:
+def test_tokens_that_end_in_the_middle_of_characters_join_to_what_is_decoded(tokens: list[int]) -> None:
     texts_hold(BYTE_LEVEL, tokens)
 
 
@@ -100,7 +100,7 @@ def test_the_last_token_of_a_character_has_it_whole() -> None:
     assert texts_hold(tokenizer, tokens) == ["", "é", "", "", "", "🎉", "!", END]
 
 
-def test_bytes_that_are_no_character_are_told_where_they_stand() -> None:
+def test_bytes_that_are_not_a_character_are_shown_where_they_are() -> None:
     begun, other, letter = (PIECES.index(data) for data in (b"\xe2", b"\xff", b"a"))
     assert texts_hold(BYTE_LEVEL, [begun, letter]) == ["\ufffd", "a"]
     assert texts_hold(BYTE_LEVEL, [letter, begun, begun]) == ["a", "\ufffd", "\ufffd"]
@@ -154,7 +154,7 @@ def test_characters_in_byte_tokens_stay_whole(tokenizer: Any, written: str, word
         assert so_far == data[:place].decode(errors="ignore")
 
 
-def test_byte_tokens_that_are_no_character_are_one_sign_each() -> None:
+def test_byte_tokens_that_are_not_a_character_are_one_sign_each() -> None:
     tokens = [0, *(len(WORDS) + byte for byte in b"\xe2\x82\x0a"), 0]
     assert texts_hold(LLAMA, tokens) == ["a", "\ufffd", "\ufffd", "\ufffd", "a"]
 
@@ -187,7 +187,7 @@ def test_a_decoder_that_joins_words_gives_each_token_what_it_adds() -> None:
     assert texts_hold(WORDPIECE, [6, 7, 0, 5]) == ["joy", "ful", " a", "."]
 
 
-def test_a_token_alone_is_as_it_stands_after_others() -> None:
+def test_a_token_alone_has_the_same_text_as_after_others() -> None:
     assert TokenTexts(LLAMA).piece(SENTENCEPIECE.index("▁joy")) == " joy"
     assert TokenTexts(make_tokenizer()).piece(make_tokenizer().encode("é")[0]) == "\ufffd"
     assert TokenTexts(make_tokenizer()).piece(256) == END

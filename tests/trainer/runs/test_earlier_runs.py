@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote before files had a version: it opens, is evaluated, continues, scores and is exported."""
+"""Files of version 0.1.0, before files had versions: they open, evaluate, continue, score and export."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import math
 import shutil
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
-from runs_helper import record
+from preference_samples import labelled
+from runs_helper import Recorder, record
 
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
-from trainer.events import Evaluation, Iteration, RunStarted
+from trainer.config.loading import load_config_as
+from trainer.config.reward_model import RewardModelConfig
+from trainer.events import Evaluation, Iteration, RewardModelStep, RunStarted
 from trainer.preferences.formats import read_preferences, write_preferences
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import trust_all
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 from trainer.runs.samples import read_samples
-from trainer.session.checkpoint_evaluation import Wanted, evaluate_checkpoint
+from trainer.session.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 
 EARLIER = Path(__file__).parents[2] / "earlier"
 WORKSPACE = "/workspace"  # where it was written
@@ -29,16 +34,32 @@ WORKSPACE = "/workspace"  # where it was written
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    """A copy of the workspace, its paths those of the copy."""
+    """Copy the workspace, with its paths changed to the copy's."""
     shutil.copytree(EARLIER, tmp_path, dirs_exist_ok=True)
     for path in tmp_path.rglob("*"):
         if path.suffix in (".toml", ".json", ".jsonl") and WORKSPACE in (text := path.read_text()):
             path.write_text(text.replace(WORKSPACE, str(tmp_path)))
-    for state in tmp_path.glob("runs/*/checkpoints/*/state.json"):  # it has the size of each file
+    measure(tmp_path)
+    return tmp_path
+
+
+def measure(workspace: Path) -> None:
+    """Write the size of each file into its checkpoint's state.json."""
+    for state in workspace.glob("runs/*/checkpoints/*/state.json"):
         content = json.loads(state.read_text())
         sizes = {name: (state.parent / name).stat().st_size for name in content["files"]}
         state.write_text(json.dumps(content | {"files": sizes}))
-    return tmp_path
+
+
+def in_float16(workspace: Path) -> None:
+    """Have the runs and the reward model's card say float16, which version 0.1.0 accepted."""
+    for path in [*workspace.glob("runs/*/config.toml"), *workspace.glob("runs/*/checkpoints/*/reward_model.json")]:
+        text = path.read_text()
+        path.write_text(
+            text.replace('dtype = "auto"', 'dtype = "float16"').replace('"dtype": "auto"', '"dtype": "float16"')
+        )
+        assert "float16" in path.read_text()
+    measure(workspace)
 
 
 def test_its_runs_are_listed_and_read(earlier: Path) -> None:
@@ -56,7 +77,7 @@ def test_its_runs_are_listed_and_read(earlier: Path) -> None:
 def test_its_checkpoint_is_evaluated_as_it_was(earlier: Path) -> None:
     folder = RunFolder(earlier / "runs/ppo")
     (then,) = [event for event in read_journal(folder.events).events if isinstance(event, Evaluation)][-1:]
-    now = evaluate_checkpoint(folder, Wanted(), trust=trust_all).report
+    now = evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).report
     assert now.prompts == then.prompts
     assert now.policy["score"].value == pytest.approx(then.score_mean), "the same draws give the same tokens"
     assert now.policy["kl"].value == pytest.approx(then.kl, abs=1e-4)
@@ -80,6 +101,47 @@ def test_its_reward_model_scores(earlier: Path) -> None:
     model = load_reward_model(earlier / "runs/liked")
     scores = model.score([model.encode("say 1: ", "aaaa"), model.encode("say 1: ", "hhhh")])
     assert scores == pytest.approx([-1.75645, 0.08292], abs=1e-4), "as version 0.1.0 scored them"
+
+
+def test_its_reward_model_continues(earlier: Path) -> None:
+    folder, events = RunFolder(earlier / "runs/liked"), Recorder()
+    card = folder.checkpoint(3) / "reward_model.json"
+    card.write_text(card.read_text().replace('"finished": true', '"finished": false'))  # as if it had been stopped
+    measure(earlier)
+    config = load_config_as(RewardModelConfig, folder.config, {"train": {"epochs": 2}})
+    train_reward_model(config, preferences=labelled(24), resume=folder.root, sinks=[events])
+    assert [event.resumed_at for event in events.of(RunStarted)] == [3]
+    assert [event.iteration for event in events.of(RewardModelStep)] == [4, 5, 6]
+    assert folder.config.read_text().count(f"schema = {CONFIG_FORMAT.version}\n") == 1
+
+
+def test_its_runs_in_float16_are_evaluated_and_continue_in_bfloat16_and_say_so(earlier: Path) -> None:
+    in_float16(earlier)
+    line = "model.dtype = 'float16' is no longer supported: using 'bfloat16'"
+    folder = RunFolder(earlier / "runs/ppo")
+    assert evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).warnings == [line]
+    events = record(load_config(folder.config, {"ppo": {"iterations": 3}}), resume=folder.root)
+    (started,) = events.of(RunStarted)
+    assert (started.dtype, started.resumed_at, line in started.warnings) == ("bfloat16", 2, True)
+    liked, resumed = earlier / "runs/liked", Recorder()
+    assert load_reward_model(liked).base.dtype == mx.bfloat16
+    write_preferences(labelled(24), earlier / "pairs.jsonl", format="k-way")
+    preferences = {"data": {"preferences": str(earlier / "pairs.jsonl")}}
+    train_reward_model(
+        load_config_as(RewardModelConfig, liked / "config.toml", preferences), resume=liked, sinks=[resumed]
+    )
+    assert resumed.of(RunStarted)[0].warnings == [line]
+
+
+def test_its_run_of_remax_with_whitened_rewards_is_evaluated_and_continues(earlier: Path) -> None:
+    folder = RunFolder(earlier / "runs/ppo")
+    text = folder.config.read_text().replace('estimator = "gae"', 'estimator = "remax"')
+    folder.config.write_text(text.replace("whiten_rewards = false", "whiten_rewards = true"))
+    line = "ppo.whiten_rewards = true is no longer supported: using false"
+    assert evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).warnings == [line]
+    events = record(load_config(folder.config, {"ppo": {"iterations": 3}}), resume=folder.root)
+    assert line in events.of(RunStarted)[0].warnings
+    assert [event.iteration for event in events.of(Iteration)] == [3]
 
 
 def test_its_labels_are_read_and_exported(earlier: Path) -> None:

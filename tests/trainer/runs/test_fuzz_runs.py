@@ -1,4 +1,4 @@
-"""Run folders at random, mostly damaged: whatever reads them ends well or with an error for a user, in time.
+"""Run folders damaged at random: whatever reads them ends well or with an error for the user, in time.
 
 Reading changes nothing: neither the run nor what a link in it leads to.
 """
@@ -17,16 +17,23 @@ from random import Random
 from typing import Any
 
 import pytest
+from dpo_helper import dpo_config
 from fuzzing import damaged, outcome, randoms, within
+from preference_samples import reward_config
 from rich.console import Console
 from runs_helper import record, tiny_config
 
 from trainer.config import Config
+from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
 from trainer.monitoring import Monitor
 from trainer.ppo.checkpoint import load_checkpoint
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.predictions import HELD_OUT, read_predictions
+from trainer.reward_model.reward_model_run import train_reward_model
+from trainer.reward_model.snapshot import load_snapshot
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.cli.main import main
@@ -45,12 +52,13 @@ from workbench.runs.table import COLUMNS
 from workbench.training.alarms import alarm_lines
 from workbench.training.timeline import timeline
 
+KINDS = ("ppo", "reward-model", "dpo")  # and the names of the runs
 VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1.5, 2**31, 2**63, 10**400, -1e308, 1e400, float("nan"), "", "quantum", "a\x1b[2J\n\u202e",
     "\ud800", "x" * 5000, [], {}, [[]], [{}], {"a": None}, {"a": "b"}, {"kl": 1e308}, ["a"], [None],
     "../../outside/thesis.txt", "runs/../..", "1e400",
 )  # fmt: skip
-OF_EVENTS: dict[str, Any] = {  # a sound value of each type of an event's field
+OF_EVENTS: dict[str, Any] = {  # a valid value for each type of event field
     "float": 0.5,
     "int": 2,
     "int | None": 1,
@@ -66,34 +74,41 @@ OF_EVENTS: dict[str, Any] = {  # a sound value of each type of an event's field
     "Phase": "generate",
     "Any": 0.1,
 }
-JSON = ("state.json", "best.json", "progress.json", "bookmarks.json", "adapter_config.json")
+JSON = ("state.json", "reward_model.json", "best.json", "progress.json", "bookmarks.json", "adapter_config.json")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with a run of which the journal has events of every kind, and a file that is no business of it."""
+    """Make a workspace with a run of each kind, whose journals have every event, and a file that is in none of them."""
     folder = tmp_path_factory.mktemp("whole")
-    record(tiny_config(folder, "run.name=a", "ppo.iterations=2", "rollout.batch_size=2", "optim.ema_decay=0.5"))
-    run = folder / "runs/a"
-    with (run / "events.jsonl").open("a") as journal:
-        for number, cls in enumerate(EVENT_TYPES.values()):
-            values = {field.name: OF_EVENTS.get(str(field.type), "info") for field in fields(cls)}
-            journal.write(json.dumps({"time": 1.7e9 + number, "event": cls.kind, **values}) + "\n")
+    record(tiny_config(folder, "run.name=ppo", "ppo.iterations=2", "rollout.batch_size=2", "optim.ema_decay=0.5"))
+    pairs = folder / "pairs.jsonl"
+    pairs.write_text("".join(f'{{"prompt": "{n}", "chosen": "aa{n}", "rejected": "b{n}"}}\n' for n in range(24)))
+    both = (f"data.preferences={pairs}", "checkpoint.every=2")
+    train_reward_model(reward_config(folder, "run.name=reward-model", *both))
+    train_dpo(dpo_config(folder, "run.name=dpo", "reward.sources=['lexicon']", *both))
     progress = {"event": "phase", "phase": "update", "iteration": 1, "done": 1, "total": 2}
-    (run / "progress.json").write_text(json.dumps(progress))
+    for name in KINDS:
+        run = folder / "runs" / name
+        with (run / "events.jsonl").open("a") as journal:
+            for number, cls in enumerate(EVENT_TYPES.values()):
+                values = {field.name: OF_EVENTS.get(str(field.type), "info") for field in fields(cls)}
+                journal.write(json.dumps({"time": 1.7e9 + number, "event": cls.kind, **values}) + "\n")
+        (run / "progress.json").write_text(json.dumps(progress))
     (folder / "outside").mkdir()
     (folder / "outside/thesis.txt").write_text("years of work")
-    shutil.copytree(run, folder / "runs/b")
+    shutil.copytree(folder / "runs/ppo", folder / "runs/b")
     return folder
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_in_the_folder_of_a_run_its_readers_end_well_and_change_nothing(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(whole)
-    run, kept = whole / "runs/a", tmp_path / "kept"
+    run, kept = whole / "runs" / kind, tmp_path / "kept"
     shutil.copytree(run, kept)
-    for random in randoms("runs", 120):
+    for random in randoms(f"{kind} runs", 40):
         shutil.rmtree(run)
         shutil.copytree(kept, run)
         done = [_harm(run, random) for _ in range(random.choice((1, 1, 2, 5)))]
@@ -122,10 +137,16 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
         outcome(main, words)
     if random.random() < 0.1:
         outcome(main, ["evaluate", str(run), "--samples", "1", "--prompts", "1"])
+    if run.name == "reward-model" and random.random() < 0.4:
+        outcome(main, ["reward-model", "eval", str(run)])
     folder = RunFolder(run)
-    for path in checkpoints(folder).paths:
+    for path in folder.checkpoints.glob("step-*"):
         with contextlib.suppress(TrainerError):
-            load_checkpoint(path, {})
+            load_reward_model(path) if run.name == "reward-model" else load_checkpoint(path, {})
+        with contextlib.suppress(TrainerError):
+            load_snapshot(path)
+    with contextlib.suppress(TrainerError):
+        read_predictions(run / HELD_OUT)
     read_detail(folder)
     kl_target(run)
     compare_runs([folder, RunFolder(run.with_name("b"))])
@@ -138,7 +159,7 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
         Monitor(Config, read_journal(folder.events).events)
     listing = read_runs(run.parent)
     assert listing is not None
-    assert [[column.text(one, 1.8e9) for column in COLUMNS] for one in listing.runs if one.name == "a"]
+    assert [[column.text(one, 1.8e9) for column in COLUMNS] for one in listing.runs if one.name == run.name]
     with contextlib.suppress(TrainerError):
         _draw(JournalSource(run).take())
 
@@ -161,7 +182,10 @@ def _harm(run: Path, random: Random) -> str:
     """Damage a file of the run, or put something else in its place; returns what was done."""
     path = random.choice(sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink()))
     if random.random() < 0.4:
-        path = random.choice([run / "events.jsonl", run / "events.jsonl", run / "config.toml"])
+        often = [run / name for name in ("events.jsonl", "events.jsonl", "config.toml")]
+        if run.name != "ppo":  # the journal's lines are those of a PPO run
+            often = [run / "config.toml", run / "pairs.sha256", *sorted(run.glob("checkpoints/*/*.json"))]
+        path = random.choice(often)
     if not path.is_file() or path.is_symlink():
         return "nothing"
     if random.random() < 0.15:
@@ -180,7 +204,17 @@ def _harm(run: Path, random: Random) -> str:
     else:
         content = damaged(content, random)
     path.write_bytes(content)
+    if path.parent.parent.name == "checkpoints" and random.random() < 0.5:
+        _sign(path.parent)
     return f"{path.name}: {content[-300:]!r}"
+
+
+def _sign(checkpoint: Path) -> None:
+    """Write the sums again, as a stranger would, so that what is read does not rely on them."""
+    with contextlib.suppress(OSError, ValueError):
+        state = json.loads((checkpoint / "state.json").read_bytes())
+        if isinstance(state, dict):
+            write_state(checkpoint, state)
 
 
 def _replace(path: Path, random: Random) -> str:
@@ -207,7 +241,7 @@ def _replace(path: Path, random: Random) -> str:
 
 
 def _edited(line: bytes, random: Random) -> bytes:
-    """A JSON object with other values for some of its fields, at any depth; broken JSON where it is none."""
+    """Return a JSON object with other values in some fields, at any depth; broken JSON if it is none."""
     try:
         values = json.loads(line)
     except ValueError:
@@ -229,7 +263,7 @@ def _edited(line: bytes, random: Random) -> bytes:
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    """Every name in `folder` with what shows a change."""
+    """Return every name in `folder` with what reveals a change."""
     found = {}
     for path in folder.rglob("*"):
         status = path.lstat()

@@ -1,4 +1,4 @@
-"""The journal loses nothing that was emitted, survives being cut anywhere, and reads back as it counts."""
+"""The journal loses no emitted event, survives being cut anywhere, and reads back with resumptions applied."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write(path: Path, *events: Event) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Let writes beyond `size` bytes fail as they do on a full disk: after the bytes that still fit."""
+    """Let writes beyond `size` bytes fail as on a full disk: after the bytes that still fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -234,7 +234,7 @@ def test_on_a_full_disk_emit_raises_and_later_events_bring_the_missing_ones(path
     assert view.problems == []
 
 
-def test_close_tells_of_events_that_are_lost_and_frees_the_file(path: Path) -> None:
+def test_close_reports_lost_events_and_frees_the_file(path: Path) -> None:
     journal = Journal(path)
     with largest_file(path.stat().st_size):
         with pytest.raises(StorageError):
@@ -258,7 +258,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert len(read_journal(path).events) == 3
 
 
-def test_a_resumed_run_supersedes_what_it_does_anew_and_nothing_else(path: Path) -> None:
+def test_a_resumed_run_supersedes_what_it_repeats_and_nothing_else(path: Path) -> None:
     done = [e for n in (1, 2, 3, 4) for e in (iteration(n), samples(n), evaluation(n), saved(n), alert(n))]
     again = [started(resumed_at=2), iteration(3, kl=9.0), iteration(4, kl=9.0)]
     write(path, started(), *done, *again)
@@ -266,7 +266,7 @@ def test_a_resumed_run_supersedes_what_it_does_anew_and_nothing_else(path: Path)
     assert read_journal(path).events == [started(), *counts, *again]
 
 
-def test_the_lowest_of_several_resumptions_counts_for_what_stands_before_it(path: Path) -> None:
+def test_the_lowest_of_several_resumptions_counts_for_what_comes_before_it(path: Path) -> None:
     write(
         path,
         *map(iteration, (1, 2, 3)),
@@ -308,12 +308,12 @@ def test_a_reader_reads_only_what_was_appended(path: Path, monkeypatch: pytest.M
     assert len(parsed) == 1
 
 
-def test_a_reader_begins_anew_when_the_file_is_replaced_or_cut(path: Path) -> None:
+def test_a_reader_starts_again_when_the_file_is_replaced_or_cut(path: Path) -> None:
     write(path, started(), iteration(1))
     reader = JournalReader(path)
     reader.poll()
     other = path.with_name("other.jsonl")
-    write(other, *map(iteration, (7, 8, 9)))  # longer than what was read, so that the size tells nothing
+    write(other, *map(iteration, (7, 8, 9)))  # longer than what was read, so that the size reveals nothing
     other.replace(path)
     assert [event for _, event in reader.poll()] == [iteration(7), iteration(8), iteration(9)]
     path.unlink()
@@ -323,7 +323,7 @@ def test_a_reader_begins_anew_when_the_file_is_replaced_or_cut(path: Path) -> No
     assert reader.restarts == 2
 
 
-def test_a_reader_of_a_copy_with_the_same_beginning_goes_on(path: Path) -> None:
+def test_a_reader_of_a_copy_with_the_same_beginning_continues(path: Path) -> None:
     write(path, iteration(1))
     reader = JournalReader(path)
     reader.poll()
@@ -390,7 +390,7 @@ def test_the_ends_count_damaged_lines_among_the_newest_steps_and_after(path: Pat
     assert found(21, rest=b"\n\n") == (3, False)
 
 
-def test_damage_before_a_resumption_is_not_counted_for_its_iterations_are_done_anew(path: Path) -> None:
+def test_damage_in_iterations_that_a_resumption_repeats_is_not_counted(path: Path) -> None:
     write(path, started(), *map(iteration, range(1, 4)))
     path.write_bytes(path.read_bytes() + b'{"event": "it')
     write(path, started(resumed_at=2), iteration(3))

@@ -1,4 +1,4 @@
-"""What a newer version may write that this one does not know is shown as it is, by whatever reads a journal."""
+"""Values of newer versions that this one does not know are shown as they are, by whatever reads a journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DECISION = {"iteration": 3, "message": "because", "evidence": {}, "code": "conve
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """A run whose events have values of a newer version wherever there is a choice of values."""
+    """Make a run whose events have newer values wherever there is a choice of values."""
     run: Any = {"state": HOSTILE}
     events: list[Event] = [
         started(run_kind=HOSTILE),
@@ -77,6 +77,12 @@ def test_the_list_of_runs_and_its_json_show_an_unknown_state(
     assert [column.text(run, 0.0) for column in COLUMNS][1] == f"● {SHOWN}"
 
 
+def test_the_list_of_runs_says_that_a_newer_version_configured_one(folder: RunFolder) -> None:
+    folder.config.write_text("schema = 99\n")
+    (run,) = list_runs(folder.root.parent)
+    assert "config.toml' was written by a newer version (schema 99" in run.problem
+
+
 def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_phases(folder: RunFolder) -> None:
     view = view_of(folder)
     assert f"● {SHOWN}" in fitted(status_pieces(view), 200).plain
@@ -92,7 +98,7 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
     [line] = alarm_lines(view.alarms, 100, 3, "A")
     assert SHOWN in "".join(text for text, _ in line)
     told = [sentence for event in JournalSource(folder.root).take() for sentence in sentences(event)]
-    assert f"iteration 3: {HOSTILE}: see here" in told  # what writes it makes it visible
+    assert f"iteration 3: {HOSTILE}: see here" in told  # the writer makes it visible
     assert f"iteration 3: decision to {HOSTILE}: because" in told
 
 
@@ -112,6 +118,6 @@ def test_comparing_runs_shows_an_unknown_state(folder: RunFolder, capsys: pytest
     assert SHOWN in capsys.readouterr().out
 
 
-def test_a_resumed_run_passes_over_decisions_and_alarms_that_it_does_not_know(folder: RunFolder) -> None:
+def test_a_resumed_run_skips_unknown_decisions_and_alarms(folder: RunFolder) -> None:
     past = JournalSource(folder.root).take()
     assert Monitor(Config, past).due(3) is None

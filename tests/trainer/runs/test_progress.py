@@ -1,4 +1,4 @@
-"""How far a phase is, for other processes: fresh, cheap, gone at the end, and never a reason for a run to fail."""
+"""Progress of a phase for other processes: fresh, cheap, gone at the end, and never a reason for a run to fail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_beginning_of_a_phase_is_written_however_busy_the_one_before_was(pat
     assert read_progress(path) == progress(0, "update")
 
 
-def test_what_a_killed_process_left_is_gone_when_a_run_goes_on(path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_gone_when_a_run_resumes(path: Path) -> None:
     path.write_text(json.dumps(progress(7).as_dict()))
     ProgressFile(path)
     assert read_progress(path) is None
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
         b'{"event": "phase", "iteration": 1, "phase": "update", "done": 1, "total": null}',
     ],
 )
-def test_whatever_lies_there_instead_is_no_progress(path: Path, content: bytes) -> None:
+def test_anything_else_in_its_place_is_not_progress(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert read_progress(path) is None
 

@@ -33,7 +33,7 @@ Watch = Callable[[Event], None]
 
 def runner(train: Callable[..., object], config: Callable[..., Any], *always: str) -> Callable[..., Recorder]:
     def run(folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None) -> Recorder:
-        """Three iterations or steps, or what is left of them."""
+        """Run three iterations or steps, or what is left of them."""
         names = () if resume else ("run.name=a",)
         recorder = Recorder(watch)
         train(config(folder, *always, *names, *settings), resume=resume, sinks=[recorder])
@@ -46,11 +46,12 @@ ppo = runner(train, tiny_config)
 reward_model = runner(partial(train_reward_model, preferences=labelled(30)), reward_config, "checkpoint.every=1")
 dpo = runner(partial(train_dpo, preferences=labelled(30)), dpo_config, "checkpoint.every=1")
 KINDS = pytest.mark.parametrize("run", [ppo, reward_model], ids=["ppo", "reward_model"])
+PLACES = ["samples", "samples/index", "checkpoints", "control", "control/answers", "events.jsonl", "lock"]
 
 
 @pytest.fixture(autouse=True)
 def _looks_at_every_small_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of these runs takes less than the time between two looks at the folder."""
+    """Check the folder at every step: a step of these runs is shorter than the time between two checks."""
     monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)
 
 
@@ -60,7 +61,7 @@ def is_step(event: Event, number: int) -> bool:
 
 @pytest.fixture
 def thesis(tmp_path: Path) -> Path:
-    """A folder that is not the program's, with files of the names that the program gives its own."""
+    """Make a folder that is not the program's, with files named like the program's own."""
     (folder := tmp_path / "thesis").mkdir()
     for name in ("thesis.tex", "step-000001", ".step-000002.tmp", "1-2-3.json", ".x.json.tmp", "events.jsonl"):
         (folder / name).write_text(f"three years of {name}")
@@ -70,7 +71,7 @@ def thesis(tmp_path: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file below `folder`, its permissions among them."""
+    """Return every file below `folder` with its permissions."""
     return {
         str(path.relative_to(folder)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
         for path in folder.rglob("*")
@@ -81,20 +82,18 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @KINDS
-@pytest.mark.parametrize("place", ["samples", "checkpoints", "control", "control/answers", "events.jsonl", "lock"])
-def test_a_run_with_a_link_in_the_place_of_its_own_is_not_resumed_and_the_way_out_is_told(
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_with_links_in_place_of_its_own_files_is_not_resumed_and_the_error_has_a_way_out(
     run: Callable[..., Recorder], place: str, thesis: Path, tmp_path: Path
 ) -> None:
     config = tiny_config(tmp_path, "run.name=a") if run is ppo else reward_config(tmp_path, "run.name=a")
     folder = create_run(config, "tiny")
-    (folder.root / "control").mkdir()
     path = folder.root / place
+    path.parent.mkdir(exist_ok=True)
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(thesis if "." not in place and place != "lock" else thesis / "thesis.tex")
     before, ours = tree(thesis), tree(folder.root)
-    with pytest.raises(
-        StorageError, match=rf"^'{path}' is a link to '{path.readlink()}', where the run keeps a .* of "
-    ):
+    with pytest.raises(StorageError, match=rf"^'{path}' is a link to '{path.readlink()}'; the run needs a real "):
         run(tmp_path, resume=folder.root)
     assert (tree(thesis), tree(folder.root)) == (before, ours), "nothing is touched"
 
@@ -133,7 +132,21 @@ def test_links_wherever_a_run_writes_are_replaced_and_never_followed(
     assert not [path for path in (root / "checkpoints").iterdir() if path.is_symlink()]
 
 
-def test_a_run_whose_whole_folder_is_reached_by_a_link_goes_on(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_samples_index_that_comes_while_a_run_trains_is_not_followed(
+    thesis: Path, tmp_path: Path
+) -> None:
+    (thesis / "step-000064.parquet").write_text("samples of another run")
+    before = tree(thesis)
+
+    def link(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            (Path(event.folder) / "samples" / "index").symlink_to(thesis)
+
+    assert ppo(tmp_path, watch=link).of(RunEnded)[0].state == "done"
+    assert tree(thesis) == before
+
+
+def test_a_run_whose_whole_folder_is_reached_by_a_link_continues(tmp_path: Path) -> None:
     ppo(tmp_path, "ppo.iterations=1")
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs" / "a").rename(tmp_path / "disk" / "a")
@@ -154,7 +167,7 @@ def test_a_link_that_comes_while_a_run_trains_ends_it_before_anything_is_written
             place.rename(place.with_name("moved"))
             place.symlink_to(thesis)
 
-    with pytest.raises(StorageError, match="a link or a file is where the program keeps a folder of its own"):
+    with pytest.raises(StorageError, match="a link or a file blocks a folder that the program needs"):
         run(tmp_path, watch=swap)
     assert tree(thesis) == before
 
@@ -186,7 +199,7 @@ def test_hidden_files_of_other_programs_stay_and_stop_no_checkpoint(
 
 
 def lost(run: Callable[..., Recorder], tmp_path: Path, action: Callable[[Path], object]) -> tuple[str, Recorder]:
-    """What a run tells that is hurt by `action` after its second step, and its events."""
+    """Return what a run that is hurt by `action` after its second step reports, and its events."""
     root = tmp_path / "runs" / "a"
     recorder = Recorder(lambda event: action(root) if is_step(event, 2) else None)
 
@@ -310,7 +323,7 @@ def test_a_run_that_another_process_took_over_meanwhile_writes_nothing_more(
 
 
 @KINDS
-def test_a_folder_that_is_emptied_is_filled_with_what_a_resumed_run_needs(
+def test_an_emptied_folder_is_filled_with_what_a_resumed_run_needs(
     run: Callable[..., Recorder], tmp_path: Path
 ) -> None:
     def empty(root: Path) -> None:
@@ -323,7 +336,7 @@ def test_a_folder_that_is_emptied_is_filled_with_what_a_resumed_run_needs(
     assert recorder.of(RunEnded)[0].state == "done"
 
 
-def test_a_reason_of_its_own_is_not_hidden_by_a_folder_that_is_lost(tmp_path: Path) -> None:
+def test_a_runs_own_error_is_not_hidden_by_a_lost_folder(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, "run.name=a")
     (tmp_path / "rewards.py").write_text(
         f"import shutil\ndef score(**_):\n    shutil.rmtree({str(tmp_path / 'runs' / 'a')!r}, True)\n    return 1\n"
@@ -333,7 +346,7 @@ def test_a_reason_of_its_own_is_not_hidden_by_a_folder_that_is_lost(tmp_path: Pa
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_paused_run_notices_as_well(tmp_path: Path) -> None:
+def test_a_paused_run_notices_a_lost_folder_too(tmp_path: Path) -> None:
     control, root = Control(), tmp_path / "runs" / "a"
 
     def watch(event: Event) -> None:
@@ -368,7 +381,7 @@ def mode(path: Path) -> int:
 
 @KINDS
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_a_run_wrote_is_for_its_owner_unless_it_is_shared(
+def test_files_of_a_run_are_private_to_its_owner_unless_shared(
     run: Callable[..., Recorder], shared: bool, tmp_path: Path
 ) -> None:
     found: dict[str, int] = {}
@@ -389,7 +402,7 @@ def test_what_a_run_wrote_is_for_its_owner_unless_it_is_shared(
     assert found == expected
 
 
-def test_a_run_of_an_older_version_is_made_private_when_it_goes_on_and_public_when_that_is_asked_for(
+def test_an_older_run_becomes_private_when_resumed_and_public_on_request(
     tmp_path: Path,
 ) -> None:
     ppo(tmp_path, "ppo.iterations=1")
@@ -403,7 +416,7 @@ def test_a_run_of_an_older_version_is_made_private_when_it_goes_on_and_public_wh
     assert [mode(root / name) for name in ("lock", "events.jsonl", "control")] == [0o600, 0o644, 0o700]
 
 
-def test_a_crash_log_is_for_the_owner_alone_and_replaces_a_link(
+def test_a_crash_log_is_private_to_its_owner_and_replaces_a_link(
     tmp_path: Path, thesis: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "crash.log").symlink_to(thesis / "thesis.tex")

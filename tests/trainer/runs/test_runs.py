@@ -1,4 +1,4 @@
-"""A run's folder has one owner, one name and one trainer, and the list of runs tells how each one stands."""
+"""A run's folder has one owner, one name and one trainer, and the list of runs shows the state of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from run_folders import checkpoint, config
 from trainer.config import load_config
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
-from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint, prune_checkpoints, read_best
+from trainer.runs.checkpoint_index import checkpoints, keep_for_others, newest_checkpoint, prune_checkpoints, read_best
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_run, trash_run, versions
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary, list_runs
@@ -63,7 +63,7 @@ def summary(folder: RunFolder) -> RunSummary:
 
 @contextmanager
 def other_trainer(folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the run's lock until it is killed."""
+    """Start a process that holds the run's lock until it is killed."""
     script = """
 import pathlib, sys
 from trainer.runs.folder import RunFolder
@@ -91,7 +91,7 @@ def test_a_run_without_a_name_is_numbered_after_its_preset(tmp_path: Path) -> No
     assert names == ["quickstart-0001", "quickstart-0002", "quickstart-0003"]
 
 
-def test_numbers_go_on_after_the_highest_one_so_that_no_old_name_returns(tmp_path: Path) -> None:
+def test_numbers_continue_after_the_highest_one_so_that_no_old_name_returns(tmp_path: Path) -> None:
     (tmp_path / "quickstart-0007").mkdir()
     (tmp_path / "quickstart-0099-copy").mkdir()
     (tmp_path / "other-0500").mkdir()
@@ -188,7 +188,7 @@ def test_a_misspelt_run_is_answered_with_near_names(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "x" * 300, "a/b"])
-def test_what_is_no_run_is_a_usage_error(tmp_path: Path, name: str) -> None:
+def test_anything_but_a_run_is_a_usage_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="no run was started there yet"):
         open_run(name, tmp_path / "runs")
 
@@ -200,7 +200,7 @@ def test_versions_are_those_of_the_installed_packages() -> None:
     assert found["mlx"].startswith("0.")
 
 
-def test_a_lock_is_held_once_and_tells_the_process(folder: RunFolder) -> None:
+def test_a_lock_is_held_once_and_names_the_process(folder: RunFolder) -> None:
     assert not folder.is_live()
     with folder.lock():
         assert folder.is_live()
@@ -265,7 +265,7 @@ def test_a_folder_that_is_gone_takes_no_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_a_summary_tells_how_far_the_run_came(folder: RunFolder) -> None:
+def test_a_summary_shows_how_far_the_run_came(folder: RunFolder) -> None:
     scores = [9.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     events = (iteration(n, score_mean=s, kl=n / 2) for n, s in enumerate(scores, 1))
     journal(folder, started(), *events, ended("done", after=6))
@@ -356,7 +356,7 @@ def test_a_damaged_journal_is_a_problem_of_one_line(folder: RunFolder, content: 
     assert "has no events" in found.problem
 
 
-def test_damage_at_the_end_of_a_journal_is_told_with_where_the_numbers_are_from(folder: RunFolder) -> None:
+def test_damage_at_the_end_of_a_journal_is_reported_with_the_origin_of_the_numbers(folder: RunFolder) -> None:
     journal(
         folder, started(), *(iteration(number, kl=number, score_mean=number) for number in range(1, 11)), ended("done")
     )
@@ -387,7 +387,7 @@ def test_runs_and_its_json_say_which_run_is_damaged(folder: RunFolder, capsys: p
     assert values["problem"].endswith("up to iteration 2")
 
 
-def test_folders_that_are_no_runs_are_listed_with_a_problem(tmp_path: Path) -> None:
+def test_folders_that_are_not_runs_are_listed_with_a_problem(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "odd" / "events.jsonl").mkdir(parents=True)
     (tmp_path / "odd" / "config.toml").mkdir()
@@ -401,7 +401,7 @@ def test_the_newest_checkpoint_is_the_highest_number(folder: RunFolder) -> None:
     assert newest_checkpoint(folder) == paths[2]
 
 
-def test_folders_under_construction_are_no_checkpoints(folder: RunFolder) -> None:
+def test_folders_under_construction_are_not_checkpoints(folder: RunFolder) -> None:
     for name in (".step-000010.tmp", "step-000010.tmp", "step-10", "other"):
         checkpoint(folder, 10).rename(folder.checkpoints / name)
     assert checkpoints(folder) == ([], [])
@@ -419,7 +419,7 @@ def test_folders_under_construction_are_no_checkpoints(folder: RunFolder) -> Non
         ("state.json", b"{}", r"state\.json cannot be read"),
     ],
 )
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(
     folder: RunFolder, file: str, content: bytes | None, damage: str
 ) -> None:
     whole, damaged = checkpoint(folder, 5), checkpoint(folder, 10)
@@ -442,6 +442,13 @@ def test_pruning_keeps_the_newest_and_returns_the_deleted(folder: RunFolder) -> 
     assert list(folder.checkpoints.iterdir()) == paths[3:]
 
 
+def test_keeping_a_checkpoint_for_others_follows_no_link(folder: RunFolder, tmp_path: Path) -> None:
+    old, _ = [checkpoint(folder, number) for number in (5, 10)]
+    old.with_name(f".{old.name}.used").symlink_to(tmp_path / "planted")
+    keep_for_others(old)
+    assert not (tmp_path / "planted").exists()
+
+
 def test_pruning_counts_whole_checkpoints_only_so_that_one_always_remains(folder: RunFolder) -> None:
     whole, damaged = checkpoint(folder, 5), checkpoint(folder, 10)
     (damaged / "state.json").unlink()
@@ -449,7 +456,9 @@ def test_pruning_counts_whole_checkpoints_only_so_that_one_always_remains(folder
     assert newest_checkpoint(folder) == whole
 
 
-def test_what_a_killed_pruning_left_is_cleared_by_the_next(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_pruning_are_cleared_by_the_next(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newest = [checkpoint(folder, number) for number in (5, 10)][1]
 
     def killed(_: Path) -> None:
@@ -497,7 +506,7 @@ def test_the_name_of_a_start_that_was_killed_is_free_and_there_is_nothing_to_res
     (half := tmp_path / "half").mkdir()
     for name in left:
         (half / name).mkdir() if name.endswith("/") else (half / name).write_text("")
-    with pytest.raises(UsageError, match=r"run 'half' ended before it began: start it with --name half$"):
+    with pytest.raises(UsageError, match=r"run 'half' was interrupted before it started: start it with --name half$"):
         open_run("half", tmp_path)
     named = config(tmp_path, "half")
     check_name_is_free(named)
@@ -564,13 +573,13 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(folder: RunFolder, tmp_pa
     assert (tmp_path / "thesis").read_text() == "three years"
 
 
-def test_nobody_else_may_open_a_lock_and_so_hold_it(folder: RunFolder) -> None:
+def test_nobody_else_can_open_a_lock_and_so_hold_it(folder: RunFolder) -> None:
     (folder.root / "lock").chmod(0o644)  # as older versions made it
     with folder.lock():
         assert stat.S_IMODE((folder.root / "lock").stat().st_mode) == 0o600
 
 
-def test_the_run_of_another_user_is_live_while_its_progress_goes_on(
+def test_the_run_of_another_user_is_live_while_its_progress_is_updated(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, *_: object) -> int:
@@ -609,13 +618,13 @@ def test_the_advice_on_what_cannot_be_written_fits_the_cause(number: int, advice
     assert str(cannot_write("'x'", error, ", or so")) == f"cannot write 'x': {advice}"
 
 
-def test_what_does_not_say_why_it_cannot_be_written_gets_all_advice() -> None:
+def test_a_write_error_without_a_known_cause_gets_all_advice() -> None:
     error = RuntimeError("[save_safetensors] Failed to open file x\nand more")
     told = "cannot write 'x': [save_safetensors] Failed to open file x; check the free space and your permissions"
     assert str(cannot_write("'x'", error)) == told
 
 
-def test_a_folder_of_runs_where_there_can_be_none_is_told_with_advice_that_helps(tmp_path: Path) -> None:
+def test_an_impossible_runs_folder_is_reported_with_advice_that_helps(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write '/proc/x': No such file or directory; check the path, or"):
         create_run(config(Path("/proc/x"), "a"), "quickstart")
 
@@ -623,13 +632,13 @@ def test_a_folder_of_runs_where_there_can_be_none_is_told_with_advice_that_helps
 @pytest.mark.parametrize(
     "best", ['{"iteration": Infinity, "metric": "x", "value": 1, "sources": []}', "[" * 100_000], ids=["inf", "deep"]
 )
-def test_a_best_json_that_makes_no_sense_is_none(best: str, tmp_path: Path) -> None:
+def test_an_invalid_best_json_counts_as_none(best: str, tmp_path: Path) -> None:
     (tmp_path / "best.json").write_text(best)
     assert read_best(RunFolder(tmp_path)) is None
 
 
 @pytest.mark.parametrize("state", ["[" * 100_000, '{"files": {"/nowhere/at-all": 1}}'], ids=["deep", "absolute"])
-def test_a_state_that_makes_no_sense_is_damage(state: str, tmp_path: Path) -> None:
+def test_an_invalid_state_counts_as_damage(state: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.checkpoint(3).mkdir(parents=True)
     (folder.checkpoint(3) / "state.json").write_text(state)

@@ -1,4 +1,4 @@
-"""Samples files hold what was written, whole or not at all, and say so in one line when they are damaged."""
+"""Samples files hold what was written, whole or not at all, and report damage in one line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.errors import StorageError
+from trainer.runs.folder import RunFolder
 from trainer.runs.samples import (
     SAMPLES_VERSION,
     TOKEN_COLUMNS,
     SampleSettings,
+    kept_iterations,
     read_samples,
     sample_schema,
     sample_settings,
@@ -83,14 +85,14 @@ def sequence(row: int, length: int) -> dict[str, Any]:
 
 
 def as_written(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as pyarrow gives them back: maps are lists of pairs."""
+    """Return rows as pyarrow gives them back: maps are lists of pairs."""
     return [
         {**row, "parts": [{"source": name, "score": score} for name, score in row["parts"].items()]} for row in rows
     ]
 
 
 def rewritten(path: Path, columns: list[str], **metadata: str) -> None:
-    """The file in `path` with only some of its columns and other metadata."""
+    """Rewrite the file in `path` with only some of its columns and other metadata."""
     table = pq.read_table(path).select(columns)
     pq.write_table(table.replace_schema_metadata(metadata), path)
 
@@ -140,7 +142,7 @@ def test_arrays_of_every_length_and_cut_and_missing_ones_are_written_row_by_row(
     assert read_samples(path, ["ratios"])["ratios"].to_pylist() == [wide.tolist(), wide[:1, :2].tolist()]
 
 
-def test_numbers_that_are_not_finite_stay_what_they_are(path: Path) -> None:
+def test_non_finite_numbers_stay_what_they_are(path: Path) -> None:
     write_samples(path, [{"values": np.array([math.nan, math.inf, -math.inf])}], iteration=1)
     [values] = read_samples(path, ["values"])["values"].to_pylist()
     assert math.isnan(values[0])
@@ -188,7 +190,7 @@ def test_only_the_columns_asked_for_are_read(path: Path) -> None:
     assert read_samples(path, ["score", "row"]).to_pylist() == [{"row": 0, "score": 1 / 3}]
 
 
-def test_a_column_that_is_not_there_is_named_with_those_that_are(path: Path) -> None:
+def test_an_unknown_column_is_named_with_the_known_ones(path: Path) -> None:
     write_samples(path, [sequence(0, 3)], iteration=1)
     with pytest.raises(StorageError, match=r"no column 'advantage': they have .*advantages"):
         read_samples(path, ["row", "advantage"])
@@ -228,7 +230,7 @@ def test_settings_that_are_missing_or_broken_are_none(metadata: Any) -> None:
     assert sample_settings(metadata) is None
 
 
-def test_columns_that_version_1_did_not_have_are_null_when_they_are_asked_for(path: Path) -> None:
+def test_columns_that_version_1_did_not_have_are_null_when_requested(path: Path) -> None:
     write_samples(path, [sequence(row, length) for row, length in enumerate((5, 0, 3))], iteration=7)
     rewritten(path, VERSION_1, samples="1", iteration="7")
     table = read_samples(path, ["ratios", "score", "kl_sum", "top_texts"])
@@ -244,7 +246,7 @@ def test_columns_that_version_1_did_not_have_are_null_when_they_are_asked_for(pa
         read_samples(path, ["advantage"])
 
 
-def test_a_file_from_before_there_were_estimators_is_one_of_gae(path: Path) -> None:
+def test_a_file_from_before_there_were_estimators_counts_as_gae(path: Path) -> None:
     write_samples(path, [sequence(0, 3)], 12, SETTINGS)
     metadata = read_samples(path, ["row"]).schema.metadata
     chosen = ("estimator", "kl_in", "clip_high", "dual_clip", "loss_aggregation", "group_std", "samples_per_prompt")
@@ -280,7 +282,7 @@ def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: P
         ("9" * 5000, "damaged"),
     ],
 )
-def test_a_file_of_another_version_is_told_in_one_line(path: Path, version: str, message: str) -> None:
+def test_a_file_of_another_version_is_reported_in_one_line(path: Path, version: str, message: str) -> None:
     write_samples(path, [sequence(0, 3)], iteration=7)
     rewritten(path, VERSION_1, samples=version)
     for columns in (None, ["row"]):
@@ -352,3 +354,14 @@ def test_a_file_in_place_of_the_folder_is_a_storage_error(tmp_path: Path) -> Non
 def test_importing_the_module_does_not_import_pyarrow() -> None:
     script = "import sys, trainer.runs.samples; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_kept_iterations_are_those_with_a_file(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert kept_iterations(folder) == []
+    folder.samples.mkdir()
+    for name in ("step-000012.parquet", "step-000003.parquet", "step-1000000.parquet"):
+        (folder.samples / name).touch()
+    for name in (".step-000004.parquet.tmp", "step-5.parquet", "step-000006.parquet.bak", f"step-{'9' * 30}.parquet"):
+        (folder.samples / name).touch()
+    assert kept_iterations(folder) == [3, 12, 1_000_000]

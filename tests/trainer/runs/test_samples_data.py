@@ -1,4 +1,4 @@
-"""The page on the data of samples names every column of the file, and its examples run."""
+"""The docs page on sample data: it names every column of the file, and its examples run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ROWS = 8
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the table whose first heading this is, without the rows above its body."""
+    """Return the cells of the body of the table whose first heading this is."""
     body = PAGE.split(f"\n| {heading} |")[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip().strip("`") for cell in row.strip("|").split(" | ")] for row in body]
 
 
 def examples(section: str) -> str:
-    """The Python of a section, in order."""
+    """Return the Python code of a section, in order."""
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
     return "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run that the examples open."""
+    """Make the run that the examples open."""
     monkeypatch.chdir(tmp_path)
     Path("runs/quickstart-0001").mkdir(parents=True)
     for iteration in (1, 12):

@@ -1,4 +1,4 @@
-"""Trackers get every finite number under its name and step, and their troubles never reach the training."""
+"""Trackers get every finite number under its name and step, and their failures never stop the training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evaluation(number: int) -> Evaluation:
 
 
 class FakeLibrary(ModuleType):
-    """Stands in for each of the three libraries and keeps what they would have recorded, by step."""
+    """Stand-in for each of the three libraries that keeps what they would have recorded, by step."""
 
     def __init__(self) -> None:
         super().__init__("fake")
@@ -99,14 +99,14 @@ def test_metrics_are_all_the_numbers_of_an_iteration_with_seconds_by_phase() -> 
     assert numbers["kl"] == iteration(3).kl
 
 
-def test_metrics_of_an_evaluation_stand_under_eval() -> None:
+def test_metrics_of_an_evaluation_are_recorded_under_eval() -> None:
     assert metrics(evaluation(3)) == {
         "eval/prompts": 16, "eval/score_mean": 0.5, "eval/score_std": 0.5, "eval/kl": 0.5,
         "eval/response_length": 0.5, "eval/truncated": 0.5, "eval/seconds": 0.5,
     }  # fmt: skip
 
 
-def test_what_an_evaluation_finds_beside_scores_stands_under_eval_too() -> None:
+def test_other_results_of_an_evaluation_are_recorded_under_eval_too() -> None:
     found = {"win_rate": 0.62, "win_rate_low": 0.5, "best_of_score": 0.7, "explained_variance": 0.41, "score_low": 0.4}
     numbers = metrics(dataclasses.replace(evaluation(3), best_of=4, averaged=True, **found))
     assert numbers.items() >= {f"eval/{name}": value for name, value in found.items()}.items()
@@ -134,13 +134,13 @@ def test_the_steps_of_other_kinds_are_recorded_as_they_are_and_their_evaluations
     assert not set(held_out) & set(metrics(evaluation(3))), "a run of DPO has both at one step"
 
 
-def test_what_people_prefer_stands_beside_the_evaluations() -> None:
+def test_human_preferences_are_recorded_beside_the_evaluations() -> None:
     numbers = metrics(human(3))
     assert numbers["eval/human_win_rate"] == 0.6125
     assert all(name.startswith("eval/human_") for name in numbers)
 
 
-def test_wandb_which_drops_what_is_late_has_the_judgement_of_a_past_iteration_at_the_present_one(
+def test_wandb_drops_late_steps_so_a_past_judgement_is_recorded_at_the_present_step(
     install: Install, tmp_path: Path
 ) -> None:
     library = install("wandb")
@@ -190,7 +190,7 @@ def test_a_tracker_writes_through_no_link_in_the_run(name: str, install: Install
     library = install(name)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"does not start: .*a link or a file is where the program keeps a folder"):
+    with pytest.raises(UsageError, match=r"does not start: .*a link or a file blocks a folder"):
         build_trackers([name], "a", tmp_path, {})
     assert library.started == {}
 
@@ -220,7 +220,7 @@ def test_trackers_that_did_start_are_finished_when_the_next_one_does_not(install
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tracker_that_fails_later_is_warned_of_once_and_tried_again(
+def test_a_tracker_that_fails_later_causes_one_warning_and_is_tried_again(
     name: str, install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     library = install(name)
@@ -274,7 +274,7 @@ def test_runs_of_reward_models_and_of_dpo_have_trackers_too(install: Install, tm
     assert {"held_out/kl", "held_out/accuracy"} <= set(library.points[0])
 
 
-def test_a_tracker_that_is_not_there_leaves_no_run_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_tracker_leaves_no_run_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     config = reward_config(tmp_path, "run.name=liked", 'run.trackers=["wandb"]')
     with pytest.raises(UsageError, match="'wandb' is not installed"):

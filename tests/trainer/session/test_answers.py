@@ -1,4 +1,4 @@
-"""What a model answers: as the run samples, scores and renders; and it leaves everything as it was."""
+"""Answers of a model: sampled, scored and rendered as in the run, which is left unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Asked:
-    """A tiny model with an adapter that does something, and how it answers."""
+    """Tiny model with an active adapter, and its answers."""
 
     def __init__(self, folder: Path) -> None:
         self.model: LoadedModel = load_tiny(folder)
@@ -70,7 +70,7 @@ class Asked:
         )
 
     def logprobs(self, tokens: list[int], start: int) -> np.ndarray:
-        """Of tokens[start:], in float64 from one plain forward at the run's temperature."""
+        """Compute log-probs of tokens[start:] in float64, from one plain forward pass at the run's temperature."""
         logits = (
             np.array(self.model.backbone(mx.array([tokens]))[0], dtype=np.float64) / self.config.rollout.temperature
         )
@@ -125,7 +125,7 @@ def test_each_writer_writes_as_its_own_model_does(asked: Asked) -> None:
     assert policy.tokens != reference.tokens
 
 
-def test_a_begun_response_is_gone_on_with_and_counts_as_one(asked: Asked) -> None:
+def test_a_begun_response_is_continued_and_counts_as_one(asked: Asked) -> None:
     (whole,) = asked(Question(prompt="one", temperature=0.01)).completions
     (rest,) = asked(Question(prompt="one", temperature=0.01, prefix=whole.tokens[:5], max_new_tokens=7)).completions
     assert (rest.tokens, rest.text, rest.truncated) == (whole.tokens, whole.text, whole.truncated)
@@ -241,7 +241,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "told"), BAD)
-def test_a_bad_question_is_told_in_one_line_and_raises_nothing(asked: Asked, values: dict[str, Any], told: str) -> None:
+def test_a_bad_question_is_reported_in_one_line_and_raises_nothing(
+    asked: Asked, values: dict[str, Any], told: str
+) -> None:
     answer = asked(Question(**values))
     assert told in answer.problem
     assert "\n" not in answer.problem
@@ -256,7 +258,7 @@ def test_a_prefix_that_holds_a_stop_text_has_ended(asked: Asked) -> None:
 
 @pytest.mark.parametrize("reason", [Interrupted("enough", save=True), StorageError("no space")])
 @pytest.mark.parametrize("step", [1, 13, 15])
-def test_only_what_is_heeded_meanwhile_is_raised_and_the_actor_is_as_before(
+def test_only_errors_of_the_progress_check_are_raised_and_the_actor_is_unchanged(
     asked: Asked, reason: Exception, step: int
 ) -> None:
     ids, calls = mx.array([[1, 2, 3]]), 0
@@ -275,13 +277,13 @@ def test_only_what_is_heeded_meanwhile_is_raised_and_the_actor_is_as_before(
 
 
 def _one_by_one(config: Config) -> Config:
-    """Twelve token steps, whatever is drawn, then a micro-batch a sequence."""
+    """Return settings for exactly twelve token steps, then micro-batches of one sequence."""
     rollout = config.rollout.model_copy(update={"ignore_stop": True})
     optim = config.optim.model_copy(update={"micro_batch_tokens": 1})
     return config.model_copy(update={"rollout": rollout, "optim": optim})
 
 
-def test_a_fault_of_the_model_is_told_and_not_raised(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_model_is_reported_and_not_raised(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("[malloc] Unable to allocate\n99 bytes")
 
@@ -289,7 +291,7 @@ def test_a_fault_of_the_model_is_told_and_not_raised(asked: Asked, monkeypatch: 
     assert asked(Question(prompt="a")).problem == "the model could not answer: [malloc] Unable to allocate 99 bytes"
 
 
-def test_the_policy_is_put_in_even_where_the_reference_is_under_way_and_leaves_no_trace(asked: Asked) -> None:
+def test_the_policy_can_be_swapped_in_even_inside_the_reference_and_leaves_no_trace(asked: Asked) -> None:
     actor, ids = asked.actor, mx.array([[1, 2, 3, 250]])
     other = {name: array * 0.5 for name, array in actor.policy_parameters().items()}
     plain, question = actor.backbone(ids), Question(prompt="one", count=2)

@@ -50,7 +50,7 @@ def keep(
     rewards: list[float] | None = None,
     statistics: Any = None,
 ) -> Best | None:
-    """Tell of an evaluation after each of some iterations; returns what the best is then."""
+    """Report an evaluation after each of some iterations; return what the best is then."""
     for number, score in enumerate(scores, 1):
         snapshot = SNAPSHOT._replace(iteration=number)
         if statistics:
@@ -77,15 +77,13 @@ def test_by_reward_the_kl_penalty_counts(writer: CheckpointWriter) -> None:
     assert best == Best(2, "reward", 0.4, SOURCES)
 
 
-def test_off_keeps_none_and_what_is_no_number_is_never_the_best(folder: RunFolder, writer: CheckpointWriter) -> None:
+def test_off_keeps_none_and_nan_is_never_the_best(folder: RunFolder, writer: CheckpointWriter) -> None:
     assert keep(writer, [0.1], "off") is None
     assert keep(writer, [math.nan, -math.inf]) is None
     assert numbers(folder) == []
 
 
-def test_pruning_never_takes_the_best_and_takes_it_when_it_is_the_best_no_more(
-    folder: RunFolder, writer: CheckpointWriter
-) -> None:
+def test_pruning_spares_the_best_until_it_is_no_longer_the_best(folder: RunFolder, writer: CheckpointWriter) -> None:
     writer.keep = 2
     for number, score in enumerate([0.2, 0.9, 0.1, 0.1, 0.1, 0.1], 1):
         save_if_new(writer, SNAPSHOT._replace(iteration=number))
@@ -110,14 +108,14 @@ def test_scores_are_compared_as_they_were_before_they_were_normalised(writer: Ch
     assert best == Best(2, "score", 3.0, SOURCES)
 
 
-def test_telling_an_evaluation_twice_changes_nothing(folder: RunFolder, writer: CheckpointWriter) -> None:
+def test_reporting_an_evaluation_twice_changes_nothing(folder: RunFolder, writer: CheckpointWriter) -> None:
     keep(writer, [0.1, 0.5])
     before = folder.best.stat().st_mtime_ns
     keep_best(writer, SNAPSHOT._replace(iteration=2), evaluation(0.5), "score")
     assert folder.best.stat().st_mtime_ns == before
 
 
-def test_a_best_that_is_damaged_or_gone_is_none_and_the_next_evaluation_is_better(
+def test_a_damaged_or_missing_best_counts_as_none_and_the_next_evaluation_is_better(
     folder: RunFolder, writer: CheckpointWriter
 ) -> None:
     keep(writer, [0.9])
@@ -128,7 +126,7 @@ def test_a_best_that_is_damaged_or_gone_is_none_and_the_next_evaluation_is_bette
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"iteration": "two"}', '{"iteration": 1, "metric": "score"}'])
-def test_a_best_that_cannot_be_read_is_none(folder: RunFolder, content: str) -> None:
+def test_an_unreadable_best_counts_as_none(folder: RunFolder, content: str) -> None:
     checkpoint(folder, 1)
     folder.best.write_text(content)
     assert read_best(folder) is None
@@ -136,7 +134,7 @@ def test_a_best_that_cannot_be_read_is_none(folder: RunFolder, content: str) -> 
     assert prune_checkpoints(folder, 1) == []
 
 
-def test_what_is_the_best_is_written_whole_or_not_at_all(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_is_written_whole_or_not_at_all(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_best(folder, Best(1, "score", 0.5))
 
     def full(*_: Any, **__: Any) -> None:
@@ -149,7 +147,7 @@ def test_what_is_the_best_is_written_whole_or_not_at_all(folder: RunFolder, monk
 
 
 def tiny(folder: Path, *settings: str) -> Config:
-    """Six iterations of a reward that the policy learns to lose, for it is trained on its negative."""
+    """Configure six iterations of a reward that the policy learns to lose: it is trained on its negative."""
     sources = f"reward.sources=[{{kind='python', path='{folder}/rewards.py:score', weight=-1.0}}]"
     sizes = ("ppo.iterations=6", "checkpoint.keep=1", "checkpoint.every=3", "eval.every=1", "run.name=a")
     return tiny_config(folder, *sizes, sources, *settings)

@@ -1,4 +1,4 @@
-"""What can be missing is looked for before the model is loaded, which may take minutes."""
+"""Checks for anything missing come before the model is loaded, which may take minutes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import trust_all
 from trainer.runs.folder import RunFolder
 from trainer.session import checkpoint_evaluation, training
-from trainer.session.checkpoint_evaluation import Wanted, evaluate_checkpoint
+from trainer.session.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_run_of_ppo_says_what_is_missing_before_it_loads_the_model(
     ],
 )
 @pytest.mark.usefixtures("loads_no_model")
-def test_what_learns_from_preferences_says_what_is_missing_before_it_loads_the_model(
+def test_a_run_on_preferences_says_what_is_missing_before_it_loads_the_model(
     folder: Path, train: Callable[..., Any], schema: Any, assignment: str, message: str
 ) -> None:
     (folder / "empty.toml").write_text(f"[run]\ndir = '{folder}/runs'\n[model]\npath = '{folder}/model'\n")
@@ -87,7 +87,7 @@ def test_what_learns_from_preferences_says_what_is_missing_before_it_loads_the_m
 
 
 @pytest.mark.usefixtures("loads_no_model")
-def test_an_adapter_that_is_not_there_is_told_before_the_model_is_loaded(folder: Path) -> None:
+def test_a_missing_adapter_is_reported_before_the_model_is_loaded(folder: Path) -> None:
     from trainer.models.backbone import load_backbone
 
     config = tiny_config(folder, "model.adapter=gone")
@@ -109,7 +109,7 @@ def test_an_evaluation_says_what_is_missing_before_it_loads_the_model(
 ) -> None:
     values = {name: value.format(folder=folder) for name, value in wanted.items()}
     with pytest.raises(TrainerError, match=message):
-        evaluate_checkpoint(RunFolder(folder / "runs/a"), Wanted(**values), trust=trust_all)  # type: ignore[arg-type]
+        evaluate_checkpoint(RunFolder(folder / "runs/a"), EvaluationOptions(**values), trust=trust_all)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("loads_no_model")
@@ -121,7 +121,7 @@ def test_an_evaluation_says_that_the_runs_own_prompts_are_gone_before_it_loads_t
     text = (run / "config.toml").read_text().replace("prompts.jsonl", "gone.jsonl")
     (run / "config.toml").write_text(text)
     with pytest.raises(TrainerError, match=r"gone\.jsonl': no such file"):
-        evaluate_checkpoint(RunFolder(run), Wanted(), trust=trust_all)
+        evaluate_checkpoint(RunFolder(run), EvaluationOptions(), trust=trust_all)
 
 
 def test_a_file_of_rewards_is_run_once(folder: Path) -> None:

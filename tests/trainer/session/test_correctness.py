@@ -1,4 +1,4 @@
-"""Rules of `docs/correctness.md` that hold between modules, and the page itself: the tests that it names are there."""
+"""Rules of `docs/correctness.md` that hold between modules, and the existence of the tests that it names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tiny import make_prompts, make_tokenizer
 from trainer.config.schema import OptimConfig, PPOConfig, RolloutConfig
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import lora_layers
 from trainer.ppo.learner import Learner
 from trainer.ppo.steps import silent
 from trainer.preference_data.comparisons import reward_comparisons
@@ -60,8 +59,8 @@ def test_a_run_scores_the_distribution_and_the_adapter_that_it_samples_from(temp
 
 def test_dropout_in_the_adapters_layers_reaches_neither_rollout_nor_scores_nor_update(tmp_path: Path) -> None:
     plain, with_dropout = (make_actor(tmp_path / "llama") for _ in range(2))
-    for _, layer in lora_layers(with_dropout.backbone):
-        layer.dropout._p_1 = 0.5  # of what is kept
+    for layer in with_dropout._layers.values():
+        layer.dropout._p_1 = 0.5  # the share that is kept
     one, other = after_an_update(plain), after_an_update(with_dropout)
     assert one.sampler_logprobs.tolist() == other.sampler_logprobs.tolist()
     for name in ("logprobs", "values", "ref_logprobs", "advantages"):
@@ -70,7 +69,7 @@ def test_dropout_in_the_adapters_layers_reaches_neither_rollout_nor_scores_nor_u
 
 
 def after_an_update(actor: ActorCriticLLM) -> Experience:
-    """A rollout of `actor`, scored; the actor has learned from it in two steps."""
+    """Return a rollout of `actor`, scored, after which the actor has learned from it in two steps."""
     prompts = make_prompts(make_tokenizer(), ["one", "two of them", "three"])
     sampling = RolloutConfig(max_new_tokens=8, ignore_stop=True)
     rollout = generate_sequences(actor.backbone, make_tokenizer(), prompts, sampling, key=mx.random.key(3))
@@ -82,7 +81,7 @@ def after_an_update(actor: ActorCriticLLM) -> Experience:
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The samples of every iteration of the run in `run`."""
+    """Return the samples of every iteration of the run in `run`."""
     files = sorted(RunFolder(run).samples.iterdir())
     return [row for file in files for row in read_samples(file).to_pylist()]
 
@@ -117,7 +116,7 @@ def test_in_a_run_only_responses_that_met_no_configured_stop_pay_the_penalty(tmp
 
 
 def text_of(row: dict[str, Any]) -> str:
-    """All tokens of a response as text, the stop included."""
+    """Return all tokens of a response as text, the stop included."""
     return str(make_tokenizer().decode(row["tokens"]))
 
 
@@ -125,13 +124,13 @@ def text_of(row: dict[str, Any]) -> str:
 
 
 def named_tests() -> list[tuple[str, str]]:
-    """Every `tests/file.py::test_name` of the page."""
+    """Return every `tests/file.py::test_name` of the page."""
     return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text(encoding="utf-8"))
 
 
 @cache
 def functions_of(file: str) -> frozenset[str]:
-    """The names of the test functions of `file`, a path from the root."""
+    """Return the names of the test functions of `file`, a path from the root."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     functions = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return frozenset(node.name for node in functions if node.name.startswith("test_"))

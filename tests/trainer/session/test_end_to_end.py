@@ -21,14 +21,14 @@ ERROR = "ppo-workbench: error: "
 
 
 def headless(folder: Path, *settings: str, name: str = "a") -> int:
-    """`ppo-workbench --no-ui` on the workspace in `folder`, each of `settings` by --set; its code is trusted."""
+    """Run `ppo-workbench --no-ui` on the workspace in `folder`, each of `settings` by --set; its code is trusted."""
     toml = folder / "tiny.toml"
     start = ["--no-ui", "--display", "json", "--config", str(toml if toml.exists() else workspace(folder))]
     return cli.main([*start, "--trust-code", "--name", name, *(part for text in settings for part in ("--set", text))])
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The events on stdout, and the lines on stderr."""
+    """Return the events on stdout and the lines on stderr."""
     out, err = capsys.readouterr()
     return [json.loads(line) for line in out.splitlines()], err.splitlines()
 
@@ -44,7 +44,7 @@ def test_a_headless_run_trains_and_ends_with_0(tmp_path: Path, capsys: pytest.Ca
     assert (summary.name, summary.state, summary.iteration, summary.problem) == ("a", "done", 3, "")
 
 
-def test_numbers_that_are_not_there_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_numbers_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     constant = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     assert headless(tmp_path, constant, "ppo.lam=1.0", "ppo.kl_coef=0.0", "ppo.iterations=1") == 0
     events, _ = told(capsys)
@@ -64,7 +64,7 @@ def test_two_displays_of_one_seed_train_the_same_run(tmp_path: Path, capsys: pyt
 
 BROKEN_STARTS = [
     (['data.prompts="{folder}/empty.jsonl"'], "has no prompts: it must have at least one row"),
-    (["data.max_prompt_tokens=2"], "all 9 prompts are longer than data.max_prompt_tokens = 2"),
+    (["data.max_prompt_tokens=2"], "every prompt is longer than data.max_prompt_tokens = 2"),
     (["rollout.max_new_tokens=250"], "but the model's context is 256: lower data.max_prompt_tokens or "),
     (['model.path="{folder}/nothing"'], "/nothing"),
     (["model.lora_targets=['z_proj']"], "model.lora_targets names z_proj"),
@@ -78,7 +78,7 @@ BROKEN_STARTS = [
 
 
 @pytest.mark.parametrize(("settings", "message"), BROKEN_STARTS)
-def test_a_start_that_is_broken_is_one_line_and_leaves_no_folder(
+def test_a_broken_start_prints_one_line_and_leaves_no_folder(
     settings: list[str],
     message: str,
     tmp_path: Path,
@@ -96,7 +96,7 @@ def test_a_start_that_is_broken_is_one_line_and_leaves_no_folder(
     assert list((tmp_path / "runs").glob("*")) == []
 
 
-def test_a_name_in_use_is_told_before_the_model_is_loaded(
+def test_a_name_in_use_is_reported_before_the_model_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
@@ -106,15 +106,15 @@ def test_a_name_in_use_is_told_before_the_model_is_loaded(
     assert "run.name = 'a' is in use" in told(capsys)[1][-1]
 
 
-def test_a_run_that_is_not_there_is_told_before_the_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_run_is_reported_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "load_backbone", lambda _: pytest.fail("the model was loaded"))
     with pytest.raises(UsageError, match="no run"):
         train(tiny_config(tmp_path), resume=tmp_path / "runs" / "nothing")
 
 
-def test_a_reward_that_fails_in_training_is_one_line_and_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reward_that_fails_in_training_prints_one_line_and_exits_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     workspace(tmp_path)
     (tmp_path / "rewards.py").write_text("def score(completions, **_):\n    return [float('nan')] * len(completions)\n")
     assert headless(tmp_path) == 3
@@ -125,7 +125,7 @@ def test_a_reward_that_fails_in_training_is_one_line_and_3(tmp_path: Path, capsy
     assert errors[-1] == f"{ERROR}{events[-1]['reason']}"
 
 
-def test_training_that_diverges_is_one_line_and_4(
+def test_training_that_diverges_prints_one_line_and_exits_with_4(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.maths.clipped_policy_loss", lambda logprobs, *_, **__: logprobs * float("nan"))
@@ -137,7 +137,7 @@ def test_training_that_diverges_is_one_line_and_4(
 def test_a_run_may_be_moved_and_resumed_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Relative paths of the configuration are kept as absolute ones."""
+    """Relative paths of the configuration are saved as absolute ones."""
     workspace(tmp_path)
     monkeypatch.chdir(tmp_path)
     files = ["model.path=model", "data.prompts=prompts.jsonl", 'reward.sources=["rewards.py:score"]', "run.dir=runs"]
@@ -183,8 +183,8 @@ def test_a_thread_that_trained_and_released_mlx_lets_the_process_end_well(tmp_pa
     assert (done.returncode, done.stdout) == (0, "done\nreleased\n"), done.stderr
 
 
-def test_prompts_that_are_left_out_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out_prompts_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     longest = max(len(text) for text in PROMPTS)
     assert headless(tmp_path, f"data.max_prompt_tokens={longest - 1}", "ppo.iterations=1") == 0
-    (warning,) = [line for event in told(capsys)[0] for line in event.get("warnings", []) if "prompts are" in line]
+    (warning,) = [line for event in told(capsys)[0] for line in event.get("warnings", []) if "longer than" in line]
     assert f"data.max_prompt_tokens = {longest - 1}" in warning

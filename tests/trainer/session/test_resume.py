@@ -1,4 +1,4 @@
-"""A run that was killed, anywhere, and resumed is the run that was never killed, to the bit."""
+"""A run killed anywhere and resumed equals the run that was never killed, to the bit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACCIDENTS = [
 ]
 
 
-def test_a_run_that_is_killed_in_every_phase_and_resumed_equals_one_that_never_was(tmp_path: Path) -> None:
+def test_a_run_killed_in_every_phase_and_resumed_equals_one_that_was_never_killed(tmp_path: Path) -> None:
     settings = ["--set", "ppo.iterations=5", "--set", "checkpoint.keep=2"]
     start = ["--config", str(workspace(tmp_path)), "--name", "killed", *settings]
     run = tmp_path / "runs" / "killed"
@@ -80,7 +80,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
-def test_whatever_the_algorithm_a_killed_run_goes_on_exactly(settings: list[str], tmp_path: Path) -> None:
+def test_a_killed_run_resumes_exactly_whatever_the_algorithm(settings: list[str], tmp_path: Path) -> None:
     settings = [text.replace("{folder}", str(tmp_path)) for text in settings]
     recorder = record(tiny_config(tmp_path, "run.name=whole", *settings))
     assert [iteration.steps > 0 for iteration in recorder.of(Iteration)] == [True] * 3
@@ -92,7 +92,7 @@ def test_whatever_the_algorithm_a_killed_run_goes_on_exactly(settings: list[str]
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(tiny_config(tmp_path, "run.name=killed"), sinks=[acting("update", 1, _die)])
     record(tiny_config(tmp_path), resume=tmp_path / "runs/killed")
@@ -100,7 +100,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) ->
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_run_that_is_done_can_be_prolonged_as_if_it_had_been_longer(tmp_path: Path) -> None:
+def test_a_finished_run_can_be_extended_as_if_it_had_been_longer(tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=short", "ppo.iterations=2"))
     longer = tiny_config(tmp_path)
     record(longer, resume=tmp_path / "runs/short")
@@ -149,7 +149,7 @@ def test_a_resume_that_fails_leaves_the_settings_as_they_were(tmp_path: Path, mo
     assert folder.config.read_bytes() == before
 
 
-def test_what_another_process_set_while_the_model_was_loaded_is_not_overwritten(
+def test_settings_of_another_process_made_during_loading_are_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))

@@ -44,7 +44,7 @@ STATES = ("policy/adapters.safetensors", "value/value.safetensors", "optimizer/o
 
 
 def asking(iteration: int, action: Callable[[], None]) -> Recorder:
-    """A recorder that calls `action` once, in the midst of an iteration."""
+    """Return a recorder that calls `action` once, in the middle of an iteration."""
     asked: list[Event] = []
 
     def watch(event: Event) -> None:
@@ -56,7 +56,7 @@ def asking(iteration: int, action: Callable[[], None]) -> Recorder:
 
 
 def rolled_back(folder: Path, to: int | None, *settings: str, iteration: int = 3, name: str = "a") -> Recorder:
-    """A tiny run of five iterations that another thread asks to roll back in one of them."""
+    """Run a tiny run of five iterations that another thread asks to roll back in one of them."""
 
     def ask() -> None:
         thread = threading.Thread(target=control.rollback, args=(to, "because"))
@@ -117,7 +117,7 @@ def test_a_rollback_lowers_both_learning_rates_and_visits_the_prompts_that_come_
 
 
 def kill_when(condition: Callable[[list[Event]], bool]) -> Recorder:
-    """A recorder that ends the run as a kill would, once the events so far meet `condition`."""
+    """Return a recorder that ends the run as a kill would, once the events so far meet `condition`."""
 
     def watch(event: Event) -> None:
         if condition(recorder.events):
@@ -128,7 +128,7 @@ def kill_when(condition: Callable[[list[Event]], bool]) -> Recorder:
 
 
 def saved_over(events: list[Event]) -> bool:
-    """Whether a checkpoint has just taken the place of another of its iteration."""
+    """Return whether a checkpoint has just replaced another of its iteration."""
     saved = [event.iteration for event in events if isinstance(event, CheckpointSaved)]
     return isinstance(events[-1], CheckpointSaved) and saved[-2:] == [saved[-1]] * 2
 
@@ -163,7 +163,7 @@ EVERYTHING = (
     ],
     ids=["each checkpoint", "every other"],
 )
-def test_a_run_that_is_killed_around_a_rollback_goes_on_exactly(
+def test_a_run_that_is_killed_around_a_rollback_resumes_exactly(
     settings: tuple[str, ...], rollbacks: list[tuple[int, int]], tmp_path: Path
 ) -> None:
     settings = (*BY_RULE, *settings, "ppo.iterations=6")
@@ -183,7 +183,7 @@ def test_a_run_that_is_killed_around_a_rollback_goes_on_exactly(
         assert told[0] == told[1], moment
 
 
-def test_a_run_rolled_back_by_hand_and_killed_later_goes_on_exactly(tmp_path: Path) -> None:
+def test_a_run_rolled_back_by_hand_and_killed_later_resumes_exactly(tmp_path: Path) -> None:
     how = ("optim.ema_decay=0.9", "ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10")
     rolled_back(tmp_path, 1, *how, name="whole")
     recorder = asking(3, lambda: control.rollback(1, "because"))
@@ -207,11 +207,13 @@ def test_another_process_rolls_a_run_back(tmp_path: Path) -> None:
     assert states(run, back.iteration) == states(run, 1)
 
 
-def test_a_rollback_that_cannot_be_is_told_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_impossible_rollback_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     recorder = rolled_back(tmp_path, 7)
     (alert,) = recorder.of(Alert)
     assert (alert.iteration, alert.level, alert.code) == (4, "warning", "rollback_refused")
-    assert alert.message == "no older checkpoint after iteration 7 is kept: there is 1, 2; the run continues unchanged"
+    assert (
+        alert.message == "no checkpoint of iteration 7 to roll back to; choose from 1, 2; the run continues unchanged"
+    )
     refused = rolled_back(tmp_path, None, "checkpoint.every=0", name="b")
     assert refused.of(Alert)[0].message == (
         "no checkpoint from before iteration 3 is kept: raise checkpoint.keep, or set eval.every and checkpoint.best; "
@@ -223,7 +225,7 @@ def test_a_rollback_that_cannot_be_is_told_and_changes_nothing(tmp_path: Path) -
         assert (mine["samples"], mine["checkpoint"]) == (plain["samples"], plain["checkpoint"])
 
 
-def test_a_checkpoint_that_cannot_be_read_is_no_place_to_go_back_to(tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_is_not_a_rollback_target(tmp_path: Path) -> None:
     def spoil() -> None:
         file = tmp_path / "runs/a/checkpoints/step-000001/value/value.safetensors"
         file.write_bytes(b"\xff" * file.stat().st_size)
@@ -238,7 +240,7 @@ def test_a_checkpoint_that_cannot_be_read_is_no_place_to_go_back_to(tmp_path: Pa
     assert recorder.of(RolledBack) == []
 
 
-def test_a_rollback_that_comes_too_late_is_told(tmp_path: Path) -> None:
+def test_a_rollback_that_comes_too_late_is_reported(tmp_path: Path) -> None:
     recorder = rolled_back(tmp_path, 1, iteration=5)
     (alert,) = recorder.of(Alert)
     assert (alert.code, alert.message) == (
@@ -266,7 +268,7 @@ def test_a_run_that_is_stopped_before_it_rolls_back_is_rolled_back_when_it_is_re
 
 @pytest.fixture
 def kept(tmp_path: Path) -> RunFolder:
-    """A run with checkpoints after iterations 2, 4 and 6."""
+    """Make a run with checkpoints after iterations 2, 4 and 6."""
     folder = RunFolder(tmp_path / "run")
     folder.checkpoints.mkdir(parents=True)
     for number in (2, 4, 6):
@@ -280,7 +282,7 @@ def test_a_run_goes_back_to_its_best_checkpoint_or_else_to_the_oldest(kept: RunF
     write_best(kept, Best(4, "score", 0.5))
     assert older_checkpoint(kept, None, before=6) == kept.checkpoint(4)
     assert older_checkpoint(kept, None, before=4) == kept.checkpoint(2), "what is the best now is no way back"
-    for to, message in ((6, "there is 2, 4"), (0, "there is 2, 4"), (3, "there is 2, 4")):
+    for to, message in ((6, "choose from 2, 4"), (0, "choose from 2, 4"), (3, "choose from 2, 4")):
         with pytest.raises(UsageError, match=message):
             older_checkpoint(kept, to, before=6)
     with pytest.raises(UsageError, match="no checkpoint from before iteration 2 is kept"):
@@ -296,7 +298,7 @@ def test_the_best_is_forgotten_only_where_another_state_takes_its_place(kept: Ru
     forget_best(kept, 4)
 
 
-def test_a_rollback_over_the_best_leaves_no_best_that_is_another_state(tmp_path: Path) -> None:
+def test_a_rollback_past_the_best_leaves_no_best_that_names_another_state(tmp_path: Path) -> None:
     best: list[Best | None] = []
 
     def look(event: Event) -> None:
@@ -330,7 +332,7 @@ def test_the_average_and_the_kl_coefficient_go_back_too(tmp_path: Path) -> None:
     assert kl_coefs[3] == kl_coefs[1], "that after iteration 1"
 
 
-def test_what_was_set_since_stays_set_after_a_rollback(tmp_path: Path) -> None:
+def test_settings_changed_since_stay_after_a_rollback(tmp_path: Path) -> None:
     for controller in ("fixed", "adaptive"):
         control = Control()
 

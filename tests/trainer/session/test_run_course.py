@@ -1,4 +1,4 @@
-"""A run is watched while it trains: what is decided about it happens, and what alarms can hold it."""
+"""Checks of a run while it trains: decisions are carried out, and alarms can pause it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_target_that_the_untrained_policy_reaches_leaves_nothing_to_train(tmp_
     assert recorder.of(RunEnded)[0].reason == decision.message
 
 
-def test_a_run_that_stopped_itself_does_so_again_until_it_is_told_to_go_on(tmp_path: Path) -> None:
+def test_a_run_that_stopped_itself_stops_again_until_told_to_continue(tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=a", *AT_TARGET))
     before = outcome(tmp_path / "runs/a")
     again = record(load_config(tmp_path / "runs/a/config.toml"), resume=tmp_path / "runs/a")
@@ -90,7 +90,7 @@ def test_a_run_that_stopped_itself_does_so_again_until_it_is_told_to_go_on(tmp_p
     ],
     ids=["decided", "saved"],
 )
-def test_a_run_that_is_killed_when_it_was_to_stop_stops_when_it_is_resumed(
+def test_a_run_killed_just_before_it_stops_stops_when_resumed(
     condition: Callable[[Event], bool], tmp_path: Path
 ) -> None:
     with pytest.raises(Killed):
@@ -101,7 +101,7 @@ def test_a_run_that_is_killed_when_it_was_to_stop_stops_when_it_is_resumed(
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
 
 
-def test_a_run_goes_on_where_its_decisions_say_so(tmp_path: Path) -> None:
+def test_a_run_continues_where_its_decisions_say_so(tmp_path: Path) -> None:
     how = ("convergence.window=2", "convergence.on_target=continue", "convergence.target_score=-1", "eval.every=0")
     recorder = record(tiny_config(tmp_path, "run.name=a", *how))
     assert [(d.iteration, d.action) for d in recorder.of(Decision)] == [(2, "continue")], "once"
@@ -111,7 +111,7 @@ def test_a_run_goes_on_where_its_decisions_say_so(tmp_path: Path) -> None:
     assert len(resumed.of(Iteration)) == 2
 
 
-def test_the_best_checkpoint_of_a_killed_run_is_that_of_one_that_never_was(
+def test_the_best_checkpoint_of_a_killed_run_is_that_of_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ("ppo.iterations=3", "eval.every=1", "checkpoint.keep=1")
@@ -139,7 +139,7 @@ def test_the_best_checkpoint_of_a_killed_run_is_that_of_one_that_never_was(
 
 
 class Alarming(Monitor):
-    """In the place of the monitor: an alarm after iteration 1, by the events that it was fed."""
+    """Stand-in for the monitor: raises an alarm after iteration 1, judging by the events that it was fed."""
 
     fed: list[Event]
     level = "error"
@@ -160,7 +160,7 @@ def alarming(monkeypatch: pytest.MonkeyPatch) -> type[Alarming]:
     return Alarming
 
 
-def test_an_alarm_is_told_right_after_what_it_is_about(alarming: type[Alarming], tmp_path: Path) -> None:
+def test_an_alarm_is_emitted_right_after_its_cause(alarming: type[Alarming], tmp_path: Path) -> None:
     recorder = record(tiny_config(tmp_path, "run.name=a"))
     at = recorder.events.index(recorder.of(Alarm)[0])
     assert isinstance(recorder.events[at - 1], Iteration)
@@ -168,7 +168,7 @@ def test_an_alarm_is_told_right_after_what_it_is_about(alarming: type[Alarming],
     assert "paused" not in [event.state for event in recorder.of(StateChanged)]
 
 
-def test_a_resumed_run_feeds_its_past_to_the_monitor_and_tells_no_alarm_twice(
+def test_a_resumed_run_feeds_its_past_to_the_monitor_and_raises_no_alarm_twice(
     alarming: type[Alarming], tmp_path: Path
 ) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2"))
@@ -187,7 +187,7 @@ def test_a_resumed_run_feeds_its_past_to_the_monitor_and_tells_no_alarm_twice(
 
 
 @pytest.mark.parametrize(("level", "pauses"), [("error", True), ("warning", False)])
-def test_an_alarm_of_level_error_holds_the_run_until_someone_lets_it_go_on(
+def test_an_error_alarm_pauses_the_run_until_someone_resumes_it(
     level: str, pauses: bool, alarming: type[Alarming], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alarming, "level", level)

@@ -1,4 +1,4 @@
-"""What a run left answers as the run itself did; what is missing of it is told."""
+"""A saved policy answers as the run itself did, and missing files are reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs_helper import Recorder, tiny_config
+from runs_helper import Recorder, flip, tiny_config
 
 from trainer.control.control import Control, Interrupted
 from trainer.control.questions import Answer, Question
@@ -24,7 +24,7 @@ QUESTION = Question(prompt="one", prefix=[65], count=3)
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Answer]]:
-    """A run of three iterations, and what it answered before each of them."""
+    """Return a run of three iterations, and what it answered before each of them."""
     folder = tmp_path_factory.mktemp("run")
     control, told = Control(), list[Answer]()
 
@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Answe
 
 @pytest.fixture
 def run(finished: tuple[Path, list[Answer]], tmp_path: Path) -> RunFolder:
-    """A copy of the run, to be hurt."""
+    """Copy the run, to be damaged."""
     return RunFolder(shutil.copytree(finished[0], tmp_path / "a"))
 
 
@@ -81,11 +81,37 @@ def test_a_run_without_checkpoints_answers_as_its_reference(run: RunFolder) -> N
 def test_the_newest_checkpoint_that_is_whole_answers(run: RunFolder) -> None:
     (run.checkpoint(3) / "policy/adapters.safetensors").write_bytes(b"cut")
     assert SavedPolicy(run, trust=trust_all).iteration == 2
-    with pytest.raises(UsageError, match=r"has no whole checkpoint 'step-000003': there is step-000001, step-000002$"):
+    with pytest.raises(
+        UsageError, match=r"has no complete checkpoint 'step-000003'; available: step-000001, step-000002$"
+    ):
         SavedPolicy(run, "step-000003")
 
 
-def test_without_its_reward_a_policy_writes_all_the_same(run: RunFolder) -> None:
+def test_the_checkpoint_before_damaged_ones_answers_and_these_are_named(run: RunFolder) -> None:
+    before = timeless(ask(SavedPolicy(run, "step-000001", trust=trust_all)))
+    for number in (2, 3):
+        adapters = run.checkpoint(number) / "policy/adapters.safetensors"
+        flip(adapters, adapters.stat().st_size * 8 - 9)
+    policy = SavedPolicy(run, trust=trust_all)
+    problem = "; ".join(
+        f"checkpoint 'step-00000{number}' left out: policy/adapters.safetensors is not what was written"
+        for number in (3, 2)
+    )
+    for _ in range(2):
+        assert timeless(ask(policy)) == dataclasses.replace(before, problem=problem)
+        policy.use("")
+    policy.use("step-000001")
+    assert timeless(ask(policy)) == before
+    shutil.rmtree(run.checkpoint(1))
+    with pytest.raises(StorageError, match=r"^no checkpoint of run 'a' can be used \(checkpoint 'step-000003' left"):
+        SavedPolicy(run, trust=trust_all)
+    (run.checkpoint(3) / "state.json").unlink()
+    (run.checkpoint(2) / "state.json").unlink()
+    with pytest.raises(StorageError, match=r"^no checkpoint of run 'a' can be used .*state.json is missing"):
+        SavedPolicy(run, trust=trust_all)
+
+
+def test_a_policy_answers_even_without_its_reward(run: RunFolder) -> None:
     text = run.config.read_text()
     run.config.write_text(text.replace("rewards.py:score", "moved.py:score"))
     answer = ask(SavedPolicy(run, trust=trust_all))
@@ -102,7 +128,7 @@ def test_without_its_reward_a_policy_writes_all_the_same(run: RunFolder) -> None
         ("/model", "/nowhere", ModelError, "nowhere"),
     ],
 )
-def test_what_cannot_be_loaded_is_told(
+def test_a_policy_that_cannot_be_loaded_is_reported(
     run: RunFolder, old: str, new: str, error: type[TrainerError], told: str
 ) -> None:
     text = run.config.read_text()
@@ -112,7 +138,7 @@ def test_what_cannot_be_loaded_is_told(
         SavedPolicy(run, trust=trust_all)
 
 
-def test_a_checkpoint_of_a_newer_version_is_told_and_the_former_one_answers_on(run: RunFolder) -> None:
+def test_a_checkpoint_of_a_newer_version_is_reported_and_the_former_one_still_answers(run: RunFolder) -> None:
     policy = SavedPolicy(run, "step-000001", trust=trust_all)
     before = ask(policy)
     state = run.checkpoint(2) / "state.json"
@@ -122,7 +148,7 @@ def test_a_checkpoint_of_a_newer_version_is_told_and_the_former_one_answers_on(r
     assert timeless(ask(policy)) == timeless(before)
 
 
-def test_progress_ends_an_answer(run: RunFolder) -> None:
+def test_an_interruption_by_the_progress_check_ends_an_answer(run: RunFolder) -> None:
     policy = SavedPolicy(run, trust=trust_all)
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""Whole runs: the same seed gives the same run, and what goes wrong is told in one line and leaves a run to resume."""
+"""Whole runs: the same seed gives the same run, and failures take one line and leave a run to resume."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ NUMBERS = (
 )
 
 
-def test_an_iteration_tells_every_number_that_scripts_rely_on(tmp_path: Path) -> None:
+def test_an_iteration_reports_every_number_that_scripts_rely_on(tmp_path: Path) -> None:
     done = run_python("-m", "workbench", "--no-ui", "--display", "json", "--config", str(workspace(tmp_path)))
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -112,6 +112,19 @@ def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest
     assert indexed.to_pylist() == [{name: row[name] for name in indexed.column_names} for row in rows]
 
 
+def test_a_resumed_run_writes_what_its_index_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_index, "ITERATIONS", 2)
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=5"))
+    folder = RunFolder(tmp_path / "runs" / "a")
+    first, second = (folder.samples / "index" / f"step-00000{last}.parquet" for last in (2, 4))
+    content = first.read_bytes()
+    second.write_bytes(b"as it was")
+    first.unlink()
+    record(tiny_config(tmp_path), resume=folder.root)
+    assert first.read_bytes() == content
+    assert second.read_bytes() == b"as it was"
+
+
 def test_a_constant_reward_takes_no_step_and_says_so(tmp_path: Path) -> None:
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     recorder = record(tiny_config(tmp_path, "run.name=a", source, "ppo.kl_coef=0.0", "ppo.gamma=1.0", "ppo.lam=1.0"))
@@ -133,7 +146,7 @@ def lose(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Learner, "gradients", gradients)
 
 
-def test_one_step_that_is_skipped_is_told_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_skipped_step_is_reported_and_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lose({3}, monkeypatch)
     recorder = record(tiny_config(tmp_path))
     told = [(alert.iteration, alert.code) for alert in recorder.of(Alert) if not isinstance(alert, Alarm)]

@@ -25,7 +25,7 @@ WARNING = "ppo-workbench: warning: "
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, RunFolder]:
-    """Runs of every kind, in the folder that is worked in."""
+    """Make runs of every kind in the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     root = tmp_path / "runs"
@@ -106,7 +106,7 @@ def test_the_answers_to_a_prompt_are_found_in_older_samples(capsys: pytest.Captu
     assert [part.strip() for part in out[start + 2].split("│")] == ["there was joy.", "it rained."]
 
 
-def test_a_broken_journal_is_compared_as_far_as_it_goes_and_told(
+def test_a_broken_journal_is_compared_as_far_as_it_goes_and_reported(
     runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = runs["b"].events
@@ -135,7 +135,7 @@ def test_a_run_without_journal_or_configuration_does_not_keep_the_others_from_be
     assert "config.toml" in err[1]
 
 
-def test_a_run_that_trains_is_told_to(runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_under_way_is_shown_as_training(runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
     with runs["b"].lock():
         _, out, _ = compare(capsys, "a", "b")
     assert out[2].split()[3] == "training"
@@ -144,7 +144,7 @@ def test_a_run_that_trains_is_told_to(runs: dict[str, RunFolder], capsys: pytest
 def test_one_run_alone_is_an_error_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = compare(capsys, "a")
     assert (code, out) == (2, [])
-    assert err == [f"{ERROR}compare needs two runs or more, not only 'a': name another one"]
+    assert err == [f"{ERROR}compare needs at least two runs, not only 'a': name another one"]
 
 
 def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +171,7 @@ def test_wrong_usage_is_one_line(argv: list[str], told: str, capsys: pytest.Capt
     assert err[0].startswith(ERROR + told)
 
 
-def test_runs_that_have_told_nothing_yet_cannot_be_compared(
+def test_runs_without_any_numbers_yet_cannot_be_compared(
     runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a", "b"):
@@ -186,7 +186,9 @@ def test_more_runs_than_letters_are_refused(tmp_path: Path, capsys: pytest.Captu
     assert (code, err) == (2, [f"{ERROR}27 runs are too many to compare at once: name at most 26"])
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_one_name_are_distinguished_by_their_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "elsewhere", "a", ppo_events(3))
     values = as_json(capsys, "runs/a", "elsewhere/a")
     assert [run["name"] for run in values["runs"]] == ["runs/a", "elsewhere/a"]
@@ -210,7 +212,7 @@ def test_json_has_the_fields_that_the_documentation_lists(capsys: pytest.Capture
         assert f"`{name}`" in documented, name
 
 
-def test_json_has_the_numbers_in_plain_units_and_null_for_what_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_numbers_in_plain_units_and_null_for_unknown_ones(capsys: pytest.CaptureFixture[str]) -> None:
     values = as_json(capsys, "a", "d")
     numbers = values["numbers"]
     assert numbers["truncated"] == {"A": 0.125, "B": None}

@@ -1,4 +1,4 @@
-"""`ppo-workbench dpo`: what it prints, what it leaves, and how it refuses."""
+"""`ppo-workbench dpo`: what it prints, what it leaves behind, and what it refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ rollout.max_new_tokens = 4
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command line in a folder with a tiny model, `pairs.jsonl` and `tiny.toml`: its exit code and output."""
+    """Return the command in a folder with a tiny model, pairs and `tiny.toml`; it gives exit code and output."""
     make_checkpoint(tmp_path / "model", scale=0.3)
     (tmp_path / "tiny.toml").write_text(CONFIG)
     with (tmp_path / "pairs.jsonl").open("w") as file:
@@ -66,7 +66,7 @@ def test_a_file_of_pairs_becomes_a_policy_in_a_run_of_its_own(run: Run, tmp_path
     assert 'kind = "dpo"' in (folder / "config.toml").read_text()
 
 
-def test_a_stopped_run_goes_on_by_its_name_in_json(run: Run, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_by_its_name_with_json_output(run: Run, tmp_path: Path) -> None:
     where = ("--set", "model.path=model", "--data", "pairs.jsonl", "--name", "a")
     assert run("dpo", *where, "--set", "train.batch_size=8")[0] == 0
     code, out, _ = run("dpo", "--resume", "a", "--display", "json")
@@ -84,12 +84,12 @@ def test_a_stopped_run_goes_on_by_its_name_in_json(run: Run, tmp_path: Path) -> 
         (["--set", "train.loss=hinge"], 2, "train.loss = 'hinge'"),
         (["--config", "nowhere.toml"], 2, "no file 'nowhere.toml'"),
         (["--resume", "nowhere"], 2, "no run 'nowhere'"),
-        (["--resume", "a", "--data", "pairs.jsonl"], 2, "does not go with --resume"),
+        (["--resume", "a", "--data", "pairs.jsonl"], 2, "cannot be used with --resume"),
         (["--resume", "a", "--set", "train.beta=1"], 2, "cannot change in a resumed run"),
-        (["--display", "sparkles"], 2, "no such choice"),
+        (["--display", "sparkles"], 2, "invalid choice"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(run: Run, arguments: list[str], code: int, told: str) -> None:
+def test_impossible_requests_are_reported_in_one_line(run: Run, arguments: list[str], code: int, told: str) -> None:
     found, out, err = run("dpo", *arguments)
     assert (found, out) == (code, "")
     error = [line for line in err.splitlines() if "error" in line]

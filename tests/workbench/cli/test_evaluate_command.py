@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from runs_helper import REWARDS, Recorder, record, run_python, tiny_config
+from runs_helper import REWARDS, Recorder, flip, record, run_python, tiny_config
 from tiny import make_checkpoint
 
 from trainer.config import parse_overrides
@@ -32,7 +32,7 @@ INTERVAL = {"value", "low", "high"}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recorder]:
-    """A run of three iterations with an evaluation after each, and its events."""
+    """Return a run of three iterations with an evaluation after each, and its events."""
     folder = tmp_path_factory.mktemp("run")
     settings = (
         "run.name=a",
@@ -56,19 +56,19 @@ def _own_rewards(finished: tuple[Path, Recorder]) -> None:
 
 @pytest.fixture
 def run(finished: tuple[Path, Recorder], tmp_path: Path) -> RunFolder:
-    """A copy of the run, to be hurt."""
+    """Copy the run, to be damaged."""
     return RunFolder(shutil.copytree(finished[0], tmp_path / "a"))
 
 
 def found(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
-    """What the command prints as JSON."""
+    """Return what the command prints as JSON."""
     assert cli.main(["evaluate", *map(str, arguments), "--json"]) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) -> str:
-    """The error that the command ends with."""
+    """Return the error that the command ends with."""
     assert cli.main(["evaluate", *map(str, arguments)]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -76,7 +76,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) 
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_checkpoint_is_judged_to_the_bit_as_the_run_judged_it(
+def test_a_checkpoint_is_evaluated_to_the_bit_as_the_run_evaluated_it(
     number: int, finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, events = finished
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_judged_to_the_bit_as_the_run_judged_it(
     assert report["critic"]["error"]["value"] == event.value_error
 
 
-def test_without_average_it_is_the_policy_itself(
+def test_without_the_average_the_policy_itself_is_evaluated(
     finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     average, policy = (found(capsys, finished[0], *option) for option in (["--average"], []))
@@ -164,7 +164,7 @@ def test_the_tables_have_policy_and_reference_side_by_side(
     assert score.count(" to ") == 2
 
 
-def test_a_run_without_a_critic_has_nothing_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_critic_has_no_critic_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "ppo.estimator=reinforce"))
     assert found(capsys, tmp_path / "runs/b")["critic"] == {}
     assert cli.main(["evaluate", str(tmp_path / "runs/b")]) == 0
@@ -174,18 +174,20 @@ def test_a_run_without_a_critic_has_nothing_of_one(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--checkpoint", "9"], "no whole checkpoint 9: name best, last (step-000003), or one of 1, 2, 3"),
-        (["--checkpoint", "newest"], "--checkpoint newest: name best, last (step-000003), or one of 1, 2, 3"),
+        (["--checkpoint", "9"], "no complete checkpoint 9: choose best, last (step-000003), or one of 1, 2, 3"),
+        (["--checkpoint", "newest"], "--checkpoint newest: choose best, last (step-000003), or one of 1, 2, 3"),
+        (["--checkpoint", "9" * 5000], "9...: choose best, last (step-000003), or one of 1, 2, 3"),
         (["--samples", "0"], "--samples 0: must be 1 to 1024"),
         (["--best-of", "4000"], "--best-of 4000: must be 1 to 1024"),
         (["--prompts", "0"], "--prompts 0: must be at least 1, or the name of a file"),
+        (["--prompts", "9" * 5000], "9...: must be a smaller number, or the name of a file"),
         (["--prompts", "-3"], "--prompts -3: must be at least 1"),
         (["--seed", "-1"], "--seed -1: must be 0 to 4294967295"),
         (["--reward", "no.such:thing"], "no.such"),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
-def test_what_cannot_be_evaluated_is_told_in_a_line_with_the_way_out(
+def test_an_impossible_evaluation_is_reported_in_a_line_with_the_way_out(
     options: Sequence[str], error: str, finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     equals = ["=".join(options)]  # as a number that begins with a minus must be given
@@ -193,7 +195,24 @@ def test_what_cannot_be_evaluated_is_told_in_a_line_with_the_way_out(
     assert error in told(capsys, finished[0], *equals, code=code)
 
 
-def test_a_run_without_what_is_asked_for_says_so(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_evaluated(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = found(capsys, run.root, "--checkpoint", 2)
+    adapters = run.checkpoint(3) / "policy/adapters.safetensors"
+    flip(adapters, adapters.stat().st_size * 8 - 9)
+    assert cli.main(["evaluate", str(run.root), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == before
+    assert "warning: checkpoint 'step-000003' left out: policy/adapters.safetensors is not what was written\n" in err
+    assert "is damaged (policy/adapters.safetensors is not" in told(capsys, run.root, "--checkpoint", "3", code=3)
+    for number in (1, 2):
+        shutil.rmtree(run.checkpoint(number))
+    assert "no checkpoint of run 'a' can be used (checkpoint 'step-000003' left" in told(capsys, run.root, code=3)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000003"], "whoever trains the run renames it"
+
+
+def test_a_run_without_the_requested_files_says_so(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.best.unlink()
     assert "keeps no best checkpoint" in told(capsys, run.root, "--checkpoint", "best")
     shutil.rmtree(run.checkpoint(3) / "average")
@@ -201,16 +220,16 @@ def test_a_run_without_what_is_asked_for_says_so(run: RunFolder, capsys: pytest.
     write_state(run.checkpoint(3), state)
     assert "keeps no average of its policy" in told(capsys, run.root, "--average")
     shutil.rmtree(run.checkpoints)
-    assert "has no whole checkpoint" in told(capsys, run.root)
+    assert "has no complete checkpoint yet" in told(capsys, run.root)
     assert "no run 'nowhere'" in told(capsys, "nowhere")
 
 
-def test_a_run_without_a_policy_is_told(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_policy_is_reported(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.config.write_text(f'kind = "reward-model"\n{run.config.read_text()}')
     assert "is of kind 'reward-model' and has no policy to evaluate" in told(capsys, run.root)
 
 
-def test_a_run_of_dpo_is_judged_by_its_samples_as_it_judged_itself(
+def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "pairs.jsonl"
@@ -248,7 +267,7 @@ def test_more_prompts_than_there_are_is_a_warning(
     finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["evaluate", str(finished[0]), "--prompts", "100"]) == 0
-    assert "only 4 prompts are held out" in capsys.readouterr().err
+    assert "only 4 held-out prompts; using all of them" in capsys.readouterr().err
 
 
 def test_a_process_of_its_own_evaluates_and_ends_well(finished: tuple[Path, Recorder]) -> None:

@@ -1,4 +1,4 @@
-"""A headless run as its user meets it: what it is given, what it prints where, how it ends, what it loads."""
+"""A headless run for its user: what it is given, what it prints where, how it ends, what it loads."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from workbench.system.signals import REASONS
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs land in a folder of their own, not in the working tree."""
+    """Keep runs out of the working tree."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """The scripted trainer in the place of the real one; a test may change what it plays."""
+    """Put the scripted trainer in place of the real one; a test may change its script."""
     script = Script(scripted_run.done)
     monkeypatch.setitem(sys.modules, "trainer.session.training", scripted_run.training_module(script))
     return script
@@ -67,7 +67,7 @@ def test_a_run_resumes_by_name_with_its_own_configuration_and_what_may_change(tr
     assert (trainer.received["config"].ppo.iterations, trainer.received["config"].ppo.kl_coef) == (200, 0.5)
 
 
-def test_a_complete_run_is_not_loaded_and_what_goes_on_with_it_is_told(
+def test_a_complete_run_is_not_loaded_and_the_way_to_extend_it_is_shown(
     trainer: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     complete_run("a-0001")
@@ -80,7 +80,7 @@ def test_a_complete_run_is_not_loaded_and_what_goes_on_with_it_is_told(
     assert trainer.received["config"].ppo.iterations == 24
 
 
-def test_a_complete_run_whose_last_checkpoint_is_damaged_is_gone_on_with(trainer: Script) -> None:
+def test_a_complete_run_whose_last_checkpoint_is_damaged_is_continued(trainer: Script) -> None:
     folder = complete_run("a-0001")
     (folder / "checkpoints" / "step-000012" / "state.json").write_text("{")
     assert cli.main(["--no-ui", "--resume", "a-0001"]) == 0
@@ -169,7 +169,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def start(script: str) -> subprocess.Popen[str]:
-    """A run that has shown its first iteration."""
+    """Start a run and wait until it has shown its first iteration."""
     process = subprocess.Popen(
         command("--no-ui", "--display", "json"),
         env=environment(SCRIPT=script),
@@ -223,7 +223,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
     assert (process.returncode, err) == (130, "")
 
 
-def test_a_reader_of_data_that_goes_away_is_no_error() -> None:
+def test_a_reader_of_data_that_goes_away_is_not_an_error() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     listing = subprocess.run(command("config", "schema"), env=environment(), stdout=theirs, stderr=subprocess.PIPE)
@@ -232,7 +232,7 @@ def test_a_reader_of_data_that_goes_away_is_no_error() -> None:
 
 
 def start_on_terminal(script: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A run whose output is a terminal, and our end of that."""
+    """Start a run whose output is a terminal; return it and our end of the terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command("--no-ui"),
@@ -246,7 +246,7 @@ def start_on_terminal(script: str) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def read_until(terminal: int, text: str) -> str:
-    """What the terminal shows until `text` appears, or until it is closed."""
+    """Return what the terminal shows until `text` appears, or until it is closed."""
     shown = ""
     while text not in shown:
         try:
@@ -275,7 +275,7 @@ def test_a_run_whose_terminal_is_closed_ends_quietly() -> None:
 
 
 def test_a_headless_run_loads_neither_textual_nor_mlx() -> None:
-    """MLX only where the trainer, here a scripted one, imports it."""
+    """MLX is loaded only by the trainer, which is a scripted one here."""
     done = subprocess.run(
         command("--no-ui"), env=environment(LIST_MODULES="1"), capture_output=True, text=True, check=True
     )

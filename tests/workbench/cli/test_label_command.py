@@ -1,4 +1,4 @@
-"""`ppo-workbench label`: what it opens, and that what cannot be labelled is told before the screen opens."""
+"""`ppo-workbench label`: what it opens, and that what cannot be labelled is reported before the screen opens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opening(*argv: str) -> tuple[Opening, LabelOpening]:
 
 
 def begun(*argv: str) -> SessionPlan:
-    """The plan of the session that the command line begins."""
+    """Return the plan of the session that the command line begins."""
     choice = opening(*argv)[1].choice
     assert choice is not None
     assert choice.plan is not None
@@ -52,7 +52,7 @@ def begun(*argv: str) -> SessionPlan:
 
 
 def left_open(choice: SessionChoice | None, labeller: str = "ann") -> int:
-    """The id of the chosen session, begun and left with an item that is not judged."""
+    """Return the id of the chosen session, begun and left with an unjudged item."""
     assert choice is not None
     assert choice.plan is not None
     with PreferenceStore(Path("preferences.db")) as store:
@@ -62,7 +62,7 @@ def left_open(choice: SessionChoice | None, labeller: str = "ann") -> int:
         return session.record.id
 
 
-def test_every_queue_can_be_chosen_but_those_that_the_program_fills() -> None:
+def test_every_queue_can_be_chosen_except_those_that_the_program_fills() -> None:
     assert set(get_args(Queue)) - set(QUEUES) == {"again", "repeat"}
 
 
@@ -73,7 +73,7 @@ def test_without_options_the_screen_asks_and_nothing_is_made(folder: Path) -> No
     assert not to_label.store.exists()
 
 
-def test_what_the_screen_is_to_begin_with_comes_along() -> None:
+def test_the_screen_begins_with_the_given_options() -> None:
     Path("g.md").write_text("Be fair.")
     _, to_label = opening("--labeller", "ann", "--guidelines", "g.md", "--limit", "9", "--repeats", "0.1")
     assert to_label.choice is None
@@ -118,7 +118,7 @@ def test_reward_models_that_are_named_are_taken_in_their_order() -> None:
     assert plan.queues[0].models == (str(models[2]), str(models[0]))
 
 
-def test_the_session_left_unfinished_is_gone_on_with_when_the_same_is_asked_again() -> None:
+def test_an_unfinished_session_is_continued_when_the_same_is_asked_again() -> None:
     run_with_samples("a-0001")
     Path("g.md").write_text("Be fair.")
     same = ["--run", "a-0001", "--labeller", "ann", "--guidelines", "g.md"]
@@ -135,7 +135,7 @@ def test_the_session_left_unfinished_is_gone_on_with_when_the_same_is_asked_agai
     assert opening()[1].labeller == "ann"
 
 
-def test_a_session_that_was_judged_to_its_end_is_begun_anew() -> None:
+def test_a_finished_session_is_begun_again() -> None:
     run_with_samples("a-0001")
     choice = opening("--run", "a-0001", "--labeller", "ann")[1].choice
     session = left_open(choice)
@@ -165,7 +165,9 @@ def test_a_session_that_was_judged_to_its_end_is_begun_anew() -> None:
         (["--data", "pairs.jsonl", "--model", "nope"], UsageError, "no run 'nope'"),
     ],
 )
-def test_what_cannot_be_labelled_is_told_in_one_line(argv: list[str], kind: type[TrainerError], problem: str) -> None:
+def test_what_cannot_be_labelled_is_reported_in_one_line(
+    argv: list[str], kind: type[TrainerError], problem: str
+) -> None:
     write_lines(Path("pairs.jsonl"), PAIR)
     with pytest.raises(kind) as raised:
         opening(*argv)
@@ -173,7 +175,7 @@ def test_what_cannot_be_labelled_is_told_in_one_line(argv: list[str], kind: type
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_store_that_is_there_keeps_what_it_has(folder: Path) -> None:
+def test_an_existing_store_keeps_its_content(folder: Path) -> None:
     keep(folder / "mine.db", ["a"])
     assert opening("--store", "mine.db")[1].store == folder / "mine.db"
     with PreferenceStore(folder / "mine.db", create=False) as store:

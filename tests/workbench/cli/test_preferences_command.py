@@ -28,13 +28,13 @@ KWAY = {"prompt": "p", "completions": ["x", "y"], "ranking": [[1], [0]], "labell
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that the commands run in; the store is there."""
+    """Return the folder that the commands run in, with the store."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str], list[str]]:
-    """Exit code, lines of stdout, lines of stderr."""
+    """Return exit code, lines of stdout and lines of stderr."""
     capsys.readouterr()
     try:
         code = cli.main(["preferences", *argv])
@@ -72,7 +72,7 @@ def test_an_import_says_which_format_it_took_and_how_many_there_were(capsys: pyt
     assert (code, out) == (0, [])
     assert err == [
         "ppo-workbench: rows.jsonl: 4 rows, format trl, 1 duplicate",
-        f"ppo-workbench: imported 3 preferences into '{Path('preferences.db').resolve()}'; 1 were there already",
+        f"ppo-workbench: imported 3 preferences into '{Path('preferences.db').resolve()}', skipped 1 duplicate",
     ]
     assert [row.comparison.completions for row in stored()] == [(f"good {n}", f"bad {n}") for n in range(3)]
     assert len(stored(source="rows.jsonl")) == 3
@@ -86,11 +86,11 @@ def test_a_broken_row_ends_an_import_and_nothing_is_kept(capsys: pytest.CaptureF
     assert not Path("preferences.db").exists()
 
 
-def test_broken_rows_are_left_out_told_and_counted_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_rows_are_left_out_reported_and_counted_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     source = write_lines(Path("rows.jsonl"), *ROWS, *["no JSON"] * 25)
     code, _, err = run(capsys, "import", source, "--skip-broken")
     assert code == 0
-    assert "28 rows, format trl, 25 broken and left out" in err[0]
+    assert "28 rows, format trl, 25 broken rows left out" in err[0]
     assert sum("not JSON" in line for line in err) == 20
     assert any("5 more broken rows" in line for line in err)
     assert len(stored()) == 3
@@ -125,7 +125,7 @@ def test_everything_comes_back_through_k_way(capsys: pytest.CaptureFixture[str])
         assert list(again.preferences(with_skips=True)) == stored(with_skips=True)
 
 
-def test_an_export_tells_what_it_leaves_out_and_overwrites_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_reports_what_it_leaves_out_and_overwrites_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
     keep(pair("p", "x", "y", labeller="ann"), judged("q", "tie", "ann"), judged("r", "skip", "bob"))
     code, out, err = run(capsys, "export", "out.jsonl", "--format", "trl")
     assert (code, out) == (0, ["out.jsonl"])
@@ -184,7 +184,7 @@ def test_a_check_says_ok_and_a_damaged_store_is_exit_3(capsys: pytest.CaptureFix
     assert all(line.startswith(ERROR) for line in err)
 
 
-def test_a_check_tells_all_problems_of_a_store_that_can_hardly_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_reports_all_problems_of_a_store_that_can_hardly_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     keep(judged("p", "a", "ann"))
     with sqlite3.connect("preferences.db") as connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():

@@ -17,7 +17,7 @@ SETTINGS = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4", "data.e
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a tiny model and 60 pairs in a file."""
+    """Make a working folder with a tiny model and 60 pairs in a file."""
     reward_config(tmp_path)
     rows = []
     for one in labelled(60):
@@ -66,7 +66,7 @@ def test_options_may_stand_before_the_command_too() -> None:
     assert (args.overrides_given, args.overrides_after, args.name) == (["a.b=1"], ["c.d=2"], "x")
 
 
-def test_eval_prints_what_the_training_told_and_other_data_may_be_named(
+def test_eval_prints_what_the_training_reported_and_other_data_may_be_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train("--name", "a")
@@ -109,7 +109,7 @@ def test_score_prints_a_json_line_for_each_completion_the_same_from_a_file(
         (["train", "--set", "train.epoch=2"], 2, "did you mean 'train.epochs'"),
         (["train", "--config", "nowhere.toml"], 2, "no file 'nowhere.toml'"),
         (["train", "--resume", "nothing"], 2, "no run 'nothing'"),
-        (["train", "--resume", "x", "--data", "pairs.jsonl"], 2, "does not go with --resume"),
+        (["train", "--resume", "x", "--data", "pairs.jsonl"], 2, "cannot be used with --resume"),
         (["train", "--resume", "x", "--set", "optim.lr=1"], 2, "cannot change in a resumed run"),
         (["eval", "nothing"], 2, "no run 'nothing'"),
         (["score", "nothing"], 2, "give completions either with"),
@@ -117,7 +117,7 @@ def test_score_prints_a_json_line_for_each_completion_the_same_from_a_file(
         (["score", "nothing", "--data", "pairs.jsonl"], 3, "pairs.jsonl:1: lacks the column completion"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_line(
+def test_impossible_requests_are_reported_in_a_line(
     arguments: list[str], code: int, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reward-model", *arguments]) == code
@@ -127,12 +127,12 @@ def test_what_cannot_be_done_is_told_in_a_line(
     assert "Traceback" not in err
 
 
-def test_without_a_store_or_a_source_the_way_out_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_store_or_a_source_the_way_out_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reward-model", "train", "--set", "model.path=model"]) in (2, 3)
     assert "preferences.db" in capsys.readouterr().err
 
 
-def test_a_ppo_run_is_no_reward_model_and_the_other_way_round(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ppo_run_is_not_a_reward_model_and_vice_versa(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("--name", "a")
     capsys.readouterr()
     assert main(["--no-ui", "--resume", "a"]) == 2

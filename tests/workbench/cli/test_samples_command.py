@@ -30,7 +30,7 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """A run, a-0001, with two iterations of four samples in the folder that is worked in."""
+    """Make a run, a-0001, with two iterations of four samples in the working folder."""
     monkeypatch.chdir(tmp_path)
     folder = RunFolder(make_run("a-0001"))
     for iteration in (1, 12):
@@ -39,7 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 
 
 def samples(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[tuple[int, int]], list[str]]:
-    """The exit code, iteration and number of each sample printed, and the lines on stderr."""
+    """Return the exit code, iteration and number of each sample printed, and the lines on stderr."""
     code = cli.main(["samples", "a-0001", *argv])
     out, err = lines(capsys)
     cards = [match for line in out if (match := CARD.fullmatch(line))]
@@ -86,12 +86,12 @@ def test_twenty_are_printed_unless_more_are_asked_for(run: RunFolder, capsys: py
     assert len(Path("all.jsonl").read_text().splitlines()) == 30
 
 
-def test_the_marked_ones_are_found(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_marked_samples_are_found(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     Bookmarks(run).toggle(SampleKey(1, 2))
     assert samples(capsys, "--iteration", "all", "--filter", "is:marked")[1] == [(1, 3)]
 
 
-def test_nothing_found_is_no_error(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_nothing_is_not_an_error(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     code, found, err = samples(capsys, "--filter", "nowhere")
     assert (code, found) == (0, [])
     assert "0 of 4 samples" in err[0]
@@ -128,7 +128,7 @@ def test_hostile_text_is_printed_and_not_obeyed(run: RunFolder, capsys: pytest.C
 
 
 @pytest.mark.parametrize("width", [20, 80, 200])
-def test_a_card_fits_the_terminal_and_tells_that_there_is_more(width: int) -> None:
+def test_a_card_fits_the_terminal_and_says_that_there_is_more(width: int) -> None:
     long = Sample(SampleKey(1, 0), f"prompt {HOSTILE * 100}", f"日本 word {HOSTILE}" * 100, 0.5, 1.0, None, True)
     facts, *others = sample_card(long, width)
     assert facts.endswith("cut short")
@@ -137,7 +137,9 @@ def test_a_card_fits_the_terminal_and_tells_that_there_is_more(width: int) -> No
     assert len(others) <= 6
 
 
-def test_a_damaged_file_is_warned_of_and_the_others_printed(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_causes_a_warning_and_the_others_are_printed(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     run.samples_file(12).write_bytes(b"damaged")
     code, found, err = samples(capsys, "--iteration", "all")
     assert (code, found) == (0, [(1, 1), (1, 2), (1, 3), (1, 4)])
@@ -152,6 +154,7 @@ def test_a_damaged_file_is_warned_of_and_the_others_printed(run: RunFolder, caps
         (["a-0001", "--iteration", "7"], 2, "from 1 to 12"),
         (["a-0001", "--iteration", "-1"], 2, "--iteration"),
         (["a-0001", "--iteration", "last"], 2, "newest, or all"),
+        (["a-0001", "--iteration", "9" * 5000], 2, "newest, or all"),
         (["a-0001", "--filter", "scor>1"], 2, "score"),
         (["a-0001", "--limit", "0"], 2, "--limit 0"),
         (["a-0001", "--limit", "x"], 2, "--limit"),
@@ -161,7 +164,7 @@ def test_a_damaged_file_is_warned_of_and_the_others_printed(run: RunFolder, caps
         (["a-0001", "--jsonl", "runs/a-0001/config.toml/x"], 3, "cannot write"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_on_stderr(
+def test_impossible_requests_print_one_line_on_stderr(
     argv: list[str], code: int, names: str, run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -174,7 +177,7 @@ def test_what_cannot_be_done_is_one_line_on_stderr(
     assert names in err[0]
 
 
-def test_a_run_without_samples_and_one_whose_only_file_is_damaged_are_told(
+def test_a_run_without_samples_and_one_whose_only_file_is_damaged_are_reported(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run("b-0001")
@@ -185,7 +188,7 @@ def test_a_run_without_samples_and_one_whose_only_file_is_damaged_are_told(
     assert "damaged" in lines(capsys)[1][0]
 
 
-def test_it_loads_neither_textual_nor_mlx(run: RunFolder) -> None:
+def test_the_command_loads_neither_textual_nor_mlx(run: RunFolder) -> None:
     file = str(Path("x.jsonl").resolve())
     program = (
         f"import sys; from workbench.cli import main as cli; code = cli.main(['samples', {str(run.root.resolve())!r}, "

@@ -1,4 +1,4 @@
-"""What is compared of runs: the numbers of each, and what score was reached at what KL."""
+"""Numbers compared between runs: those of each run, and the score reached at each KL."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_best_of_a_long_run_is_averaged_over_a_twentieth_of_it() -> None:
     assert number(run, "best_score") == pytest.approx(195.5)
 
 
-def test_numbers_that_are_not_finite_count_for_nothing() -> None:
+def test_non_finite_numbers_are_ignored() -> None:
     scores = [0.0, 1.0, math.nan, 3.0, math.inf, 5.0]
     run = compared("a", [started(), *(iteration(n, score_mean=score) for n, score in enumerate(scores, 1))])
     assert number(run, "score") == pytest.approx(3.0)
@@ -75,7 +75,7 @@ def test_the_best_stretch_has_its_iteration_and_its_kl() -> None:
     assert number(run, "best_kl") == pytest.approx(8.0)
 
 
-def test_the_newest_and_the_best_evaluation_are_told_apart() -> None:
+def test_the_newest_and_the_best_evaluation_are_distinguished() -> None:
     events = [
         started(),
         iteration(1),
@@ -91,7 +91,7 @@ def test_the_newest_and_the_best_evaluation_are_told_apart() -> None:
     assert (number(run, "part:a"), number(run, "part:b")) == (1.0, 2.0)
 
 
-def test_a_single_source_of_reward_is_the_score_and_not_told_again() -> None:
+def test_a_single_source_of_reward_is_the_score_and_not_listed_again() -> None:
     run = compared("a", [started(), iteration(1), evaluation(1, parts={"lexicon": 0.5})])
     assert not [key for key in measures(run) if key.startswith("part:")]
 
@@ -125,7 +125,7 @@ def test_a_run_without_iterations_has_no_numbers_and_fails_nothing() -> None:
     assert {key for key, text in told.items() if text != "-"} == {"iterations", "alarms", "rollbacks"}
 
 
-def test_two_runs_differ_by_a_difference_a_ratio_or_in_nothing_that_tells() -> None:
+def test_two_runs_differ_by_a_difference_a_ratio_or_nothing_meaningful() -> None:
     found = measures(compared("a", []))
     assert difference_text(found["score"], 0.5, 0.25) == "-0.250"
     assert difference_text(found["truncated"], 0.1, 0.35) == "+25.0"
@@ -201,7 +201,7 @@ def test_runs_are_compared_on_held_out_prompts_where_each_has_enough_of_them() -
     assert not any(frontier_of([compared("d", events_of_kind(REWARD_MODEL))]).compared)
 
 
-def test_the_kl_of_a_dpo_evaluation_on_pairs_is_of_another_unit_and_not_compared() -> None:
+def test_the_kl_of_a_dpo_evaluation_on_pairs_has_another_unit_and_is_not_compared() -> None:
     (points,) = frontier_of([compared("a", events_of_kind(DPO))]).compared
     assert points == [Point(8, pytest.approx(3.2), pytest.approx(0.4))]
 

@@ -1,4 +1,4 @@
-"""The comparison as it is read: it fits its width, obeys nothing, and says what it shows."""
+"""The comparison report: it fits its width, obeys no control characters, and says what it shows."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_rows_that_no_run_has_are_left_out() -> None:
     assert not [line for line in lines if line.strip().startswith(("win rate", "loss", "accuracy on pairs"))]
 
 
-def test_a_table_that_does_not_fit_goes_on_below() -> None:
+def test_a_table_that_does_not_fit_continues_below() -> None:
     columns = [(f"{letter} run", "text") for letter in "ABCDE"]
     rows = [Row("score", "", [f"{number}.000" for number in range(5)])]
     lines = text(table_lines(columns, rows, 30))
@@ -131,7 +131,7 @@ def test_a_table_that_does_not_fit_goes_on_below() -> None:
     ]
 
 
-def test_points_stand_where_their_kl_and_score_are() -> None:
+def test_points_are_drawn_at_their_kl_and_score() -> None:
     marks = [Mark(0.0, 0.0, "A", "a"), Mark(10.0, 1.0, "A", "A"), Mark(5.0, 0.5, "B", "b"), Mark(5.0, 0.5, "A", "a")]
     lines = text(scatter(marks, 60, 13))
     plot = [line.ljust(60)[10:] for line in lines[:11]]
@@ -180,7 +180,7 @@ def test_settings_of_one_kind_of_run_are_counted_and_not_listed() -> None:
     assert "ppo.clip" not in lines
 
 
-def test_where_runs_lie_and_what_they_are_called_is_no_difference() -> None:
+def test_folders_and_names_of_runs_do_not_count_as_differences() -> None:
     configs = [config(run={"name": name, "dir": name}) for name in ("a", "b")]
     runs = [compared(str(place), ppo_events(), place=place, config=values) for place, values in enumerate(configs)]
     assert compared_settings(runs).differences == []
@@ -189,13 +189,13 @@ def test_where_runs_lie_and_what_they_are_called_is_no_difference() -> None:
     ]
 
 
-def test_a_setting_changed_under_way_is_told_with_its_iteration() -> None:
+def test_a_setting_changed_during_a_run_is_shown_with_its_iteration() -> None:
     changed = SettingChanged(iteration=7, key="ppo.kl_coef", old=0.02, value=0.1)
     run = compared("a", [*ppo_events(), changed], config=config())
     assert "  A ppo.kl_coef 0.02 → 0.1 before iteration 7" in text(setting_lines([run], compared_settings([run]), 80))
 
 
-def test_runs_that_do_not_measure_the_same_are_warned_of() -> None:
+def test_runs_that_do_not_measure_the_same_cause_a_warning() -> None:
     values = [config(), config(reward={"clip": 2.0}, model={"path": "other"}, ppo={"kl_coef": 0.5})]
     runs = [compared(str(place), ppo_events(), place=place, config=one) for place, one in enumerate(values)]
     assert [caution.split(":")[0] for caution in cautions(compared_settings(runs))] == [
@@ -205,7 +205,7 @@ def test_runs_that_do_not_measure_the_same_are_warned_of() -> None:
     assert any(line.startswith("! different rewards") for line in text(report_lines(runs, 80)))
 
 
-def test_a_setting_that_an_older_run_lacks_is_no_reason_for_a_caution() -> None:
+def test_a_setting_that_an_older_run_lacks_causes_no_warning() -> None:
     older = config()
     del older["reward"]["clip"]
     runs = [compared("a", ppo_events(), config=config()), compared("b", ppo_events(), place=1, config=older)]
@@ -225,7 +225,7 @@ def test_prompts_of_most_runs_come_first_then_those_answered_latest() -> None:
     assert shared_prompts([first, [], []], 3) == []
 
 
-def test_answers_stand_beside_each_other_where_there_is_room() -> None:
+def test_answers_are_side_by_side_where_there_is_room() -> None:
     runs = two_runs()
     wide, narrow = text(report_lines(runs, 80)), text(report_lines(runs, 60))
     assert any(line.startswith("A  it 12") and "│ B  it 12" in line for line in wide)

@@ -49,7 +49,7 @@ def test_the_kind_follows_from_the_schema(key: str, kind: str) -> None:
     assert FIELDS[key].kind == kind
 
 
-def test_a_field_knows_what_the_schema_says_of_it() -> None:
+def test_a_field_has_what_the_schema_says_about_it() -> None:
     field = FIELDS["ppo.kl_coef"]
     assert (field.low, field.high) == (0, 100)
     assert (field.about.unit, field.default, field.about.live) == ("score per nat", 0.05, True)
@@ -113,7 +113,7 @@ def test_text_is_read_as_the_kind_of_its_field(key: str, text: str, value: Any) 
         ("run.name", "../up", "must be letters, digits, '_', '-' and '.', and begin with neither '-' nor '.'"),
     ],
 )
-def test_what_breaks_a_rule_is_refused_with_the_rule(key: str, text: str, rule: str) -> None:
+def test_a_value_that_breaks_a_rule_is_refused_with_the_rule(key: str, text: str, rule: str) -> None:
     with pytest.raises(ValueError, match="must") as refused:
         parse(FIELDS[key], text)
     assert str(refused.value) == rule
@@ -149,7 +149,7 @@ def test_texts_of_several_lines_and_reward_sources_are_not_edited_on_one() -> No
         ("ppo.kl_coef", "high", "high"),
     ],
 )
-def test_a_value_is_shown_to_a_reader(key: str, value: Any, text: str) -> None:
+def test_a_value_is_shown_readably(key: str, value: Any, text: str) -> None:
     assert shown(FIELDS[key], value) == text
 
 
@@ -192,7 +192,7 @@ def test_steps_are_sensible_and_stay_in_range(key: str, start: Any, direction: i
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.key)
 @pytest.mark.parametrize("direction", [1, -1])
-def test_no_step_leaves_what_the_schema_allows(field: Any, direction: int) -> None:
+def test_no_step_leaves_the_range_of_the_schema(field: Any, direction: int) -> None:
     section = field.key.partition(".")[0]
     for value in walk(field.key, field.default, direction, 60):
         own = [p for p in config_problems({section: {field.name: value}}) if p.startswith(f"{field.key} = ")]
@@ -202,7 +202,7 @@ def test_no_step_leaves_what_the_schema_allows(field: Any, direction: int) -> No
 def test_search_goes_by_name_help_and_advice_and_puts_names_first() -> None:
     keys = [field.key for field in search("kl")]
     assert keys[:2] == ["ppo.kl_coef", "ppo.kl_estimator"]
-    assert "rollout.top_p" in keys  # its help tells of the KL
+    assert "rollout.top_p" in keys  # its help mentions the KL
     assert [field.key for field in search("LEARNING rate value")] == ["optim.value_lr"]
     assert [field.key for field in search("smaller steadier")] == ["ppo.minibatches"]
     assert search("no such thing") == []

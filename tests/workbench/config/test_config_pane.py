@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ from workbench.config.form import ChoiceList, FieldEditor, completed
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow, SectionRow, row_line, rows_of
 from workbench.config.views import ConfigReading, TomlView
-from workbench.config.widgets import EstimateLine, ProblemsList, SearchLine, estimate_pieces, fitted
+from workbench.config.widgets import EstimateLine, ProblemsList, SearchLine, estimate_pieces
 from workbench.kit.dialog import AnswerScreen
 from workbench.run.view import RunView
 
@@ -59,7 +60,7 @@ class PaneApp(ThemedApp[None]):
 
 
 class Session:
-    """The app under the pilot's hands."""
+    """The app as the pilot drives it."""
 
     def __init__(self, app: PaneApp, pilot: Pilot[None]) -> None:
         self.app = app
@@ -75,7 +76,7 @@ class Session:
         await self.pilot.pause()
 
     async def write(self, text: str) -> None:
-        """Replace what the focused line holds."""
+        """Replace the content of the focused line."""
         line = cast("Input", self.app.focused)
         line.value = ""
         for character in text:
@@ -90,7 +91,7 @@ class Session:
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
     def row(self, name: str) -> str:
-        """The line of the screen that shows the setting `name`."""
+        """Return the screen line that shows the setting `name`."""
         return next(line for line in self.text().split("\n") if f" {name} " in line[:26])
 
     def notices(self) -> list[str]:
@@ -110,7 +111,7 @@ async def opened(document: ConfigDocument | str, size: tuple[int, int] = (80, 40
 
 
 def settings(*changes: tuple[str, Any]) -> RunView:
-    """How a run stands in which these settings were changed."""
+    """Return the state of a run in which these settings were changed."""
     view = RunView()
     view.settings.extend(cast("Any", SimpleNamespace(key=key, value=value)) for key, value in changes)
     return view
@@ -138,7 +139,7 @@ def test_the_form_has_every_setting_under_its_section() -> None:
     assert sum(isinstance(row, SectionRow) for row in rows) == len({key.partition(".")[0] for key in fields_by_key()})
 
 
-def test_a_row_tells_what_changed_against_preset_and_file_and_what_is_wrong() -> None:
+def test_a_row_shows_what_changed_against_preset_and_file_and_what_is_wrong() -> None:
     document = ConfigDocument.open("quickstart")
     document.set("ppo.minibatches", 3)
     rows = {row.key: row for row in rows_of(document) if isinstance(row, FieldRow)}
@@ -190,7 +191,7 @@ async def test_escape_leaves_the_value_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("size", [(38, 18), (80, 24), (120, 40)])
-async def test_what_breaks_a_rule_stays_in_the_editor_with_the_rule_under_it(size: tuple[int, int]) -> None:
+async def test_a_value_that_breaks_a_rule_stays_in_the_editor_with_the_rule_below(size: tuple[int, int]) -> None:
     async with opened("quickstart", size) as s:
         await s.go_to("ppo.clip")
         await s.press("enter")
@@ -206,7 +207,7 @@ async def test_what_breaks_a_rule_stays_in_the_editor_with_the_rule_under_it(siz
         assert s.document.get("ppo.clip") == 0.3
 
 
-async def test_the_note_stands_above_the_last_line() -> None:
+async def test_the_note_is_above_the_last_line() -> None:
     async with opened("quickstart") as s:
         await s.go_to("run.trackers")
         await s.press("enter")
@@ -264,7 +265,7 @@ async def test_a_list_is_edited_as_text_between_commas() -> None:
         assert s.document.get("model.lora_targets") == ["q_proj", "up_proj"]
 
 
-async def test_backspace_takes_back_what_the_preset_has() -> None:
+async def test_backspace_restores_the_value_of_the_preset() -> None:
     async with opened("quickstart") as s:
         await s.go_to("ppo.epochs")
         await s.press("right")
@@ -287,7 +288,7 @@ async def test_sections_fold() -> None:
         assert "gamma" in s.text()
 
 
-async def test_moving_about_does_not_make_the_form_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moving_the_cursor_does_not_rebuild_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened("quickstart") as s:
         made: list[object] = []
         monkeypatch.setattr(ConfigRows, "show", lambda *_: made.append(1))
@@ -311,7 +312,7 @@ async def test_a_click_goes_to_a_row_and_a_second_one_edits_it() -> None:
 # Paths
 
 
-def test_a_path_is_completed_to_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_completed_to_existing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "a.jsonl").touch()
     (tmp_path / "rewards.py").touch()
@@ -333,7 +334,7 @@ async def test_tab_takes_the_suggested_path(tmp_path: Path) -> None:
         await s.go_to("data.prompts")
         await s.press("enter")
         await s.write(f"{tmp_path}/pro")
-        await s.press("tab")  # at once: the suggestion need not stand there yet
+        await s.press("tab")  # at once: the suggestion may not be there yet
         editor = s.app.query_one(FieldEditor)
         await until(s.pilot, lambda: editor.value == f"{tmp_path}/prompts.jsonl")
         await s.press("enter")
@@ -390,7 +391,7 @@ async def test_the_form_and_the_help_follow_the_cursor_of_the_toml() -> None:
 
 
 @pytest.mark.parametrize(("width", "beside"), [(38, False), (80, False), (120, True)])
-async def test_the_toml_stands_beside_the_form_where_there_is_room(width: int, beside: bool) -> None:
+async def test_the_toml_is_beside_the_form_where_there_is_room(width: int, beside: bool) -> None:
     async with opened("quickstart", (width, 40)) as s:
         await s.press("t")
         assert s.app.query_one("#config-form").display is beside
@@ -400,7 +401,7 @@ async def test_the_toml_stands_beside_the_form_where_there_is_room(width: int, b
         assert isinstance(s.app.focused, ConfigRows)
 
 
-async def test_an_error_in_the_toml_locks_the_form_until_it_is_mended() -> None:
+async def test_an_error_in_the_toml_locks_the_form_until_it_is_fixed() -> None:
     async with opened("quickstart", (120, 40)) as s:
         await s.go_to("ppo.kl_coef")
         await s.press("t", "home", "=")
@@ -415,7 +416,7 @@ async def test_an_error_in_the_toml_locks_the_form_until_it_is_mended() -> None:
         assert not s.document.syntax_error
 
 
-async def test_toml_is_coloured_by_what_it_is() -> None:
+async def test_toml_is_coloured_by_token() -> None:
     async with opened(ConfigDocument('[ppo] # c\nclip = 1\n[data]\nsystem = "x"\nshuffle = ?\n'), (120, 40)) as s:
         await s.press("t")
         view = s.app.query_one(TomlView)
@@ -431,7 +432,7 @@ async def test_toml_is_coloured_by_what_it_is() -> None:
 # Search, help, problems
 
 
-async def test_search_shows_what_is_found_and_goes_to_the_best() -> None:
+async def test_search_shows_the_matches_and_goes_to_the_best() -> None:
     async with opened("quickstart", NARROW) as s:
         await s.press("slash", *"kl pen")
         shown = s.text()
@@ -454,7 +455,7 @@ async def test_a_search_that_finds_nothing_says_so_and_escape_ends_it() -> None:
         assert isinstance(s.app.focused, ConfigRows)
 
 
-async def test_the_help_tells_all_of_the_setting_under_the_cursor() -> None:
+async def test_the_help_describes_the_setting_under_the_cursor() -> None:
     async with opened("quickstart", (80, 40)) as s:
         await s.go_to("ppo.kl_coef")
         shown = s.text()
@@ -469,7 +470,7 @@ async def test_the_help_tells_all_of_the_setting_under_the_cursor() -> None:
         assert "Estimator of the KL in the penalty." in s.text()
 
 
-async def test_problems_are_listed_and_gone_to(tmp_path: Path) -> None:
+async def test_problems_are_listed_and_can_be_jumped_to(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("[optim]\npolicy_lr = 7\n[ppo]\nkl = 3\n")
     async with opened(str(path)) as s:
@@ -484,7 +485,7 @@ async def test_problems_are_listed_and_gone_to(tmp_path: Path) -> None:
         assert keys == ["line 4", "optim.policy_lr"]
 
 
-async def test_a_chosen_problem_is_gone_to_and_gone_when_mended() -> None:
+async def test_choosing_a_problem_jumps_to_it_and_fixing_it_removes_it() -> None:
     document = ConfigDocument("[ppo]\nminibatches = 3\n[run]\ndir = ''\n")
     async with opened(document) as s:
         problems = s.app.query_one(ProblemsList)
@@ -503,7 +504,7 @@ async def test_a_chosen_problem_is_gone_to_and_gone_when_mended() -> None:
         assert s.app.active_bindings.get("e") is None
 
 
-async def test_warnings_are_shown_and_keep_nobody_from_anything() -> None:
+async def test_warnings_are_shown_and_block_nothing() -> None:
     async with opened("quickstart") as s:
         await s.go_to("ppo.whiten_rewards")
         await s.press("enter")
@@ -521,11 +522,14 @@ async def test_the_estimate_follows_the_settings() -> None:
         assert "≤ 512 tokens/it" in s.text()
 
 
-def test_the_estimate_is_cut_to_whole_facts() -> None:
+def test_there_is_no_estimate_of_a_configuration_with_problems() -> None:
     assert estimate_pieces(None) == ["No estimate until the problems are fixed"]
-    assert fitted(["one", "two", "three"], 3) == "one"
-    assert fitted(["one", "two", "three"], 9) == "one · two"
-    assert fitted(["one", "two", "three"], 17) == "one · two · three"
+
+
+async def test_the_estimate_is_cut_to_whole_facts() -> None:
+    async with opened("quickstart", NARROW) as s:
+        line = next(line for line in s.text().split("\n") if "tokens/it" in line)
+        assert re.fullmatch(r"≤ 256 tokens/it · ≈ [\d.]+ GB", line.strip())
 
 
 # Files
@@ -534,7 +538,7 @@ def test_the_estimate_is_cut_to_whole_facts() -> None:
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     path = tmp_path / "mine.toml"
-    path.write_text("[ppo]\nepochs = 2  # two\n")
+    path.write_text("schema = 2\n[ppo]\nepochs = 2  # two\n")
     return path
 
 
@@ -544,7 +548,7 @@ async def test_a_file_is_saved(mine: Path) -> None:
         await s.press("right")
         assert "*unsaved" in s.text()
         await s.press("w")
-        assert mine.read_text() == "[ppo]\nepochs = 3  # two\n"
+        assert mine.read_text() == "schema = 2\n[ppo]\nepochs = 3  # two\n"
         assert s.notices() == [f"Saved {mine}"]
         assert "*unsaved" not in s.text()
 
@@ -571,7 +575,9 @@ async def answer(s: Session, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "on_disk", "epochs"), [("Cancel", 7, 3), ("Overwrite", 3, 3), ("Reload", 7, 7)])
-async def test_a_file_that_changed_meanwhile_is_asked_about(wanted: str, on_disk: int, epochs: int, mine: Path) -> None:
+async def test_overwriting_a_file_that_changed_meanwhile_needs_consent(
+    wanted: str, on_disk: int, epochs: int, mine: Path
+) -> None:
     async with opened(str(mine)) as s:
         await s.go_to("ppo.epochs")
         await s.press("right")
@@ -582,7 +588,7 @@ async def test_a_file_that_changed_meanwhile_is_asked_about(wanted: str, on_disk
         assert s.document.get("ppo.epochs") == epochs
 
 
-async def test_another_file_is_overwritten_only_when_told(mine: Path, tmp_path: Path) -> None:
+async def test_another_file_is_overwritten_only_with_consent(mine: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("precious")
     async with opened(str(mine)) as s:
@@ -594,7 +600,7 @@ async def test_another_file_is_overwritten_only_when_told(mine: Path, tmp_path: 
             assert other.read_text() == left
 
 
-async def test_a_full_disk_is_told_and_loses_nothing(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported_and_loses_nothing(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -645,6 +651,15 @@ async def test_another_document_takes_the_place_of_the_first(mine: Path) -> None
 # During a run
 
 
+async def test_the_key_that_sends_a_live_setting_is_the_users() -> None:
+    async with opened("quickstart") as s:
+        s.app.set_keymap({"config.edit": "j", "config.back": "y"})
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("right")
+        assert "j sends ppo.kl_coef to the run, y discards it" in s.text()
+
+
 async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() -> None:
     async with opened("quickstart") as s:
         s.pane.set_running(True)
@@ -652,7 +667,7 @@ async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() 
         await s.press("right", "right", "left")
         assert "0.06" in s.row("kl_coef")
         assert "↵" in s.row("kl_coef")
-        assert "enter sends ppo.kl_coef to the run, esc discards it" in s.text()
+        assert "⏎ sends ppo.kl_coef to the run, esc discards it" in s.text()
         assert s.messages(ConfigPane.LiveSettingChanged) == []
         assert s.document.get("ppo.kl_coef") == 0.05, "it is that of the run"
         await s.press("enter")
@@ -666,7 +681,7 @@ async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() 
 
 
 @pytest.mark.parametrize("away", ["escape", "down", "left", "f6"])
-async def test_a_live_setting_that_is_not_sent_is_put_back(away: str) -> None:
+async def test_a_live_setting_that_is_not_sent_is_restored(away: str) -> None:
     async with opened("quickstart") as s:
         s.pane.set_running(True)
         await s.go_to("ppo.kl_coef")
@@ -675,7 +690,7 @@ async def test_a_live_setting_that_is_not_sent_is_put_back(away: str) -> None:
             s.app.set_focus(None)  # as another pane takes it
         else:
             await s.press(away)
-        await until(s.pilot, lambda: "0.05" in s.row("kl_coef") and "enter sends" not in s.text())
+        await until(s.pilot, lambda: "0.05" in s.row("kl_coef") and "⏎ sends" not in s.text())
         assert "↵" not in s.row("kl_coef")
         s.pane.take_focus()
         await s.go_to("ppo.kl_coef")
@@ -695,7 +710,7 @@ async def test_the_presets_value_waits_for_enter_too() -> None:
         assert [(one.key, one.value) for one in s.messages(ConfigPane.LiveSettingChanged)] == [("ppo.kl_coef", 0.05)]
 
 
-async def test_what_is_typed_into_a_value_while_the_run_ends_becomes_no_keys() -> None:
+async def test_text_typed_into_a_value_while_the_run_ends_does_not_act_as_keys() -> None:
     async with opened("quickstart") as s:
         s.pane.set_running(True)
         await s.go_to("ppo.kl_coef")
@@ -738,7 +753,7 @@ async def test_other_settings_wait_for_the_end_of_the_run() -> None:
         assert s.messages(ConfigPane.LiveSettingChanged) == []
 
 
-async def test_a_repaint_between_the_removal_of_the_toml_and_the_next_layout_is_no_error() -> None:
+async def test_a_repaint_between_the_removal_of_the_toml_and_the_next_layout_does_not_fail() -> None:
     repaints: list[str] = []
     async with opened("quickstart", (120, 40)) as s:
         await s.press("t")
@@ -756,7 +771,7 @@ async def test_a_repaint_between_the_removal_of_the_toml_and_the_next_layout_is_
         assert [text.strip() for text in repaints] == [""]
 
 
-async def test_what_another_terminal_changed_is_shown() -> None:
+async def test_changes_from_another_terminal_are_shown() -> None:
     async with opened("quickstart") as s:
         view = settings(("ppo.kl_coef", 0.3), ("ppo.clip", 0.1), ("ppo.kl_coef", 0.4), ("no.such", 1))
         s.pane.show_run(view)
@@ -776,7 +791,7 @@ async def test_what_another_terminal_changed_is_shown() -> None:
         assert (s.document.get("ppo.kl_coef"), s.document.get("ppo.clip")) == (changed, 0.3)
 
 
-async def test_undo_during_a_run_tells_the_run_and_stops_before_settings_that_wait() -> None:
+async def test_undo_during_a_run_informs_the_run_and_stops_before_settings_that_wait() -> None:
     async with opened("quickstart") as s:
         await s.go_to("ppo.iterations")
         await s.press("right")
@@ -834,7 +849,7 @@ async def test_hostile_values_are_shown_and_not_obeyed(tmp_path: Path) -> None:
         assert nothing_to_obey(s.text())
 
 
-async def test_a_file_with_escape_sequences_is_shown_as_what_it_is(tmp_path: Path) -> None:
+async def test_a_file_with_escape_sequences_is_shown_literally(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text(f"# {HOSTILE}\n")
     async with opened(ConfigDocument.open(path), (120, 40)) as s:
@@ -872,13 +887,13 @@ def test_every_key_can_be_given_another_and_is_explained() -> None:
     assert preset_names()
 
 
-async def test_what_was_typed_a_moment_ago_is_neither_overwritten_nor_left_unsaved(mine: Path) -> None:
+async def test_text_typed_a_moment_ago_is_neither_overwritten_nor_left_unsaved(mine: Path) -> None:
     async with opened(str(mine), (120, 40)) as s:
         await s.press("t")
         view = s.app.query_one(TomlView)
         view.insert("# a note\n", (0, 0))  # its message is still on the way
         s.pane.action_save()
-        assert mine.read_text().startswith("# a note\n[ppo]")
+        assert mine.read_text().startswith("# a note\nschema")
         view.insert("# more\n", (0, 0))
         s.pane.show_run(settings())
         s.pane.set_running(True)
@@ -908,7 +923,7 @@ def of_dpo(tmp_path: Path) -> ConfigDocument:
 
 
 @pytest.mark.parametrize("size", [NARROW, (120, 40)])
-async def test_the_configuration_of_another_kind_is_text_to_be_read_without_problems(
+async def test_the_configuration_of_another_kind_is_read_only_text_without_problems(
     of_dpo: ConfigDocument, size: tuple[int, int]
 ) -> None:
     async with opened(of_dpo, size) as s:
@@ -936,7 +951,7 @@ async def test_the_text_of_another_kind_scrolls_and_no_key_changes_it(of_dpo: Co
         assert not s.messages(ConfigPane.Changed)
 
 
-async def test_from_another_kind_to_ppo_and_back_each_is_shown_as_it_is_there(of_dpo: ConfigDocument) -> None:
+async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(of_dpo: ConfigDocument) -> None:
     before = of_dpo.text
     async with opened("quickstart", (80, 40)) as s:
         await s.go_to("ppo.epochs")

@@ -45,7 +45,7 @@ def test_a_string_of_several_lines_is_one_string() -> None:
     ]
 
 
-def test_a_line_inside_an_array_is_no_table() -> None:
+def test_a_line_inside_an_array_is_not_a_table() -> None:
     assert pieces('a = [\n["x"],\n]\n[b]') == [[("a", "key")], [('"x"', "string")], [], [("[b]", "table")]]
 
 
@@ -86,5 +86,5 @@ weight = 2
         ("optim.policy_lr", None),
     ],
 )
-def test_a_key_is_found_on_its_line_or_that_of_what_is_around_it(key: str, line: int | None) -> None:
+def test_a_key_is_found_on_its_line_or_that_of_its_parent(key: str, line: int | None) -> None:
     assert line_of(key, key_lines(TEXT)) == line

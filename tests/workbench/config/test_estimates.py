@@ -1,4 +1,4 @@
-"""What an iteration will cost, told from the configuration."""
+"""Cost estimates of an iteration, from its configuration."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_hub_model_is_found_once_it_was_fetched(tmp_path: Path) -> None:
     config = load_config("qwen3-0.6b")
     before = estimate(config)
     assert before.memory_bytes is None
-    assert "not here yet" in before.basis
+    assert "not downloaded" in before.basis
     folder = tmp_path / "hub" / "models--mlx-community--Qwen3-0.6B-bf16" / "snapshots" / "abc"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(QWEN3))
@@ -112,7 +112,7 @@ def test_a_pipe_in_place_of_the_prompts_does_not_hold_up_the_screen(tmp_path: Pa
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"hidden_size": "x"}', '{"hidden_size": null}', "[" * 5000, *HUGE]
 )
-def test_a_config_that_tells_nothing_is_told(content: str, tmp_path: Path) -> None:
+def test_a_model_configuration_without_a_size_is_reported(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
     e = estimate(tables(model={"path": str(tmp_path)}))
     assert e.memory_bytes is None
@@ -120,12 +120,12 @@ def test_a_config_that_tells_nothing_is_told(content: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("prompts", ["absent.jsonl", "a/hub-name", "../../etc", "."])
-def test_prompts_that_cannot_be_seen_count_as_the_longest_allowed(prompts: str) -> None:
+def test_prompts_that_cannot_be_read_count_as_the_longest_allowed(prompts: str) -> None:
     config = tables(data={"prompts": prompts, "max_prompt_tokens": 100})
     assert "prompts of up to 100 tokens" in estimate(config).basis
 
 
-def test_prompts_are_measured_anew_when_their_file_changes(tmp_path: Path) -> None:
+def test_prompts_are_measured_again_when_their_file_changes(tmp_path: Path) -> None:
     prompts = tmp_path / "p.jsonl"
     config = tables(data={"prompts": str(prompts), "column": "text"})
     prompts.write_text('{"text": "' + "a" * 80 + '"}\nnot json\n[1]\n')

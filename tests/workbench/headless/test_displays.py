@@ -1,4 +1,4 @@
-"""What a headless run shows, as JSON, as lines and as a table in place; never what the model dictates."""
+"""Output of a headless run, as JSON, as lines and as a live table; never controlled by model text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 
 class Terminal(io.StringIO):
-    """A stream that calls itself a terminal."""
+    """Stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -83,7 +83,7 @@ def test_numbers_that_are_not_finite_and_hostile_text_are_plain_ascii_json() -> 
 # plain
 
 
-def test_the_numbers_of_an_iteration_stand_right_aligned_under_their_headings() -> None:
+def test_the_numbers_of_an_iteration_are_right_aligned_under_their_headings() -> None:
     names, units = heading("ppo").splitlines()
     line = row(iteration(3), view_of(started(), iteration(3)))
     ends = {match.group(): match.end() for match in re.finditer(r"\S+", names)}
@@ -139,18 +139,18 @@ def test_every_metric_is_one_of_the_iterations_fields_and_fractions_become_perce
 # words
 
 
-def test_the_start_of_a_run_tells_what_is_trained_and_every_warning() -> None:
+def test_the_start_of_a_run_shows_what_is_trained_and_every_warning() -> None:
     told = sentences(started(warnings=["the KL is biased"], resumed_at=5))
     assert "135.0M parameters, 0.46M trained (0.34%)" in told[1]
     assert told[-2:] == ["resumed after iteration 5", "warning: the KL is biased"]
 
 
-def test_an_alert_tells_its_iteration_level_and_message() -> None:
+def test_an_alert_shows_its_iteration_level_and_message() -> None:
     alert = Alert(iteration=9, level="warning", code="truncation", message="18 % cut short: raise max_new_tokens")
     assert sentences(alert) == ["iteration 9: warning: 18 % cut short: raise max_new_tokens"]
 
 
-def test_an_alarm_tells_what_is_wrong_what_to_do_and_what_can_be_done() -> None:
+def test_an_alarm_says_what_is_wrong_what_to_do_and_which_fixes_there_are() -> None:
     assert sentences(alarm(9, level="error", message="too far", advice="Raise kl_coef.")) == [
         "iteration 9: error: KL high: too far",
         "iteration 9: advice: Raise kl_coef.",
@@ -172,7 +172,7 @@ def decided(action: str) -> Decision:
     )
 
 
-def test_decisions_and_rollbacks_tell_their_reason() -> None:
+def test_decisions_and_rollbacks_give_their_reason() -> None:
     rolled = RolledBack(iteration=9, to=4, reason="the score fell")
     told = [sentences(event)[0] for event in (decided("rollback"), decided("continue"), decided("stop"), rolled)]
     assert told == [
@@ -183,7 +183,7 @@ def test_decisions_and_rollbacks_tell_their_reason() -> None:
     ]
 
 
-def test_an_evaluation_tells_what_it_found_against_the_reference_and_of_the_critic() -> None:
+def test_an_evaluation_shows_its_results_against_the_reference_and_for_the_critic() -> None:
     assert sentences(evaluation(4)) == [
         "iteration 4: evaluation on 16 prompts: score 0.512, deviation 0.200, KL 3.250 nats a sequence, 4.0s"
     ]
@@ -243,7 +243,7 @@ def test_the_summary_names_the_alarms_that_are_open_at_the_end() -> None:
     assert "alarms" not in dict(summary(view_of(*whole_run())))
 
 
-def test_the_summary_says_how_to_go_on_with_a_stopped_run_and_with_a_finished_one() -> None:
+def test_the_summary_says_how_to_continue_a_stopped_run_and_a_finished_one() -> None:
     path = "checkpoints/step-000004"
     stopped = view_of(started(folder="my runs/a"), ended("stopped", 4, checkpoint=path, reason="SIGTERM"))
     finished = view_of(started(), ended(checkpoint="checkpoints/step-000012"))
@@ -268,7 +268,7 @@ def busy_view() -> RunView:
     return view_of(started(), StateChanged(state="training"), iteration(1), iteration(2), texts, alert, progress)
 
 
-def test_the_status_tells_run_state_iteration_phase_speed_memory_and_remaining_time() -> None:
+def test_the_status_shows_run_state_iteration_phase_speed_memory_and_remaining_time() -> None:
     shown = drawn(busy_view(), 130).splitlines()[0]
     for part in (
         "quickstart-0001 ● training",
@@ -303,7 +303,7 @@ def test_model_text_is_neither_markup_nor_obeyed() -> None:
     assert not CONTROL.search(shown)
 
 
-def test_alarms_that_stand_are_drawn_with_their_advice_and_other_alerts_below() -> None:
+def test_active_alarms_are_drawn_with_their_advice_and_other_alerts_below() -> None:
     view = busy_view()
     play(view.take, [alarm(2, message=HOSTILE, advice=HOSTILE), decided("continue")])
     shown = drawn(view).splitlines()
@@ -318,7 +318,7 @@ def test_alarms_that_stand_are_drawn_with_their_advice_and_other_alerts_below() 
     assert any(line.startswith("· iteration 9: rolled back to iteration 4: a␛]0;") for line in shown)
 
 
-def test_what_is_decided_and_alarming_stays_above_the_table() -> None:
+def test_decisions_and_alarms_stay_above_the_table() -> None:
     shown = shown_on(io.StringIO(), [*whole_run()[:-1], alarm(12), decided("stop"), ended()])
     for part in ("warning: KL high: the KL is 24.1", "advice: Raise kl_coef.", "decision to stop: the score fell"):
         assert part in shown
@@ -339,7 +339,7 @@ def shown_on(stream: io.StringIO, events: list[Event]) -> str:
     return stream.getvalue()
 
 
-def test_on_a_terminal_the_cursor_is_hidden_meanwhile_and_given_back() -> None:
+def test_on_a_terminal_the_cursor_is_hidden_meanwhile_and_restored() -> None:
     shown = shown_on(Terminal(), whole_run())
     assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")

@@ -1,4 +1,4 @@
-"""The message above the panes: success is not drawn as an error, and what no longer holds is not shown."""
+"""The message above the panes: success does not look like an error, and outdated messages go."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(screen: MainScreen) -> str:
-    """What the banner says; empty while it is hidden."""
+    """Return the banner's text; empty while it is hidden."""
     banner = screen.query_one(Banner)
     return str(banner.render()) if banner.display else ""
 
 
-async def test_a_success_is_not_drawn_as_an_error_and_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_success_is_not_drawn_as_an_error_and_disappears_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     Path("pairs.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "good", "rejected": "bad"}) + "\n")
     async with workbench() as (screen, pilot):
@@ -65,7 +65,33 @@ async def test_an_error_looks_unlike_a_success_and_stays() -> None:
         assert screen.query_one(Banner).styles.color != done
 
 
-async def test_an_error_goes_when_its_pane_is_left() -> None:
+async def test_an_error_that_still_applies_returns_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
+    async with workbench(scripted_run.diverged) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "loss was NaN" in told(screen))
+        screen.say("Imported 1 preference", "done")
+        assert told(screen).startswith("✓ Imported 1 preference")
+        await until(pilot, lambda: "loss was NaN" in told(screen))
+        assert not screen.query_one(Banner).has_class("-done")
+        screen.say("Imported 2 preferences", "done")
+        await pilot.press("escape")
+        assert "loss was NaN" in told(screen), "the key hides the message that is on top"
+        await pilot.press("escape")
+        assert told(screen) == ""
+
+
+async def test_an_error_that_is_settled_under_a_success_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
+    async with workbench() as (screen, pilot):
+        screen.say("cannot write it", about="steer")
+        screen.say("wrote another", "done")
+        screen.settle("steer")
+        assert told(screen).startswith("✓ wrote another")
+        await until(pilot, lambda: told(screen) == "")
+
+
+async def test_an_error_disappears_when_its_pane_is_left() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
         await until(pilot, lambda: "no labels to train on" in told(screen))
@@ -75,7 +101,7 @@ async def test_an_error_goes_when_its_pane_is_left() -> None:
         assert told(screen) == ""
 
 
-async def test_a_missing_reward_model_is_not_missed_once_there_is_one() -> None:
+async def test_a_missing_reward_model_is_no_longer_reported_once_there_is_one() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "T")
         await until(pilot, lambda: "No trained reward model yet; t in Label" in told(screen))
@@ -85,7 +111,7 @@ async def test_a_missing_reward_model_is_not_missed_once_there_is_one() -> None:
         assert told(screen) == ""
 
 
-async def test_what_kept_a_run_from_starting_goes_when_it_is_mended() -> None:
+async def test_an_obstacle_to_starting_disappears_when_it_is_fixed() -> None:
     async with workbench() as (screen, pilot):
         pane = screen.query_one(ConfigPane)
         pane.document.set("ppo.kl_coef", -1)
@@ -96,7 +122,7 @@ async def test_what_kept_a_run_from_starting_goes_when_it_is_mended() -> None:
         await until(pilot, lambda: told(screen) == "")
 
 
-async def test_another_run_takes_away_what_was_said_of_the_last() -> None:
+async def test_another_run_clears_messages_about_the_last_one() -> None:
     fails = True
 
     def play(emit: Any, control: Control) -> RunEnded:
@@ -113,7 +139,7 @@ async def test_another_run_takes_away_what_was_said_of_the_last() -> None:
         assert told(screen) == ""
 
 
-async def test_that_a_run_is_trained_here_is_no_obstacle_once_it_has_ended() -> None:
+async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
     make_run("past")
     async with workbench(scripted_run.wait) as (screen, pilot):
         await pilot.press("space")
@@ -128,7 +154,7 @@ async def test_that_a_run_is_trained_here_is_no_obstacle_once_it_has_ended() -> 
         await until(pilot, lambda: told(screen) == "")
 
 
-async def test_the_key_that_hides_it_is_the_users(tmp_path: Path) -> None:
+async def test_the_key_that_hides_it_can_be_remapped(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "keys.toml").write_text('[keys]\n"app.put_away" = "ctrl+g"\n')
     async with workbench() as (screen, pilot):

@@ -28,7 +28,7 @@ class Asking(App[None]):
 
 @asynccontextmanager
 async def asked(screen: Screen[Any], size: tuple[int, int] = (60, 20)) -> AsyncIterator[tuple[Asking, Pilot[None]]]:
-    """An application that has opened `screen`."""
+    """Open `screen` in an application."""
     app = Asking()
     async with app.run_test(size=size) as pilot:
         app.push_screen(screen, app.take)
@@ -63,7 +63,7 @@ async def test_a_question_is_answered_by_the_mouse() -> None:
 
 
 @pytest.mark.parametrize("size", [(40, 20), (80, 24)])
-async def test_hostile_text_in_a_question_is_text_and_the_buttons_stay_in_sight(size: tuple[int, int]) -> None:
+async def test_hostile_text_in_a_question_is_text_and_the_buttons_stay_visible(size: tuple[int, int]) -> None:
     screen = ConfirmScreen("Move [/x] \x1b[31m?", "[@click=app.quit]go[/]", "[/yes]", "[no")
     async with asked(screen, size) as (app, _):
         assert "[/x] ␛[31m?" in str(app.screen.query_one(".question", Static).render())
@@ -86,7 +86,7 @@ async def test_an_accepted_text_is_the_answer() -> None:
         assert app.answer == "older"
 
 
-async def test_a_text_is_refused_with_its_problem_until_it_is_mended() -> None:
+async def test_a_text_is_refused_with_its_problem_until_it_is_fixed() -> None:
     async with asked(TextPromptScreen("Rename to", "old", no_x)) as (app, pilot):
         await pilot.press("end", "x", "enter")
         await pilot.pause()

@@ -11,13 +11,13 @@ from textual.content import Content
 from workbench.config.fields import fields_by_key
 from workbench.config.rows import FieldRow
 from workbench.config.widgets import FieldHelp, help_content
-from workbench.kit.drawing import CutText, cut
+from workbench.kit.drawing import CutText, cut, plain, rule
 
 WORDS = st.lists(st.text("abc日é", min_size=1, max_size=12), max_size=40).map(" ".join)
 
 
 @given(text=WORDS, width=st.integers(1, 50), height=st.integers(1, 8))
-def test_a_text_keeps_within_its_room_and_shows_where_something_is_missing(text: str, width: int, height: int) -> None:
+def test_a_text_fits_its_space_and_shows_where_it_was_cut(text: str, width: int, height: int) -> None:
     lines = cut(Content(text), width, height).plain.split("\n")
     assert len(lines) <= height
     assert all(Content(line).cell_length <= width for line in lines)
@@ -29,6 +29,14 @@ def test_colours_and_empty_lines_stay() -> None:
     shown = cut(Content.assemble("one\n\n", ("two three", "bold")), 5, 9)
     assert shown.plain == "one\n\ntwo\nthree"
     assert [shown.plain[span.start : span.end] for span in shown.spans] == ["two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("width", "drawn"),
+    [(0, ""), (8, " accura…"), (9, " accuracy"), (20, " accuracy · × 2 not…"), (29, " accuracy · × 2 not finite ──")],
+)
+def test_a_heading_shows_where_it_was_cut(width: int, drawn: str) -> None:
+    assert plain(rule("accuracy", width, missing=2)) == drawn
 
 
 class Bench(App[None]):
@@ -60,7 +68,7 @@ async def test_the_help_of_every_setting_is_whole_or_ends_with_an_ellipsis(width
         assert cuts, "some are longer than three lines"
 
 
-async def test_a_text_is_cut_anew_for_another_width() -> None:
+async def test_a_text_is_cut_again_for_another_width() -> None:
     app = Bench()
     async with app.run_test(size=(20, 10)) as pilot:
         text = app.query_one("#auto", CutText)

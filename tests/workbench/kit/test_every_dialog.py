@@ -1,7 +1,8 @@
-"""What holds of every dialog: help, escape and quit work in it, and it keeps what is typed until it is done with it."""
+"""Rules of every dialog: help, escape and quit work in it, and it keeps typed text until it is done."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,6 +24,7 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
 from workbench.kit.help import HelpScreen
 from workbench.kit.keys import known_bindings
+from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.export_preferences import ExportPreferencesScreen
 from workbench.labelling.import_preferences import ImportPreferencesScreen
 from workbench.labelling.label_form import LabelForm
@@ -77,11 +79,12 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     QuitScreen: lambda: QuitScreen("a run"),
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
     TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
+    WaitScreen: lambda: WaitScreen(asyncio.Event().wait),
 }
 
 
 def ours(kind: type[Screen[Any]]) -> Iterator[type[Screen[Any]]]:
-    """All classes of the workbench that derive from `kind`."""
+    """Return all workbench classes that derive from `kind`."""
     for found in kind.__subclasses__():
         if found.__module__.startswith("workbench."):
             yield found
@@ -115,7 +118,7 @@ async def test_help_escape_and_quit_work_in_every_dialog() -> None:
         assert screen.supervisor.trains_here
 
 
-async def test_keys_of_the_users_work_in_dialogs_and_are_those_that_they_name(tmp_path: Path) -> None:
+async def test_remapped_keys_work_in_dialogs_and_are_the_ones_they_name(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     keys = '[keys]\n"app.help" = "f9"\n"app.leave" = "f10"\n"prompt.cancel" = "f12"\n"pane.runs" = "f11"\n'
     (tmp_path / "config" / "keys.toml").write_text(keys)
@@ -178,7 +181,7 @@ async def draw_sample(pilot: Pilot[str]) -> None:
 
 
 PROVOKED: dict[str, tuple[Callable[[Pilot[str]], Awaitable[None]], str]] = {
-    "rename": (rename, "is there already: choose another name"),
+    "rename": (rename, "exists already: choose another name"),
     "save as": (lambda pilot: typed(pilot, ["f2", "W"], "/proc/nowhere/a.toml"), "cannot write"),
     "open": (open_file, "UTF-8"),
     "export samples": (export_samples, "cannot write '/proc/nowhere/a.jsonl'"),

@@ -1,4 +1,4 @@
-"""Sparklines, the rows they stand in, the scales they are drawn to, and what drawing them reads."""
+"""Sparklines, the rows around them, their scales, and how much drawing them reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.kit.glyphs import sparkline
 from workbench.kit.scale import Scale, number_text, scale_of, tick_texts, ticks
 from workbench.kit.window import moving_average, window_of, window_over
 from workbench.run.metrics import METRICS
-from workbench.training.metric_list import Charted, change_text, metric_row, reading_at, row_shape
+from workbench.training.metric_list import Charted, change_text, heading, metric_row, reading_at, row_shape
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -33,7 +33,7 @@ def spark(
 
 
 def heights(lines: list[str]) -> list[int]:
-    """The bars in eighths."""
+    """Return the bars in eighths."""
     return [sum(BARS.index(cell) for cell in column) for column in zip(*lines, strict=True)]
 
 
@@ -96,7 +96,7 @@ def test_one_nan_among_thousands_is_still_seen():
     assert line.index("×") == 30
 
 
-def test_iterations_that_are_not_there_leave_a_gap():
+def test_missing_iterations_leave_a_gap():
     history = history_of([0.5] * 10)
     for number in range(21, 30):
         history.append(iteration(number))
@@ -106,6 +106,14 @@ def test_iterations_that_are_not_there_leave_a_gap():
     assert [column is None for column in narrow[4:6]] == [True, True]
     assert narrow[0] is not None
     assert narrow[-1] is not None
+
+
+def test_the_line_above_the_metrics_shows_where_it_was_cut() -> None:
+    charted = Charted(window=window_of(history_of([0.5] * 40)), average=True)
+    assert texts([heading(charted, row_shape(60, 1), 60)]) == [" iterations 1–40 · EMA"]
+    assert texts([heading(charted, row_shape(14, 1), 14)]) == [" iterations 1…"]
+    at = charted._replace(iteration=7)
+    assert texts([heading(at, row_shape(14, 1), 14)]) == [" iteration 7 …"]
 
 
 def test_the_threshold_is_drawn_where_no_bar_crosses_it_and_bars_beyond_it_differ():
@@ -232,7 +240,7 @@ def test_the_moving_average_stays_among_the_values(values):
 
 
 @given(size=st.integers(1, 400), first=st.integers(1, 1000), width=st.integers(1, 130))
-def test_the_cursor_stands_on_the_column_that_holds_its_iteration(size, first, width):
+def test_the_cursor_is_on_the_column_that_holds_its_iteration(size, first, width):
     window = window_of(history_of(range(size), first=first))
     columns = window.columns(SCORE, width)
     for place, column in enumerate(columns):
@@ -260,7 +268,7 @@ def test_an_axis_over_several_runs_holds_all_of_them():
     assert window_of(short).beside(long)[1:3] == (0, 10)
 
 
-def test_drawing_a_row_reads_what_its_width_costs_not_what_the_history_costs():
+def test_the_cost_of_drawing_a_row_depends_on_its_width_not_on_the_history():
     history = Counted()
     template = iteration(1)
     history.append(template)

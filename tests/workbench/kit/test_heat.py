@@ -1,4 +1,4 @@
-"""Heat: colours that can be read and grow with what they tell, in every shipped theme, and marks without colour."""
+"""Heat: readable colours that grow with the value, in every shipped theme, and marks without colour."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ladder(name: str, diverging: bool) -> Ladder:
 
 
 def colors(style: Style, *, dark: bool = True) -> tuple[Color, Color]:
-    """Text and ground, as they reach the eye."""
+    """Return the colours of text and ground, as they reach the eye."""
     found = []
     for color, default in zip((style.color, style.bgcolor), XTERM_DARK if dark else XTERM_DARK[::-1], strict=True):
         assert color is not None
@@ -41,7 +41,7 @@ def colors(style: Style, *, dark: bool = True) -> tuple[Color, Color]:
 
 
 def grounds_outwards(found: Ladder, diverging: bool) -> list[list[Color]]:
-    """The backgrounds from the one of zero to each end."""
+    """Return the backgrounds from that of zero to each end."""
     grounds = [colors(style)[1] for style in found.steps]
     middle = len(grounds) // 2 if diverging else 0
     return [grounds[middle:], grounds[middle::-1]] if diverging else [grounds]
@@ -59,7 +59,7 @@ def test_text_can_be_read_on_every_step(name: str, diverging: bool) -> None:
 
 @pytest.mark.parametrize("diverging", [True, False])
 @pytest.mark.parametrize("name", MIXED)
-def test_what_is_further_from_zero_stands_out_more(name: str, diverging: bool) -> None:
+def test_values_further_from_zero_stand_out_more(name: str, diverging: bool) -> None:
     for grounds in grounds_outwards(ladder(name, diverging), diverging):
         distances = [delta_e(grounds[0], ground) for ground in grounds]
         steps = [b - a for a, b in itertools.pairwise(distances)]
@@ -75,7 +75,7 @@ def test_opposite_ends_differ_and_zero_is_the_plain_ground(name: str) -> None:
     assert ladder(name, False).at(0) == found.plain
 
 
-def test_eyes_that_lack_a_colour_tell_the_ends_apart() -> None:
+def test_colour_blind_eyes_can_tell_the_ends_apart() -> None:
     found = ladder("blue-orange", True)
     for deficiency in ("protanopia", "deuteranopia", "tritanopia"):
         assert delta_e(colors(found.at(0))[1], colors(found.at(1))[1], deficiency) > 60
@@ -140,7 +140,7 @@ def test_every_block_is_used_and_the_ends_and_zero_have_theirs() -> None:
         (math.nan, False, 0),
     ],
 )
-def test_underlines_tell_thirds_of_the_magnitude(position: float, diverging: bool, lines: int) -> None:
+def test_underlines_show_thirds_of_the_magnitude(position: float, diverging: bool, lines: int) -> None:
     style = underline_style(position, diverging=diverging)
     assert (bool(style.underline) + bool(style.underline2)) == lines
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import ClassVar
 
+import pytest
 from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 from themed_app import ThemedApp
+from workbench_app import workbench
 
-from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, help_rows, matching
+from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, about, help_rows, matching
 from workbench.kit.pane import Pane
 
 
@@ -86,14 +90,14 @@ async def test_rows_are_the_panes_then_everywhere_with_the_keys_of_each() -> Non
         )
 
 
-async def test_what_does_not_apply_is_listed_as_not_now() -> None:
+async def test_keys_that_do_not_apply_are_listed_as_not_now() -> None:
     async with (app := Probe()).run_test() as pilot:
         app.query_one("#chart").focus()
         await pilot.pause()
         assert not by_id(help_rows(app, app.query_one(OnePane)))["nothing"].in_force
 
 
-async def test_a_key_that_a_pane_takes_from_the_app_is_in_force_for_the_pane_alone() -> None:
+async def test_a_key_that_a_pane_takes_over_from_the_app_applies_to_that_pane_alone() -> None:
     async with (app := Probe()).run_test() as pilot:
         app.query_one("#other").focus()
         await pilot.pause()
@@ -161,6 +165,21 @@ async def test_every_closing_key_closes_it() -> None:
             assert not isinstance(app.screen, HelpScreen)
 
 
+async def test_the_keys_that_a_pane_explains_are_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with workbench() as (screen, _):
+        texts = {pane.id: about(pane) for pane in screen.query(Pane)}
+        assert not [text for text in texts.values() if re.search(r"\{[a-z-]+\.", text)], "every id is a binding"
+        assert "; w lists the whole run. ⏎ opens a sample" in texts["samples"]
+        assert "← and → choose another" in texts["reward-model"]
+        screen.app.set_keymap({"samples.whole-run": "y", "tokens.choose": "z", "config.edit": "j", "label.tie": "x"})
+        texts = {pane.id: about(pane) for pane in screen.query(Pane)}
+        assert "; y lists the whole run." in texts["samples"]
+        assert "z on a token" in texts["samples"]
+        assert "j edits the value under the cursor" in texts["config"]
+        assert "with x between equally good ones" in texts["label"]
+
+
 async def test_typing_in_the_search_narrows_the_rows_and_takes_letters_as_text() -> None:
     async with (app := Probe()).run_test(size=(100, 40)) as pilot:
         app.query_one("#chart").focus()
@@ -202,7 +221,7 @@ async def test_at_60x20_every_row_can_be_scrolled_to_and_none_is_cut() -> None:
         assert body.scroll_y == 0
 
 
-async def test_the_way_out_is_told_as_remapped() -> None:
+async def test_the_closing_key_is_shown_as_remapped() -> None:
     async with (app := Probe()).run_test() as pilot:
         app.set_keymap({"help.close": "x", "help.search": "w"})
         await pilot.press("f1")

@@ -47,7 +47,7 @@ class Keys(ThemedApp[None]):
 
 
 async def shown(app: Keys, pilot: Pilot[None]) -> str:
-    """The line, once the footer has heard of the keys."""
+    """Return the footer's line, once it has heard of the keys."""
     await until(pilot, lambda: bool(app.query_one(KeyFooter).keys))
     await pilot.pause()
     return "".join(segment.text for segment in app.screen._compositor.render_strips()[-1])
@@ -87,7 +87,20 @@ async def test_a_click_presses_the_key_and_the_mouse_over_it_says_what_it_does()
         assert (app.pressed, app.bells) == ("ab", 1)
 
 
-async def test_keys_that_begin_or_cease_to_apply_come_and_go() -> None:
+async def test_a_key_that_cannot_be_used_now_is_muted_and_can_still_be_read() -> None:
+    app = Keys()
+    async with app.run_test(size=(60, 5)) as pilot:
+        await shown(app, pilot)
+        footer = app.query_one(KeyFooter)
+        styles = {segment.text: segment.style for segment in footer.render_line(0)}
+        assert styles["not now"] != styles["go on"]
+        muted = styles["not now"]
+        assert muted is not None
+        assert not muted.dim, "many terminals draw dimmed text with half of its contrast"
+        assert muted.color == footer.get_component_rich_style("key-footer--disabled").color
+
+
+async def test_keys_appear_and_disappear_as_they_begin_and_cease_to_apply() -> None:
     app = Keys()
     async with app.run_test(size=(60, 5)) as pilot:
         await shown(app, pilot)

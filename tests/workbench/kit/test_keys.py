@@ -1,4 +1,4 @@
-"""Keys of the user's choice: what a keys.toml may say, what is refused, and that Textual then obeys it."""
+"""Custom keys: what a keys.toml may say, what is refused, and that Textual then obeys it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.kit.keys import PRESETS, KnownBinding, known_bindings, load_keyma
 
 
 def known(owner: str = "Main", **keys: str) -> dict[str, KnownBinding]:
-    """Bindings of one class, by id with a dot for each double underscore."""
+    """Return the bindings of one class, by id with a dot for each double underscore."""
     return {name.replace("__", "."): KnownBinding(parse_keys(text), frozenset({owner})) for name, text in keys.items()}
 
 
@@ -28,7 +28,7 @@ def load(tmp_path: Path, text: str, bindings: dict[str, KnownBinding] = KNOWN) -
     return load_keymap(path, bindings)
 
 
-def test_no_file_is_no_keymap(tmp_path: Path) -> None:
+def test_without_a_file_there_is_no_keymap(tmp_path: Path) -> None:
     assert load_keymap(tmp_path / "keys.toml", KNOWN) == ({}, [])
 
 
@@ -79,7 +79,7 @@ def test_a_problem_is_one_line_and_changes_nothing(tmp_path: Path, text: str, pr
     assert problem.endswith(": ") or problems[0] == problem
 
 
-def test_what_is_right_beside_a_problem_holds(tmp_path: Path) -> None:
+def test_valid_entries_beside_a_problem_apply(tmp_path: Path) -> None:
     keymap, problems = load(tmp_path, '[keys]\n"run.step" = "n"\n"run.stop" = "nokey"')
     assert keymap == {"run.step": "n"}
     assert len(problems) == 1
@@ -124,7 +124,7 @@ def test_bindings_that_share_a_key_as_shipped_may_move_together(tmp_path: Path) 
     assert load(tmp_path, '[keys]\n"run.start" = "p"\n"run.pause" = "p"') == ({"run.start": "p", "run.pause": "p"}, [])
 
 
-async def test_moving_one_of_those_leaves_the_others_where_they_are(tmp_path: Path) -> None:
+async def test_moving_one_of_the_sharing_bindings_leaves_the_others_where_they_are(tmp_path: Path) -> None:
     class Probe(App[None]):
         BINDINGS = [  # noqa: RUF012
             Binding("space", "start", id="run.start"),
@@ -144,7 +144,7 @@ async def test_moving_one_of_those_leaves_the_others_where_they_are(tmp_path: Pa
         assert app.done == "start pause "
 
 
-def test_what_the_file_says_goes_before_its_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_overrides_its_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.toml").write_text('[keys]\n"list.up" = "k"\n"list.down" = "j"', encoding="utf-8")
     monkeypatch.setattr("workbench.kit.keys.PRESETS", tmp_path)
     assert load(tmp_path, 'preset = "mine"\n[keys]\n"list.up" = "i"') == ({"list.down": "j", "list.up": "i"}, [])

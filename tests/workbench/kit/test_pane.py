@@ -1,4 +1,4 @@
-"""A screen that is left before all of it is there, or while something reads for it, leaves in peace."""
+"""Screens that are left before they are complete, or while something reads for them, close without errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_dialog_that_is_answered_before_it_is_mounted_is_closed() -> Non
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_leaving_while_the_screen_opens_is_no_bug(steps: int) -> None:
+async def test_leaving_while_the_screen_opens_causes_no_error(steps: int) -> None:
     app = WorkbenchApp(Opening())
     async with app.run_test():
         while app.main is None:
@@ -73,11 +73,11 @@ async def test_a_dialog_that_is_answered_under_another_one_is_closed_when_it_is_
 
 
 class Asked(Message):
-    """Has the pane read, for its title."""
+    """Make the pane read, for its title."""
 
 
 class Reader(MountedWhole, Vertical):
-    """A pane that has read after `steps` turns of the event loop."""
+    """Pane that has read after `steps` turns of the event loop."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Reader(MountedWhole, Vertical):
 
 
 @pytest.mark.parametrize("steps", range(16))
-async def test_reading_that_ends_while_its_pane_is_removed_is_no_bug(steps: int) -> None:
+async def test_reading_that_ends_while_its_pane_is_removed_causes_no_error(steps: int) -> None:
     reader = Reader(steps)
     async with ThemedApp[None]().run_test() as pilot:
         await pilot.app.mount(reader)

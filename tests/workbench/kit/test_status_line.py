@@ -1,4 +1,4 @@
-"""The line on top: what it tells in each state, and what gives way when it is narrow."""
+"""The status line: what it shows in each state, and what gives way when it is narrow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory()
 
 
 @pytest.mark.parametrize("done", [-(10**6), 10**6])
-def test_a_bar_has_its_length_whatever_is_said_to_be_done(done: int) -> None:
+def test_a_bar_keeps_its_length_whatever_the_progress(done: int) -> None:
     shown = text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=done, total=1)))
     assert (shown + "━").count("━") + shown.count("─") == 17
 
@@ -47,20 +47,20 @@ def test_each_state_has_a_sign_of_its_own(state: str, sign: str) -> None:
     assert f"{sign} {state}" in text(shown)
 
 
-def test_the_newest_alarm_stands_beside_the_state_with_the_number_of_others() -> None:
+def test_the_newest_alarm_is_beside_the_state_with_the_number_of_others() -> None:
     one, two = view(*TRAINING, alarm(3)), view(*TRAINING, alarm(3), alarm(4, code="truncation", level="error"))
     assert text(one, 80).startswith("quickstart-0001  ● training   ⚠ KL high   iteration 3/12")
     assert "   ✖ truncation and 1 more   iteration" in text(two)
     assert "␛[2J [b]" in text(view(*TRAINING, alarm(3, code="\x1b[2J_[b]")))
 
 
-def test_the_worst_alarm_stands_beside_the_state_whichever_came_last() -> None:
+def test_the_worst_alarm_is_beside_the_state_whichever_came_last() -> None:
     told = (alarm(3, code="no_signal"), alarm(2, level="error"), alarm(3, code="step_nan", level="error"))
     assert "   ✖ step NaN and 2 more   " in text(view(*TRAINING, told[1], told[2], told[0]))
     assert "   ✖ step NaN and 2 more   " in text(view(*TRAINING, told[1], told[0], told[2]))
 
 
-def test_a_run_that_is_done_with_an_error_is_no_green_tick() -> None:
+def test_a_run_that_ended_with_an_error_has_no_green_tick() -> None:
     told = alarm(3, level="error")
     assert "✓ done   ⚠ KL high" in text(view(*TRAINING, alarm(3), ended()))
     assert "⚠ done   ✖ KL high" in text(view(*TRAINING, told, ended()))
@@ -70,7 +70,7 @@ def test_a_run_that_is_done_with_an_error_is_no_green_tick() -> None:
     assert "✓ done   iteration" in text(view(*TRAINING, told, iteration(70), ended(iteration=70)))
 
 
-def test_what_the_screen_does_replaces_the_state() -> None:
+def test_an_activity_of_the_screen_replaces_the_state() -> None:
     assert "● stopping" in text(view(*TRAINING), note="stopping")
 
 

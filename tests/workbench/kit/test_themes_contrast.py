@@ -9,14 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from snapshots import written_run
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 from textual.screen import Screen
+from workbench_app import screen_text, until
 from workbench_app import workbench as running
 
 import workbench
 from workbench.app import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES, ThemeSpec, read_theme, shipped_themes_dir, to_textual
+from workbench.samples.sample_list import SampleList
+from workbench.samples.token_text import TokenText
 
 SPECS = {spec.name: spec for spec in map(read_theme, sorted(shipped_themes_dir().glob("*.toml")))}
 ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
@@ -48,13 +52,13 @@ class Palette:
         self._default_text, self._default_ground = map(Color.parse, XTERM_DARK if theme.dark else XTERM_DARK[::-1])
 
     def ground(self, name: str) -> Color:
-        """A background; a translucent one lies on the theme's."""
+        """Return a background; a translucent one lies on the theme's."""
         base = self._parsed("background", default=self._default_ground)
         color = self._parsed(name, default=self._default_ground)
         return base + color
 
     def text(self, name: str, *, on: str = "background") -> Color:
-        """A text or a line on a ground."""
+        """Return a text or a line on a ground."""
         ground = self.ground(on)
         return ground + self._parsed(name, default=self._default_text, auto_on=ground)
 
@@ -70,19 +74,19 @@ class Palette:
 
 
 def linear(color: Color) -> np.ndarray:
-    """Linear RGB of sRGB, each 0 to 1."""
+    """Convert sRGB to linear RGB, each 0 to 1."""
     channels = np.array(color.normalized)
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
 
 
 def contrast(one: Color, other: Color) -> float:
-    """The contrast ratio of WCAG 2.2, 1 to 21."""
+    """Return the contrast ratio of WCAG 2.2, 1 to 21."""
     light, dark = sorted((float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (one, other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
 def delta_e(one: Color, other: Color, seen_by: str | None = None) -> float:
-    """Distance in CIE L*a*b* (CIE76); 2.3 is about the least that is seen. seen_by: a key of DEFICIENCIES."""
+    """Return the distance in CIE L*a*b* (CIE76); about 2.3 is just visible. seen_by: a key of DEFICIENCIES."""
 
     def lab(color: Color) -> np.ndarray:
         rgb = linear(color)
@@ -98,7 +102,7 @@ def delta_e(one: Color, other: Color, seen_by: str | None = None) -> float:
 
 
 def text_pairs() -> list[tuple[str, str]]:
-    """Every text colour with every ground that it is used on."""
+    """Return every text colour with every ground that it is used on."""
     texts = ["foreground", "text", "text-muted", "foreground-muted", "chart-axis", *(f"text-{a}" for a in ACCENTS)]
     grounds = [*GROUNDS, "panel-lighten-1", "surface-darken-1"]  # toasts, and buttons under the mouse
     return [
@@ -134,9 +138,9 @@ def test_lines_heat_and_labels_stand_out_from_every_ground(name: str) -> None:
 
 
 def used_by_stylesheets(palette: Palette) -> Iterator[tuple[str, float, float]]:
-    """What each rule of our stylesheets draws: the rule, its contrast, and the least that it needs.
+    """Return what each rule of our stylesheets draws: the rule, its contrast, and the least that it needs.
 
-    Where the rule has no ground of its own, the ground is any that there is.
+    A rule without a ground of its own is checked on every ground.
     """
     sheet = Stylesheet(variables=palette.variables)
     for path in ALL_STYLES:
@@ -159,7 +163,7 @@ def used_by_stylesheets(palette: Palette) -> Iterator[tuple[str, float, float]]:
 
 
 def used_by_code() -> set[str]:
-    """Names of the theme's variables that texts are styled with in the source."""
+    """Return the names of the theme's variables that the source styles texts with."""
     sources = Path(workbench.__file__).parent.rglob("*.py")
     return {name for path in sources for name in re.findall(r'"\$([a-z0-9-]+)', path.read_text(encoding="utf-8"))}
 
@@ -194,7 +198,7 @@ async def test_every_text_and_line_on_the_screen_can_be_seen(tmp_path: Path, mon
 
 
 def on_screen(screen: Screen[object]) -> Iterator[tuple[str, float, float]]:
-    """What the widgets of a screen draw, shown or not: what it is, its contrast, and the least that it needs."""
+    """Return what the widgets of a screen draw, shown or not: its name, its contrast, and the least that it needs."""
     for widget in screen.walk_children():
         ground, name = widget.background_colors[1], f"{type(widget).__name__}#{widget.id}"
         yield name, contrast(widget.colors[3], ground), 4.5
@@ -207,6 +211,35 @@ def on_screen(screen: Screen[object]) -> Iterator[tuple[str, float, float]]:
             if style.color and style.bgcolor and style.color.triplet and style.bgcolor.triplet:
                 color, on = (Color(*one.triplet) for one in (style.color, style.bgcolor))
                 yield f"{name} {component}", contrast(color, on), 3.0 if component.endswith("separator") else 4.5
+
+
+async def test_every_word_can_be_read_as_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+    written_run(run := tmp_path / "runs" / "past")
+    async with running(size=(200, 60), watch=run) as (screen, pilot):
+        await pilot.press("f4")
+        await until(pilot, lambda: bool(screen.query_one(SampleList).samples))
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.query_one(TokenText).is_laid_out)
+        screen.say("cannot write it")
+        for name in HEX:
+            screen.app.theme = name
+            await until(pilot, lambda: "hides this" in screen_text(screen))
+            words = drawn_words(screen)
+            assert len(words) > 100
+            assert {text: round(ratio, 2) for text, ratio in words if ratio < 4.5} == {}, name
+
+
+def drawn_words(screen: Screen[object]) -> list[tuple[str, float]]:
+    """Return the pieces of text on the screen that have letters, each with its contrast."""
+    found = []
+    for segment in itertools.chain.from_iterable(screen._compositor.render_strips()):
+        style = segment.style
+        if style and style.color and style.bgcolor and any(map(str.isalpha, segment.text)):
+            color, on = (Color(*one.get_truecolor()) for one in (style.color, style.bgcolor))
+            found.append((segment.text, contrast(color, on)))
+    return found
 
 
 def test_the_high_contrast_theme_reaches_the_enhanced_level() -> None:

@@ -1,4 +1,4 @@
-"""Theme files: what is refused and how it is told, users' own over the shipped, live reload, and no colour at all."""
+"""Theme files: what is refused and how it is reported, users' own over the shipped ones, live reload, no colour."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Probe(ThemedApp[None]):
 
 
 def raw_theme(**changes: Any) -> dict[str, Any]:
-    """What the default theme's file says, with top-level `changes`."""
+    """Return the content of the default theme's file, with top-level `changes`."""
     spec = read_theme(shipped_themes_dir() / f"{DEFAULT_THEME}.toml")
     raw: dict[str, Any] = {"name": spec.name, "dark": spec.dark, "colors": dict(spec.colors)}
     for table, prefix in (("chart", "chart-"), ("heat", "heat-"), ("text", "text-")):
@@ -77,7 +77,7 @@ def problems_of(raw: dict[str, Any]) -> list[str]:
 
 
 def styles_on_screen(app: App[None]) -> list[tuple[str, Style]]:
-    """Every stretch of text as it goes to the terminal, with its style."""
+    """Return every stretch of text as it goes to the terminal, with its style."""
     return [
         (segment.text, segment.style or Style())
         for strip in app.screen._compositor.render_strips()
@@ -142,11 +142,11 @@ def test_a_theme_sets_every_variable_of_ours() -> None:
         ),
     ],
 )
-def test_a_problem_is_told_in_one_line_with_the_way_out(changes: dict[str, Any], problem: str) -> None:
+def test_a_problem_is_reported_in_one_line_with_the_way_out(changes: dict[str, Any], problem: str) -> None:
     assert problems_of(raw_theme(**changes)) == problem.split("\n")
 
 
-def test_all_problems_of_a_file_are_told_at_once() -> None:
+def test_all_problems_of_a_file_are_reported_at_once() -> None:
     assert len(problems_of({"tables": 1})) == 3 + len(TABLES) - 1  # the key, name, dark, and each required table
 
 
@@ -180,7 +180,7 @@ def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> 
         (b'[colors]\nprimary = "\\u001b[31m"', "must be a colour"),
     ],
 )
-def test_a_broken_file_is_told_and_leaves_the_shipped_theme(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_broken_file_is_reported_and_leaves_the_shipped_theme(tmp_path: Path, content: bytes, told: str) -> None:
     (tmp_path / f"{DEFAULT_THEME}.toml").write_bytes(content)
     themes, problems = load_themes(tmp_path)
     assert any(told in problem for problem in problems)
@@ -188,7 +188,7 @@ def test_a_broken_file_is_told_and_leaves_the_shipped_theme(tmp_path: Path, cont
     assert themes == load_themes(tmp_path / "none")[0]
 
 
-def test_of_two_user_files_with_one_name_the_second_is_told(tmp_path: Path) -> None:
+def test_of_two_user_files_with_one_name_the_second_is_reported(tmp_path: Path) -> None:
     write_theme(tmp_path, "a.toml", name="mine", dark=True)
     write_theme(tmp_path, "b.toml", name="mine", dark=False)
     themes, problems = load_themes(tmp_path)
@@ -196,18 +196,18 @@ def test_of_two_user_files_with_one_name_the_second_is_told(tmp_path: Path) -> N
     assert themes["mine"].dark
 
 
-def test_what_is_not_a_file_is_passed_over(tmp_path: Path) -> None:
+def test_anything_but_a_file_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
     assert load_themes(tmp_path)[1] == []
 
 
-def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.toml: cannot be read: No such file or directory"):
         read_theme(tmp_path / "gone.toml")
 
 
-def test_stamps_tell_new_changed_and_removed_files(tmp_path: Path) -> None:
+def test_stamps_reveal_new_changed_and_removed_files(tmp_path: Path) -> None:
     stamps = [theme_stamps(tmp_path / "themes")]
     path = write_theme(tmp_path / "themes")
     stamps.append(theme_stamps(tmp_path / "themes"))

@@ -1,4 +1,4 @@
-"""A comparison of two texts loses no character of either, and finds what a reader would call the same words."""
+"""A diff of two texts loses no character of either, and finds what a reader would call the same words."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_words_punctuation_spaces_and_ideograms_are_compared_whole(
     assert word_diff(old, new).parts == [Part(*part) for part in parts]  # type: ignore[arg-type]
 
 
-def test_spaces_alone_are_no_match() -> None:
+def test_spaces_alone_are_not_a_match() -> None:
     kinds = [part.kind for part in word_diff("a b c d", "e f g h").parts]
     assert kinds == ["gone", "new"]
 
 
-def test_long_texts_match_by_their_rarer_words_and_the_number_of_those_passed_over_is_told() -> None:
+def test_long_texts_match_by_their_rarer_words_and_the_number_of_skipped_ones_is_given() -> None:
     rng = random.Random(3)
     words = [f"w{number}" for number in range(2000)]
     text = rng.choices(words, [1 / (1 + number) for number in range(2000)], k=4000)
@@ -68,7 +68,7 @@ def test_long_texts_match_by_their_rarer_words_and_the_number_of_those_passed_ov
     changed = range(100, 4000, 400)
     for place in changed:
         other[place] = f"new{place}"
-    other = ["start", *other, "end"]  # or else all but the middle would be passed as ends
+    other = ["start", *other, "end"]  # otherwise all but the middle would count as equal ends
     diff = word_diff(" ".join(["begin", *text, "over"]), " ".join(other))
     assert 0 < diff.passed_over < 50
     assert {part.text.strip() for part in diff.parts if part.kind == "new"} == {

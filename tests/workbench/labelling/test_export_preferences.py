@@ -1,4 +1,4 @@
-"""Exporting: what will be written and what is left out is counted first, and no file is replaced unasked."""
+"""Exporting: what is written and left out is counted first, and no file is replaced without consent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORE = Path("preferences.db")
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two better ones, two ties, a skip, and both bad."""
+    """Make a store with two decided pairs, two ties, a skip, and both bad."""
     monkeypatch.chdir(tmp_path)
     keep(STORE, ["a", "b", "tie", "tie", "skip", "both_bad"])
     return tmp_path
@@ -84,7 +84,7 @@ async def test_provenance_comes_along_when_asked_for(folder: Path) -> None:
     assert read_lines(folder / "preferences-trl.jsonl")[0]["judgement"]["labeller"] == "ann"
 
 
-async def test_a_file_that_is_there_is_replaced_only_when_the_user_agrees(folder: Path) -> None:
+async def test_an_existing_file_is_replaced_only_when_the_user_agrees(folder: Path) -> None:
     taken = folder / "mine.jsonl"
     taken.write_text("mine")
     async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
@@ -105,7 +105,7 @@ async def test_a_file_that_is_there_is_replaced_only_when_the_user_agrees(folder
     assert len(read_lines(taken)) == 2
 
 
-async def test_a_path_of_the_users_stays_when_another_format_is_chosen(folder: Path) -> None:
+async def test_a_typed_path_stays_when_another_format_is_chosen(folder: Path) -> None:
     async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
         path(app).value = "mine.jsonl"
         choose(app, "format", "kto")
@@ -122,7 +122,9 @@ async def test_a_path_of_the_users_stays_when_another_format_is_chosen(folder: P
         ("k-way", "[/x]\x1b.parquet", "'[/x]␛.parquet': format k-way is written to .jsonl"),
     ],
 )
-async def test_what_cannot_be_written_is_told_and_not_tried(format: str, name: str, problem: str, folder: Path) -> None:
+async def test_an_impossible_export_is_reported_and_not_tried(
+    format: str, name: str, problem: str, folder: Path
+) -> None:
     before = {*folder.iterdir()}
     async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
         choose(app, "format", format)
@@ -140,7 +142,7 @@ async def test_what_cannot_be_written_is_told_and_not_tried(format: str, name: s
     assert {file.name for file in {*folder.iterdir()} - before if file.suffix == ".jsonl"} == {"x.jsonl"}
 
 
-async def test_without_preferences_that_is_told(folder: Path) -> None:
+async def test_a_store_without_preferences_is_reported(folder: Path) -> None:
     async with opened(ExportPreferencesScreen(folder / "none.db")) as (app, pilot):
         await until(pilot, lambda: "✖ there is no preference store" in status(app))
         await pilot.press("enter")
@@ -151,7 +153,7 @@ async def test_without_preferences_that_is_told(folder: Path) -> None:
         await until(pilot, lambda: "✖ no preference to write as trl: left out 1 skip" in status(app))
 
 
-async def test_a_write_that_fails_is_told_and_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_write_is_reported_and_the_screen_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
         await until(pilot, lambda: "enter writes it" in status(app))
 
@@ -166,7 +168,7 @@ async def test_a_write_that_fails_is_told_and_leaves_the_screen(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_all_of_it_is_in_sight_and_hostile_text_is_text(size: tuple[int, int], folder: Path) -> None:
+async def test_everything_is_visible_and_hostile_text_is_text(size: tuple[int, int], folder: Path) -> None:
     store = folder / f"{HOSTILE.replace('/', '')}.db"
     keep(store, ["a"])
     async with opened(ExportPreferencesScreen(store), size) as (app, pilot):

@@ -1,4 +1,4 @@
-"""Importing: everything is seen before anything is written, and what cannot be taken is told with its place."""
+"""Importing: everything is previewed before it is written, and refused rows are reported with their place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widgets import Input, Select, Static
 
 from trainer.errors import StorageError
 from trainer.preferences.store import PreferenceStore
-from workbench.labelling.import_preferences import ImportPreferencesScreen, Preview, read_preview
+from workbench.labelling.import_preferences import ImportPreferencesScreen, Preview, preview_text, read_preview
 
 STORE = Path("preferences.db")
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(5)]
@@ -33,7 +33,7 @@ def preview(app: Host) -> str:
     return str(app.screen.query_one("#preview", Static).render())
 
 
-async def test_enter_looks_and_enter_again_imports() -> None:
+async def test_enter_previews_and_enter_again_imports() -> None:
     write_lines(Path("rows.jsonl"), *ROWS, ROWS[0])
     async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
         await pilot.press(*"rows.jsonl", "enter")
@@ -48,7 +48,7 @@ async def test_enter_looks_and_enter_again_imports() -> None:
     assert [one.comparison.completions[0] for one in kept(STORE)] == [f"good {n}" for n in range(5)]
 
 
-async def test_broken_rows_are_told_by_line_and_reason_counted_and_left_out() -> None:
+async def test_broken_rows_are_reported_by_line_and_reason_counted_and_left_out() -> None:
     Path("rows.jsonl").write_text("".join([*(json.dumps(row) + "\n" for row in ROWS), *["oops\n"] * 25]))
     async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
         name_source(app, "rows.jsonl")
@@ -61,7 +61,7 @@ async def test_broken_rows_are_told_by_line_and_reason_counted_and_left_out() ->
     assert len(kept(STORE)) == 5
 
 
-async def test_escape_after_the_look_imports_nothing() -> None:
+async def test_escape_after_the_preview_imports_nothing() -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
     async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
         name_source(app, "rows.jsonl")
@@ -72,7 +72,7 @@ async def test_escape_after_the_look_imports_nothing() -> None:
     assert not STORE.exists()
 
 
-async def test_another_source_or_format_has_to_be_looked_at_before_it_is_imported() -> None:
+async def test_another_source_or_format_must_be_previewed_before_it_is_imported() -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
     write_lines(Path("others.jsonl"), ROWS[0])
     async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
@@ -105,7 +105,7 @@ async def test_another_source_or_format_has_to_be_looked_at_before_it_is_importe
         ("text.exe", "unknown suffix"),
     ],
 )
-async def test_what_cannot_be_read_is_told_and_the_next_look_is_free(source: str, problem: str) -> None:
+async def test_an_unreadable_source_is_reported_and_another_can_be_previewed(source: str, problem: str) -> None:
     write_lines(Path("odd.jsonl"), {"question": "?"})
     write_lines(Path("rows.jsonl"), *ROWS)
     Path("text.exe").touch()
@@ -120,7 +120,7 @@ async def test_what_cannot_be_read_is_told_and_the_next_look_is_free(source: str
         await until(pilot, lambda: "enter imports 5" in status(app))
 
 
-async def test_a_store_that_cannot_be_written_is_told_and_enter_tries_again() -> None:
+async def test_an_unwritable_store_is_reported_and_enter_tries_again() -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
     STORE.mkdir()
     async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
@@ -136,7 +136,7 @@ async def test_a_store_that_cannot_be_written_is_told_and_enter_tries_again() ->
     assert len(kept(STORE)) == 5
 
 
-async def test_a_disk_that_fills_up_leaves_what_is_in_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_fills_up_keeps_what_was_imported_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
 
     def full(*_: object, **__: object) -> None:
@@ -153,7 +153,7 @@ async def test_a_disk_that_fills_up_leaves_what_is_in_and_is_told(monkeypatch: p
         await until(pilot, lambda: app.answer is None)
 
 
-async def test_what_is_being_written_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
     go_on, add_many = Event(), PreferenceStore.add_many
 
@@ -175,7 +175,7 @@ async def test_what_is_being_written_is_not_left(monkeypatch: pytest.MonkeyPatch
         assert app.answer == "Imported 5 preferences from rows.jsonl"
 
 
-def test_the_count_so_far_comes_while_a_long_source_is_read_and_reading_can_be_ended() -> None:
+def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading_can_be_ended() -> None:
     write_lines(Path("rows.jsonl"), *({"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(1_600)))
     told: list[Preview] = []
     whole = read_preview("rows.jsonl", "auto", told.append, Event())
@@ -191,8 +191,15 @@ def test_the_count_so_far_comes_while_a_long_source_is_read_and_reading_can_be_e
     assert len(part.preferences) == 500
 
 
+def test_a_long_text_of_the_preview_shows_that_it_was_cut() -> None:
+    write_lines(Path("rows.jsonl"), {"prompt": "p" * 400, "chosen": "c" * 300, "rejected": "r" * 301})
+    lines = preview_text(list(read_preview("rows.jsonl", skip_broken=False))[-1]).plain.splitlines()
+    assert f"{'p' * 299}…" in lines
+    assert [line[-2:] for line in lines if "better" in line or "worse" in line] == ["cc", "r…"]
+
+
 @pytest.mark.parametrize("size", SIZES)
-async def test_hostile_rows_are_text_and_the_status_stays_in_sight(size: tuple[int, int]) -> None:
+async def test_hostile_rows_are_text_and_the_status_stays_visible(size: tuple[int, int]) -> None:
     keep(STORE, ["a"])
     long = HOSTILE * 500
     ranked = {"prompt": long, "completions": [long, "z", "w"], "ranking": [[2], [0, 1]]}

@@ -1,4 +1,4 @@
-"""What a labeller sees of an item, and what a key says of it, in the item's own places."""
+"""Texts of an item as a labeller sees them, and the judgement of each key, in the item's own order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from label_desk import item
+from label_session import item
 
 from trainer.preferences.items import SessionItem
 from trainer.preferences.records import Judgement, Origin, Preference
@@ -33,7 +33,7 @@ def plain(text: str) -> tuple[Turn, ...]:
     return (Turn("", text),)
 
 
-def test_completions_stand_in_the_order_of_the_item() -> None:
+def test_completions_are_in_the_order_of_the_item() -> None:
     assert texts_of(item("a", "b", "c", order=(2, 0, 1))).completions == (plain("c"), plain("a"), plain("b"))
 
 
@@ -63,7 +63,7 @@ def test_a_role_is_left_out_where_every_completion_is_one_message_of_the_assista
         (("a", "a", "a"), "identical"),
     ],
 )
-def test_completions_that_do_not_differ_are_known(completions: tuple[str, ...], alike: str) -> None:
+def test_identical_completions_are_recognised(completions: tuple[str, ...], alike: str) -> None:
     assert texts_of(item(*completions)).alike == alike
 
 
@@ -87,7 +87,7 @@ def test_the_choice_of_a_pair_is_that_of_the_records() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["both_bad", "skip"])
-def test_what_is_set_aside_ranks_nothing_and_keeps_the_order(verdict: Any) -> None:
+def test_a_verdict_without_a_ranking_keeps_the_order_shown(verdict: Any) -> None:
     judgement = set_aside(item("a", "b", order=(1, 0)), verdict)
     assert (judgement.verdict, judgement.ranking, judgement.order_shown) == (verdict, (), (1, 0))
 
@@ -122,7 +122,7 @@ def test_a_ranking_is_typed_in_digits_and_ties(marks: str, groups: list[list[int
 
 
 @given(st.text("123456789=<", max_size=30), st.integers(2, 9))
-def test_what_is_typed_ranks_no_completion_twice_and_none_that_is_not_there(marks: str, count: int) -> None:
+def test_typing_ranks_no_completion_twice_and_none_that_does_not_exist(marks: str, count: int) -> None:
     ranking = typed(marks, count)
     places = [place for group in ranking.groups for place in group]
     assert len(places) == len(set(places))
@@ -130,7 +130,7 @@ def test_what_is_typed_ranks_no_completion_twice_and_none_that_is_not_there(mark
     assert ranking.is_whole(count) == (len(places) == count)
 
 
-def test_a_judgement_is_told_in_the_numbers_that_were_seen() -> None:
+def test_a_judgement_is_described_in_the_numbers_that_were_shown() -> None:
     pair, three = item("a", "b", order=(1, 0)), item("a", "b", "c", order=(2, 0, 1))
     assert judgement_text(pair, ranked(pair, [[0], [1]])) == "1 is better"
     assert judgement_text(pair, ranked(pair, [[1], [0]], strength=3)) == "2 is strongly better"
@@ -141,7 +141,7 @@ def test_a_judgement_is_told_in_the_numbers_that_were_seen() -> None:
     assert judgement_text(three, ranked(three, [[2], [0, 1]])) == "3 > 1 = 2"
 
 
-def test_facts_stand_with_the_side_that_they_are_of() -> None:
+def test_facts_are_shown_on_the_side_that_they_belong_to() -> None:
     origins = (
         Origin(source="run", run="quickstart-0001", iteration=3, writer="policy", checkpoint="step-000002"),
         Origin(source="pairs.jsonl", writer="reference"),
@@ -158,12 +158,12 @@ def test_facts_stand_with_the_side_that_they_are_of() -> None:
     )
 
 
-def test_a_run_that_wrote_both_is_not_told_and_a_checkpoint_only_without_an_iteration() -> None:
+def test_a_run_that_wrote_both_is_not_named_and_a_checkpoint_only_without_an_iteration() -> None:
     both = [Origin(source="run", run="quickstart-0001", writer="policy", checkpoint=f"step-{n}") for n in (1, 2)]
     assert completion_facts(item("a", "b", origins=tuple(both))) == ["policy, step-1", "policy, step-2"]
 
 
-def test_what_is_known_of_a_completion_that_is_to_be_judged_again_would_give_it_away() -> None:
+def test_facts_about_a_completion_that_is_to_be_judged_again_would_give_it_away() -> None:
     judged = labelled(item("a", "b"), Judgement.chosen("a"))
     chat = [{"role": "assistant", "content": "b"}]
     for again in (item("a", "b"), item("b", "c"), item("c", "a"), item("c", chat), item("c", " b ")):

@@ -1,4 +1,4 @@
-"""The history: what was said of what, newest first, page by page; enter opens a label again."""
+"""The history: labels newest first, page by page; enter opens one again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from textual.widgets import OptionList, Static
 from trainer.errors import StorageError
 from trainer.preferences.items import Item, SessionItem, SessionPlan
 from trainer.preferences.records import Comparison, Judgement, Preference
-from workbench.labelling.session_dialogs import PAGE, LabelHistoryScreen
+from workbench.labelling.session_dialogs import PAGE, LabelHistoryScreen, history_line
 from workbench.labelling.session_thread import SessionThread
 
 
 def labelled(
     position: int, choice: Any = "a", *, prompt: str = "", order: tuple[int, int] = (0, 1), **more: Any
 ) -> Any:
-    """An item with a label whose id is one more than the position."""
+    """Return an item with a label whose id is one more than its position."""
     comparison = Comparison(prompt=prompt or f"prompt {position}", completions=(f"x{position}", f"y{position}"))
     judgement = Judgement.chosen(choice, order_shown=order, **more)
     item = Item(comparison=comparison, queue="samples", order=order)
@@ -28,8 +28,15 @@ def labelled(
     return SessionItem(position=position, item=item, label=label)
 
 
-class Desk:
-    """Gives pages of labels; what was asked for is kept."""
+def test_the_end_of_a_long_prompt_is_listed_and_shows_that_it_was_cut() -> None:
+    line = history_line(labelled(0, prompt=f"{'word ' * 100}at the end"))
+    assert line.endswith("word at the end")
+    assert "  …d word " in line or "  …word " in line or "…rd word " in line or "…ord word" in line
+    assert history_line(labelled(0, prompt="short")).endswith("  short")
+
+
+class Session:
+    """Stand-in that gives pages of labels and keeps what was asked for."""
 
     def __init__(self, items: list[SessionItem], problem: Exception | None = None) -> None:
         self.items, self.problem = items, problem
@@ -47,8 +54,8 @@ class Desk:
 
 
 def history(*items: SessionItem, problem: Exception | None = None) -> LabelHistoryScreen:
-    desk: Any = Desk(list(items), problem)
-    return LabelHistoryScreen(desk)
+    session: Any = Session(list(items), problem)
+    return LabelHistoryScreen(session)
 
 
 def rows(app: Host) -> list[str]:
@@ -71,7 +78,7 @@ def detail(app: Host) -> str:
         ("skip", {}, "skipped"),
     ],
 )
-async def test_a_label_is_told_by_the_sides_as_they_were_shown(choice: str, more: Any, told: str) -> None:
+async def test_a_label_is_described_by_the_sides_as_they_were_shown(choice: str, more: Any, told: str) -> None:
     async with opened(history(labelled(4, choice, seconds=9.0, note="why not", **more))) as (app, pilot):
         await until(pilot, lambda: bool(rows(app)))
         assert rows(app)[0].split()[0] == "5"
@@ -109,7 +116,7 @@ async def test_older_labels_are_read_when_the_cursor_comes_to_the_end() -> None:
         assert [row.split()[0] for row in rows(app)] == [str(one.position + 1) for one in items]
 
 
-async def test_nothing_labelled_and_a_store_that_cannot_be_read_are_told() -> None:
+async def test_an_empty_history_and_an_unreadable_store_are_reported() -> None:
     async with opened(history()) as (app, pilot):
         await until(pilot, lambda: "No labels yet" in status(app))
         await pilot.press("enter")
@@ -121,7 +128,7 @@ async def test_nothing_labelled_and_a_store_that_cannot_be_read_are_told() -> No
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_hostile_and_long_texts_leave_the_list_in_sight(size: tuple[int, int]) -> None:
+async def test_hostile_and_long_texts_leave_the_list_visible(size: tuple[int, int]) -> None:
     item = labelled(0, prompt=HOSTILE * 2_000, note=HOSTILE, flags=("odd",))
     async with opened(history(item), size) as (app, pilot):
         await until(pilot, lambda: "note: " in text_of(app))
@@ -131,13 +138,13 @@ async def test_hostile_and_long_texts_leave_the_list_in_sight(size: tuple[int, i
         assert app.screen.region.contains_region(app.screen.query_one("#status").region)
 
 
-async def test_it_shows_what_a_desk_keeps(tmp_path: Path) -> None:
-    desk = SessionThread(tmp_path / "p.db")
-    desk.begin("ann", SessionPlan(queues=())).result()
-    desk.put([labelled(position).item for position in range(3)]).result()
+async def test_the_history_shows_what_a_session_saved(tmp_path: Path) -> None:
+    session = SessionThread(tmp_path / "p.db")
+    session.begin("ann", SessionPlan(queues=())).result()
+    session.put([labelled(position).item for position in range(3)]).result()
     for position in range(3):
-        desk.label(position, Judgement.chosen("b")).result()
-    async with opened(LabelHistoryScreen(desk)) as (app, pilot):
+        session.label(position, Judgement.chosen("b")).result()
+    async with opened(LabelHistoryScreen(session)) as (app, pilot):
         await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["3", "2", "1"])
-    desk.close()
-    desk.join()
+    session.close()
+    session.join()

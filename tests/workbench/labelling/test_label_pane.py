@@ -1,4 +1,4 @@
-"""Every key of the label pane: what it says of an item, that the next one is there at once, that nothing is lost."""
+"""The keys of the label pane: what each one decides, that the next item is there at once, that nothing is lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from label_desk import FakePrefetcher, FakeSession, item, items, labelling, until
+from label_session import FakePrefetcher, FakeSession, item, items, labelling, until
 from textual import events
 from textual.binding import Binding
 
@@ -36,189 +36,189 @@ FULL = StorageError("'preferences.db' cannot be written: the disk is full: make 
     ],
 )
 async def test_a_key_is_a_decision_and_shows_the_next_item(key: str, choice: str, strength: int) -> None:
-    desk = FakeSession([item("a text", "b text", order=(1, 0)), *items(2)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([item("a text", "b text", order=(1, 0)), *items(2)])
+    async with labelling(session) as (app, pilot):
         app.seconds = 7.5
         await pilot.press(key)
-        judgement = desk.judgements[0]
+        judgement = session.judgements[0]
         assert (judgement.choice, judgement.strength) == (choice, strength)
         assert (judgement.order_shown, judgement.seconds) == ((1, 0), 7.5)
         assert "left 0" in app.text
         assert "a text" not in app.text
         assert app.requested == ["labels changed"]
         assert app.pane.session.state is not None
-        assert app.pane.session.state.last == replace(desk.session[0], label=desk.labels[0][1])
+        assert app.pane.session.state.last == replace(session.items[0], label=session.labels[0][1])
 
 
 async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> None:
-    desk = FakeSession(items(4))
-    async with labelling(desk) as (app, _):
-        desk.held = []
+    session = FakeSession(items(4))
+    async with labelling(session) as (app, _):
+        session.held = []
         for key in ("1", "2", "equals_sign"):
             app.post_message(events.Key(key, None))
         for _ in range(3):
-            await until(lambda: bool(desk.held))
-            desk.held.pop()()
-        await until(lambda: len(desk.labels) == 3)
-        assert [judgement.choice for judgement in desk.judgements.values()] == ["a", "b", "tie"]
-        assert desk.calls == ["label 0", "label 1", "label 2"]
+            await until(lambda: bool(session.held))
+            session.held.pop()()
+        await until(lambda: len(session.labels) == 3)
+        assert [judgement.choice for judgement in session.judgements.values()] == ["a", "b", "tie"]
+        assert session.calls == ["label 0", "label 1", "label 2"]
 
 
-async def test_a_slow_disk_is_told_and_the_item_stays_until_it_has_answered() -> None:
-    desk = FakeSession(items(2))
-    async with labelling(desk) as (app, _):
-        desk.held = []
+async def test_a_slow_disk_is_reported_and_the_item_stays_until_it_has_answered() -> None:
+    session = FakeSession(items(2))
+    async with labelling(session) as (app, _):
+        session.held = []
         app.post_message(events.Key("1", None))
         await until(lambda: "Still saving..." in app.text)
         assert "left 0" in app.text
-        desk.held.pop()()
+        session.held.pop()()
         await until(lambda: "left 1" in app.text)
         assert "Still saving..." not in app.text
 
 
-async def test_undo_goes_back_to_any_depth_with_what_was_noted() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
+async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
         await pilot.press("f", "1", "2", "1")
         await pilot.press("u")
         assert "left 2" in app.text
         assert "flagged" not in app.told("hint")
         await pilot.press("u", "u")
-        assert desk.labels == []
+        assert session.labels == []
         assert "left 0" in app.text
         assert "flagged" in app.told("hint")
         assert app.requested == ["labels changed"] * 6
         await pilot.press("u")
-        assert desk.calls.count("undo") == 3, "there is nothing left to undo"
+        assert session.calls.count("undo") == 3, "there is nothing left to undo"
         await pilot.press("2")
-        assert (desk.judgements[0].choice, desk.judgements[0].flags) == ("b", ("flagged",))
+        assert (session.judgements[0].choice, session.judgements[0].flags) == ("b", ("flagged",))
 
 
 async def test_flag_and_note_are_kept_with_their_label_alone() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
         await pilot.press("f")
         app.pane.session.set_note("too [/short]\x1b[31m")
         await pilot.pause()
         assert "⚑ flagged   note: too [/short]␛[31m" in app.told("hint")
         await pilot.press("1", "2")
-        assert (desk.judgements[0].flags, desk.judgements[0].note) == (("flagged",), "too [/short]\x1b[31m")
-        assert (desk.judgements[1].flags, desk.judgements[1].note) == ((), "")
+        assert (session.judgements[0].flags, session.judgements[0].note) == (("flagged",), "too [/short]\x1b[31m")
+        assert (session.judgements[1].flags, session.judgements[1].note) == ((), "")
 
 
-async def test_a_flag_is_taken_away_by_the_same_key() -> None:
-    desk = FakeSession(items(2))
-    async with labelling(desk) as (_, pilot):
+async def test_a_flag_is_removed_by_the_same_key() -> None:
+    session = FakeSession(items(2))
+    async with labelling(session) as (_, pilot):
         await pilot.press("f", "f", "1")
-        assert desk.judgements[0].flags == ()
+        assert session.judgements[0].flags == ()
 
 
 async def test_three_or_more_are_ranked_by_their_digits() -> None:
-    desk = FakeSession([item("a", "b", "c", "d", order=(3, 2, 1, 0)), *items(1)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([item("a", "b", "c", "d", order=(3, 2, 1, 0)), *items(1)])
+    async with labelling(session) as (app, pilot):
         assert "type the digits, best first, = between equals" in app.told("hint")
         await pilot.press("2", "equals_sign", "2", "4", "3")
         assert "ranking: 2 = 4 > 3" in app.told("hint")
         await pilot.press("backspace", "1")
-        assert not desk.labels
+        assert not session.labels
         await pilot.press("3")
-        assert desk.judgements[0].ranking == ((0, 2), (3,), (1,))
+        assert session.judgements[0].ranking == ((0, 2), (3,), (1,))
         assert "left 0" in app.text
 
 
-async def test_a_ranking_can_be_typed_anew_and_all_can_be_tied_or_bad() -> None:
-    desk = FakeSession([item(f"a {n}", f"b {n}", f"c {n}") for n in range(3)])
-    async with labelling(desk) as (_, pilot):
+async def test_a_ranking_can_be_typed_again_and_all_can_be_tied_or_bad() -> None:
+    session = FakeSession([item(f"a {n}", f"b {n}", f"c {n}") for n in range(3)])
+    async with labelling(session) as (_, pilot):
         await pilot.press("3", "1", "r", "1", "2", "3", "equals_sign", "2", "0")
-        judgements = desk.judgements
+        judgements = session.judgements
         assert judgements[0].ranking == ((0,), (1,), (2,))
         assert judgements[1].ranking == ((0, 1, 2),)
         assert judgements[2].verdict == "both_bad"
 
 
-async def test_digits_past_the_completions_are_no_keys() -> None:
-    desk = FakeSession([item("a", "b", "c"), *items(2)])
-    async with labelling(desk) as (_, pilot):
+async def test_digits_past_the_completions_do_nothing() -> None:
+    session = FakeSession([item("a", "b", "c"), *items(2)])
+    async with labelling(session) as (_, pilot):
         await pilot.press("4", "9", "1", "2", "3")
-        assert desk.judgements[0].ranking == ((0,), (1,), (2,))
+        assert session.judgements[0].ranking == ((0,), (1,), (2,))
         await pilot.press("3", "backspace", "r")
-        assert list(desk.judgements) == [0]
+        assert list(session.judgements) == [0]
 
 
 async def test_more_completions_than_digits_can_be_skipped_or_tied_only() -> None:
-    desk = FakeSession([item(*map(str, range(10))), *items(1)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([item(*map(str, range(10))), *items(1)])
+    async with labelling(session) as (app, pilot):
         assert "10 completions are too many to rank: space skips" in app.told("hint")
         await pilot.press("1", "2")
-        assert not desk.labels
+        assert not session.labels
         await pilot.press("space")
-        assert desk.judgements[0].verdict == "skip"
+        assert session.judgements[0].verdict == "skip"
 
 
 async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
-        desk.refusal = FULL
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
+        session.refusal = FULL
         await pilot.press("f", "1")
         assert "✖ Not saved: 1 is better. 'preferences.db' cannot be written: the disk is full" in app.told("problem")
         assert "left 0" in app.text
         assert "flagged" in app.told("hint")
         assert not app.requested
-        desk.refusal = None
+        session.refusal = None
         app.seconds = 20
         await pilot.press("1")
         assert "left 1" in app.text
         assert not app.told("problem")
-        assert (desk.judgements[0].choice, desk.judgements[0].flags) == ("a", ("flagged",))
+        assert (session.judgements[0].choice, session.judgements[0].flags) == ("a", ("flagged",))
 
 
-async def test_keys_typed_ahead_of_a_refusal_say_nothing_of_the_item_that_stays() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, _):
-        desk.refusal = FULL
+async def test_keys_typed_ahead_of_a_refusal_do_not_judge_the_item_that_stays() -> None:
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, _):
+        session.refusal = FULL
         for _ in range(5):
             app.post_message(events.Key("2", None))
         await until(lambda: "Not saved" in app.text)
-        assert desk.calls == ["label 0"]
+        assert session.calls == ["label 0"]
 
 
-async def test_a_ranking_that_is_refused_is_typed_anew() -> None:
-    desk = FakeSession([item("a", "b", "c"), *items(1)])
-    async with labelling(desk) as (app, pilot):
-        desk.refusal = FULL
+async def test_a_refused_ranking_is_typed_again() -> None:
+    session = FakeSession([item("a", "b", "c"), *items(1)])
+    async with labelling(session) as (app, pilot):
+        session.refusal = FULL
         await pilot.press("1", "2", "3")
         assert "Not saved: 1 > 2 > 3" in app.told("problem")
-        desk.refusal = None
+        session.refusal = None
         await pilot.press("3", "2", "1")
-        assert desk.judgements[0].ranking == ((2,), (1,), (0,))
+        assert session.judgements[0].ranking == ((2,), (1,), (0,))
 
 
 async def test_an_undo_that_is_refused_takes_nothing_back() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
         await pilot.press("1")
-        desk.refusal = FULL
+        session.refusal = FULL
         await pilot.press("u")
         assert "Label not undone" in app.told("problem")
         assert "left 1" in app.text
-        assert list(desk.judgements) == [0]
+        assert list(session.judgements) == [0]
 
 
 async def test_an_item_labelled_in_another_window_meanwhile_makes_way_for_the_next() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
-        desk.label(0, Judgement.chosen("b", order_shown=(0, 1)))
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
+        session.label(0, Judgement.chosen("b", order_shown=(0, 1)))
         await pilot.press("1")
         assert "item 1 has been labelled in another window" in app.told("problem")
         assert "left 1" in app.text
-        assert desk.judgements[0].choice == "b"
+        assert session.judgements[0].choice == "b"
         await pilot.press("1")
-        assert (desk.judgements[1].choice, app.told("problem")) == ("a", "")
+        assert (session.judgements[1].choice, app.told("problem")) == ("a", "")
 
 
 async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> None:
-    desk = FakeSession(items(4))
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession(items(4))
+    async with labelling(session) as (app, pilot):
         await pilot.press("f", "1", "2", "2")
         await app.pane.session.go_to(0)
         await pilot.pause()
@@ -226,33 +226,33 @@ async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> 
         assert "your label: 1 is better, ⏎ keeps it" in app.told("hint")
         assert "flagged" in app.told("hint")
         await pilot.press("at")
-        assert desk.calls[-1] == "relabel 0"
-        assert (desk.judgements[0].choice, desk.judgements[0].strength) == ("b", 3)
-        assert desk.judgements[0].flags == ("flagged",)
+        assert session.calls[-1] == "relabel 0"
+        assert (session.judgements[0].choice, session.judgements[0].strength) == ("b", 3)
+        assert session.judgements[0].flags == ("flagged",)
         assert "left 3" in app.text
         assert app.requested[-1] == "labels changed"
         assert app.pane.session.state is not None
         assert app.pane.session.state.last is not None
-        assert app.pane.session.state.last.label == desk.labels[-1][1]
+        assert app.pane.session.state.last.label == session.labels[-1][1]
 
 
 async def test_a_key_pressed_while_an_item_of_the_history_is_read_judges_nothing() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
         await pilot.press("1")
-        desk.held = []
+        session.held = []
         going = asyncio.create_task(app.pane.session.go_to(0))
-        await until(lambda: bool(desk.held))
+        await until(lambda: bool(session.held))
         await app.pane.session.better(2)
-        assert desk.calls == ["label 0"]
-        desk.held.pop()()
-        desk.held = None
+        assert session.calls == ["label 0"]
+        session.held.pop()()
+        session.held = None
         await going
         await pilot.press("2")
-        assert desk.calls == ["label 0", "relabel 0"]
+        assert session.calls == ["label 0", "relabel 0"]
 
 
-async def test_that_there_are_no_guidelines_is_told() -> None:
+async def test_missing_guidelines_are_reported() -> None:
     async with labelling(FakeSession(items(1))) as (app, pilot):
         await pilot.press("g")
         told = [str(notification.message) for notification in app._notifications]
@@ -260,27 +260,27 @@ async def test_that_there_are_no_guidelines_is_told() -> None:
 
 
 async def test_keys_typed_ahead_of_the_note_judge_nothing() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
         for key in ("n", "1", "2"):
             app.post_message(events.Key(key, key))
         await until(lambda: isinstance(app.screen, NoteScreen))
         await pilot.pause()
-        assert desk.calls == []
+        assert session.calls == []
         await pilot.press("end", "o", "k", "enter")
         await pilot.pause()
         assert app.pane.session.note.endswith("ok")
 
 
 async def test_a_label_of_the_history_can_be_left_as_it_was() -> None:
-    desk = FakeSession(items(3))
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession(items(3))
+    async with labelling(session) as (app, pilot):
         await pilot.press("1")
-        before = dict(desk.labels)
+        before = dict(session.labels)
         await app.pane.session.go_to(0)
         await pilot.press("enter")
         assert "left 1" in app.text
-        assert dict(desk.labels) == before
+        assert dict(session.labels) == before
 
 
 async def test_without_a_session_enter_asks_for_one_and_no_key_judges() -> None:
@@ -290,9 +290,9 @@ async def test_without_a_session_enter_asks_for_one_and_no_key_judges() -> None:
         assert "⏎ begins or resumes a session" in app.text
 
 
-async def test_keys_ask_the_screen_for_what_is_not_the_panes() -> None:
-    desk = FakeSession(items(2))
-    async with labelling(desk) as (app, pilot):
+async def test_keys_for_other_tasks_send_requests_to_the_screen() -> None:
+    session = FakeSession(items(2))
+    async with labelling(session) as (app, pilot):
         await pilot.press("t", "T", "i", "e", "l", "enter")
         assert app.requested == ["train", "use", "import", "export", "leave"]
         app.pane.session.end()
@@ -301,53 +301,53 @@ async def test_keys_ask_the_screen_for_what_is_not_the_panes() -> None:
         assert "ann" not in app.text
 
 
-async def test_space_is_the_screens_without_a_session_and_never_with_one() -> None:
+async def test_space_belongs_to_the_screen_only_without_a_session() -> None:
     async with labelling() as (app, pilot):
         started: list[str] = []
         app.screen._bindings.bind("space", "app.begin_run", "start")
         app.action_begin_run = lambda: started.append("run")  # type: ignore[attr-defined]
         await pilot.press("space")
         assert started == ["run"]
-        desk = FakeSession(items(1))
-        app.pane.begin(desk, desk.now())  # type: ignore[arg-type]
+        session = FakeSession(items(1))
+        app.pane.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         await pilot.press("space", "space", "space")
         assert started == ["run"], "not even where all is judged"
-        assert desk.judgements[0].verdict == "skip"
+        assert session.judgements[0].verdict == "skip"
 
 
-async def test_what_is_missing_is_waited_for_and_comes_by_itself() -> None:
-    desk, supply = FakeSession([]), FakePrefetcher(waiting="the policy writes pair 3")
-    desk.no_more = False
-    async with labelling(desk, supply=supply) as (app, pilot):
+async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
+    session, prefetcher = FakeSession([]), FakePrefetcher(waiting="the policy writes pair 3")
+    session.no_more = False
+    async with labelling(session, prefetcher=prefetcher) as (app, pilot):
         assert "the policy writes pair 3..." in app.text
-        supply.waiting = "the policy writes pair 4"
+        prefetcher.waiting = "the policy writes pair 4"
         await until(lambda: "the policy writes pair 4..." in app.text)
         await pilot.press("1", "u", "f", "d")
-        desk.put(items(3))
+        session.put(items(3))
         await until(lambda: "left 0" in app.text)
         await pilot.press("1")
-        assert supply.needed[-1] == 1
-        assert desk.judgements[0].choice == "a"
+        assert prefetcher.needed[-1] == 1
+        assert session.judgements[0].choice == "a"
 
 
-async def test_what_the_supply_leaves_out_is_told_once() -> None:
-    desk, supply = FakeSession(items(4)), FakePrefetcher()
-    async with labelling(desk, supply=supply) as (app, pilot):
-        supply.left_out = ("row 3 of [/x]\x1b has one completion",)
+async def test_what_the_prefetcher_leaves_out_is_reported_once() -> None:
+    session, prefetcher = FakeSession(items(4)), FakePrefetcher()
+    async with labelling(session, prefetcher=prefetcher) as (app, pilot):
+        prefetcher.left_out = ("row 3 of [/x]\x1b has one completion",)
         await pilot.press("1", "2", "1")
         told = [str(notification.message) for notification in app._notifications]
         assert told == ["row 3 of [/x]␛ has one completion"]
 
 
-async def test_the_end_tells_how_many_were_judged_and_can_be_undone() -> None:
-    desk, supply = FakeSession(items(2)), FakePrefetcher(problem="the run has [no] more samples\x1b")
-    async with labelling(desk, supply=supply) as (app, pilot):
+async def test_the_end_shows_how_many_were_judged_and_can_be_undone() -> None:
+    session, prefetcher = FakeSession(items(2)), FakePrefetcher(problem="the run has [no] more samples\x1b")
+    async with labelling(session, prefetcher=prefetcher) as (app, pilot):
         await pilot.press("1", "2")
-        assert "All 2 items judged." in app.text
+        assert "2 items judged, none left." in app.text
         assert "the run has [no] more samples␛" in app.text
         await pilot.press("1")
-        assert len(desk.labels) == 2
+        assert len(session.labels) == 2
         await pilot.press("u")
         assert "left 1" in app.text
 
@@ -358,34 +358,34 @@ async def test_a_session_without_items_says_so() -> None:
 
 
 async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
-    desk = FakeSession(items(2))
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession(items(2))
+    async with labelling(session) as (app, pilot):
         app.pane.display = False
         await until(lambda: not app.pane.region)
         app.seconds = 600
         app.pane.display = True
         await until(lambda: bool(app.pane.region))  # laid out again
-        await pilot.pause()  # and told so
+        await pilot.pause()  # and says so
         app.pane.take_focus()
         app.seconds = 604.25
         await pilot.press("1")
-        assert desk.judgements[0].seconds == 4.25
+        assert session.judgements[0].seconds == 4.25
 
 
-async def test_keys_of_the_users_choice_are_those_that_hints_name() -> None:
+async def test_hints_name_remapped_keys() -> None:
     async with labelling() as (app, pilot):
         app.set_keymap({"label.first": "j", "label.tie": "y", "label.guidelines": "G"})
-        desk = FakeSession([item("same", "same"), *items(2)], guidelines="hash")
+        session = FakeSession([item("same", "same"), *items(2)], guidelines="hash")
         app.pane.display = False
         await pilot.pause()
         app.pane.display = True
         await pilot.pause()
-        app.pane.begin(desk, desk.now())  # type: ignore[arg-type]
+        app.pane.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         assert "identical texts: y is a tie" in app.told("hint")
         assert "guidelines G" in app.told("progress")
         await pilot.press("y", "j", "1")
-        assert [judgement.choice for judgement in desk.judgements.values()] == ["tie", "a"]
+        assert [judgement.choice for judgement in session.judgements.values()] == ["tie", "a"]
 
 
 def test_every_binding_has_an_id_of_the_pane_and_a_tooltip() -> None:

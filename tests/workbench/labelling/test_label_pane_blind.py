@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from label_desk import FakeSession, Labelling, item, items, labelling, until
+from label_session import FakeSession, Labelling, item, items, labelling, until
 
 from trainer.preferences.items import Item
 from trainer.preferences.records import Origin
@@ -31,7 +31,7 @@ KEYS = ("d", "m", "d", "m", "p", "p", "f", "f", "down", "pagedown", "up", "end",
 
 
 def pair(*, swapped: bool, order: tuple[int, int] = (0, 1), queue: str = "policy-reference") -> Item:
-    """The same two texts; swapped: what is known of one is known of the other."""
+    """Return the same two texts; swapped: what is known of one is known of the other."""
     turn = -1 if swapped else 1
     columns = {
         "scores": [0.81, 0.27][::turn],
@@ -44,12 +44,12 @@ def pair(*, swapped: bool, order: tuple[int, int] = (0, 1), queue: str = "policy
 
 
 async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: Sequence[str] = KEYS) -> list[str]:
-    """The whole screen, as it comes, after each of `keys`, after an undo and when its label may be changed.
+    """Return the whole screen at first, after each of `keys`, after an undo, and when its label may be changed.
 
-    after: and then with the next item.
+    after: also with the next item.
     """
-    desk = FakeSession([one, *items(2)], guidelines="hash")
-    async with labelling(desk, size=size) as (app, pilot):
+    session = FakeSession([one, *items(2)], guidelines="hash")
+    async with labelling(session, size=size) as (app, pilot):
         screens = [await shown(app)]
         for key in keys:
             await pilot.press(key)
@@ -67,7 +67,7 @@ async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: S
 
 
 async def shown(app: Labelling) -> str:
-    """The screen once the footer, which hears of them in its own time, has the keys that are in force."""
+    """Return the screen once the footer, which hears of them later, shows the keys that apply."""
 
     def is_current() -> bool:
         bindings = [
@@ -95,11 +95,11 @@ async def test_nothing_that_is_hidden_is_on_the_screen_before_the_choice() -> No
     assert "2: reference, iteration 3, score 0.27" in after
 
 
-async def test_what_does_not_fit_is_cut_on_both_sides_alike() -> None:
-    desk = FakeSession([pair(swapped=False), *items(1)])
+async def test_text_that_does_not_fit_is_cut_on_both_sides_alike() -> None:
+    session = FakeSession([pair(swapped=False), *items(1)])
     for size, whole in (((120, 40), False), ((200, 60), True)):
-        desk.labels.clear()
-        async with labelling(desk, size=size) as (app, pilot):
+        session.labels.clear()
+        async with labelling(session, size=size) as (app, pilot):
             await pilot.press("1")
             one, other = app.told("last").split("   ")[1:]
             assert one.startswith("1: policy, iteration 12, score")
@@ -107,13 +107,13 @@ async def test_what_does_not_fit_is_cut_on_both_sides_alike() -> None:
             assert one.endswith("quickstart-0003") == other.endswith("baseline-0001") == whole
 
 
-async def test_the_queue_an_item_comes_from_is_not_told() -> None:
+async def test_the_queue_an_item_comes_from_is_not_shown() -> None:
     first = await seen(pair(swapped=False), (120, 40), keys=())
     for queue in ("samples", "dataset", "uncertain", "disagreement", "again", "repeat"):
         assert await seen(pair(swapped=False, queue=queue), (120, 40), keys=()) == first
 
 
-async def test_two_orders_of_an_item_differ_in_what_stands_where_alone() -> None:
+async def test_two_orders_of_an_item_differ_only_in_the_positions() -> None:
     orders: list[tuple[int, int]] = [(0, 1), (1, 0)]
     one, other = [await seen(pair(swapped=False, order=order), (120, 40)) for order in orders]
     for screen, swapped in zip(one[: len(KEYS) + 1], other, strict=False):
@@ -122,7 +122,7 @@ async def test_two_orders_of_an_item_differ_in_what_stands_where_alone() -> None
 
 
 def exchanged(screen: str) -> list[str]:
-    """The screen's lines with the texts of left and right in each other's place."""
+    """Return the screen's lines with the texts of left and right exchanged."""
     lines = []
     for line in screen.splitlines():
         if len(line) == 120 and line[59] == "│":
@@ -132,11 +132,11 @@ def exchanged(screen: str) -> list[str]:
 
 
 @pytest.mark.parametrize("again", [TEXTS, TEXTS[::-1], (TEXTS[0], "another one"), ("another one", TEXTS[1])])
-async def test_what_is_known_of_the_last_one_is_not_told_where_a_completion_of_it_comes_again(
+async def test_facts_about_the_last_item_stay_hidden_if_one_of_its_completions_comes_again(
     again: tuple[str, str],
 ) -> None:
-    desk = FakeSession([pair(swapped=False), item(*again, prompt=PROMPT, queue="repeat"), *items(2)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([pair(swapped=False), item(*again, prompt=PROMPT, queue="repeat"), *items(2)])
+    async with labelling(session) as (app, pilot):
         await pilot.press("1")
         assert app.told("last") == ""
         assert not any(fact in app.text for fact in FACTS)
@@ -145,8 +145,8 @@ async def test_what_is_known_of_the_last_one_is_not_told_where_a_completion_of_i
 
 
 async def test_a_label_that_is_to_be_changed_is_judged_blind_again() -> None:
-    desk = FakeSession([pair(swapped=False), *items(2)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([pair(swapped=False), *items(2)])
+    async with labelling(session) as (app, pilot):
         await pilot.press("1")
         assert "policy" in app.told("last")
         await app.pane.session.go_to(0)

@@ -1,12 +1,12 @@
 """The label pane at three sizes, as text that a reviewer can read.
 
-UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you keep it.
 """
 
 from __future__ import annotations
 
 import pytest
-from label_desk import FakeSession, item, labelling
+from label_session import FakeSession, item, labelling
 from snapshots import SNAPSHOTS, check, contrasts, drawn
 
 from trainer.preferences.items import Item, Share
@@ -30,7 +30,7 @@ FIGURES = {
 
 
 def written() -> list[Item]:
-    """A pair that was judged, one of chat messages, four completions, and one that is longer than any screen."""
+    """Write a pair that was judged, one of chat messages, four completions, and one longer than any screen."""
     origins = (
         Origin(source="run", run="quickstart-0003", iteration=12, row=3, writer="policy"),
         Origin(source="run", run="quickstart-0003", iteration=12, row=4, writer="reference"),
@@ -57,11 +57,11 @@ def written() -> list[Item]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=NAMES)
-async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
-    desk = FakeSession(written(), guidelines="hash")
-    desk.figures = FIGURES
+async def test_the_pane_matches_its_snapshot(size: tuple[int, int]) -> None:
+    session = FakeSession(written(), guidelines="hash")
+    session.figures = FIGURES
     name = f"{size[0]}x{size[1]}"
-    async with labelling(desk, size=size) as (app, pilot):
+    async with labelling(session, size=size) as (app, pilot):
         for theme in load_themes(SNAPSHOTS)[0].values():
             app.register_theme(theme)
         app.theme = DEFAULT_THEME

@@ -1,11 +1,11 @@
-"""The label pane on a real desk: what the keys said is in the store, in the order of the keys."""
+"""The label pane on a real session: the store holds what the keys said, in their order."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-from label_desk import item, labelling, until
+from label_session import item, labelling, until
 from textual import events
 
 from trainer.preferences.items import QueuePlan, SessionPlan
@@ -18,7 +18,7 @@ CHOICES = {"1": 0, "2": 1, "equals_sign": "tie", "0": "both_bad", "space": "skip
 
 
 def chosen(text: str, order: tuple[int, ...], key: str) -> str:
-    """What the store must say: the text that stood where the key points, or the verdict."""
+    """Return what the store must hold: the text that the key pointed to, or the verdict."""
     side = CHOICES[key]
     return f"{'ab'[order[side]]} {text}" if isinstance(side, int) else side
 
@@ -33,12 +33,12 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
     orders = [rng.choice([(0, 1), (1, 0)]) for _ in range(20)]
     given = [item(f"a {n}", f"b {n}", prompt=f"p {n}", order=order) for n, order in enumerate(orders)]
     path = tmp_path / "preferences.db"
-    desk = SessionThread(path)
+    session = SessionThread(path)
     try:
-        desk.begin("ann", PLAN, "Be fair.").result()
-        state = desk.put(given).result()
+        session.begin("ann", PLAN, "Be fair.").result()
+        state = session.put(given).result()
         keys = rng.choices(list(CHOICES), k=20)
-        async with labelling(desk, state=state) as (app, pilot):
+        async with labelling(session, state=state) as (app, pilot):
             for key in keys[:10]:
                 await pilot.press(key)
             await pilot.press("u", "u", "u")
@@ -55,8 +55,8 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
             await until(lambda: app.pane.session.state is not None and app.pane.session.state.progress.done == 20)
             assert "ann   20 done" in app.text
     finally:
-        desk.close()
-        desk.join()
+        session.close()
+        session.join()
     with PreferenceStore(path) as store:
         standing = {str(one.comparison.prompt): one for one in store.preferences(with_skips=True)}
     assert len(standing) == 20
@@ -70,32 +70,32 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
         assert label.judgement.guidelines
 
 
-async def test_a_desk_that_was_closed_keeps_the_item_on_the_screen(tmp_path: Path) -> None:
+async def test_a_session_that_was_closed_keeps_the_item_on_the_screen(tmp_path: Path) -> None:
     path = tmp_path / "preferences.db"
-    desk = SessionThread(path)
+    session = SessionThread(path)
     try:
-        desk.begin("ann", PLAN).result()
-        state = desk.put([item("one", "two"), item("three", "four")]).result()
-        async with labelling(desk, state=state) as (app, pilot):
-            desk.close()
+        session.begin("ann", PLAN).result()
+        state = session.put([item("one", "two"), item("three", "four")]).result()
+        async with labelling(session, state=state) as (app, pilot):
+            session.close()
             await pilot.press("1")
             await until(lambda: "labelling has ended" in app.text)
             assert "one" in app.text
     finally:
-        desk.close()
-        desk.join()
+        session.close()
+        session.join()
 
 
-async def test_two_windows_on_one_session_go_on_side_by_side(tmp_path: Path) -> None:
+async def test_two_windows_on_one_session_work_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "preferences.db"
-    desks = [SessionThread(path), SessionThread(path)]
+    sessions = [SessionThread(path), SessionThread(path)]
     try:
-        first = desks[0].begin("ann", PLAN).result()
-        state = desks[0].put([item(f"a {n}", f"b {n}", prompt=f"p {n}") for n in range(4)]).result()
-        other = desks[1].resume(first.record.id).result()
-        async with labelling(desks[0], state=state) as (app, pilot):
+        first = sessions[0].begin("ann", PLAN).result()
+        state = sessions[0].put([item(f"a {n}", f"b {n}", prompt=f"p {n}") for n in range(4)]).result()
+        other = sessions[1].resume(first.record.id).result()
+        async with labelling(sessions[0], state=state) as (app, pilot):
             for position in range(2):
-                other = desks[1].label(position, Judgement.chosen("b")).result()
+                other = sessions[1].label(position, Judgement.chosen("b")).result()
             await pilot.press("1")
             await until(lambda: "another window" in app.text)
             assert "a 3" in app.text, "the other window shows the one before"
@@ -103,8 +103,8 @@ async def test_two_windows_on_one_session_go_on_side_by_side(tmp_path: Path) -> 
             await until(lambda: "another session shows it" in app.text)
             assert "another window" not in app.text
         assert other.record.done == 2
-        assert desks[1].state().result().record.done == 3
+        assert sessions[1].state().result().record.done == 3
     finally:
-        for desk in desks:
-            desk.close()
-            desk.join()
+        for session in sessions:
+            session.close()
+            session.join()

@@ -1,4 +1,4 @@
-"""Texts of items as the label pane draws them: long, hostile, in Markdown, compared, and on a terminal that changes."""
+"""Texts of items in the label pane: long, hostile, in Markdown, compared, and on a terminal that changes size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from completions import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
-from label_desk import FakeSession, Labelling, item, items, labelling
+from label_session import FakeSession, Labelling, item, items, labelling
 from rich.cells import cell_len
 
 from trainer.preferences.agreement import wilson_interval
@@ -16,7 +16,7 @@ from trainer.preferences.items import Progress, Share
 from workbench.kit.drawing import Line, plain
 from workbench.labelling.item_texts import ItemTexts, Turn, texts_of
 from workbench.labelling.item_view import LONGEST, Style, lay_out, markdown_lines
-from workbench.labelling.pane_text import figures, fitting, packed
+from workbench.labelling.pane_text import figures, fitting, in_lines
 from workbench.text import visible
 
 STYLES = [Style(), Style(markdown=True), Style(diff=True)]
@@ -51,7 +51,7 @@ def test_no_line_is_wider_than_its_place_and_no_character_is_obeyed(
 @pytest.mark.parametrize("style", STYLES)
 @given(texts=st.lists(TEXTS, min_size=2, max_size=4), width=st.integers(12, 130))
 def test_every_letter_of_every_text_is_seen(style: Style, texts: list[str], width: int) -> None:
-    texts = [text.replace("`", "") for text in texts]  # but for the language of a block of code
+    texts = [text.replace("`", "") for text in texts]  # except for the language of a block of code
     lines = drawn(lay_out(one(*texts, prompt="q"), width, 10, style).lines)
     for letter in "xj日é":
         assert sum(line.count(letter) for line in lines) == sum(text.count(letter) for text in texts)
@@ -66,7 +66,7 @@ def test_both_sides_have_the_same_width(width: int) -> None:
     assert all(left == right for left, right in sides)
 
 
-def test_completions_stand_side_by_side_where_there_is_room_and_else_below_each_other() -> None:
+def test_completions_are_side_by_side_where_there_is_room_and_otherwise_stacked() -> None:
     texts = ("left text", "right text")
     wide, narrow = (drawn(lay_out(one(*texts), width, 10, Style()).lines) for width in (98, 97))
     assert any("left text" in line and "right text" in line for line in wide)
@@ -92,13 +92,13 @@ def test_messages_are_compared_one_by_one() -> None:
     assert marked(lines, "differs") == "onetwothree"
 
 
-def test_what_has_no_text_says_so() -> None:
+def test_an_empty_text_says_so() -> None:
     lines = drawn(lay_out(one("", " \n "), 80, 5, Style()).lines)
     assert any(line.strip() == "empty" for line in lines)
     assert any(line.strip() == "only white space" for line in lines)
 
 
-def test_a_text_without_end_is_cut_and_says_by_how_much() -> None:
+def test_an_endless_text_is_cut_and_says_by_how_much() -> None:
     lines = drawn(lay_out(one("x" * (LONGEST + 1234), "y"), 120, 5, Style()).lines)
     assert any("1,234 more characters not shown" in line for line in lines)
     assert sum(line.count("x") for line in lines) == LONGEST
@@ -132,7 +132,7 @@ def test_html_and_entities_are_text_to_markdown() -> None:
         HOSTILE,
     ],
 )
-def test_what_markdown_would_hide_or_decode_is_seen_as_it_is(text: str) -> None:
+def test_text_that_markdown_would_hide_or_decode_is_shown_literally(text: str) -> None:
     lines = drawn(lay_out(one(text, "other"), 80, 5, Style(markdown=True)).lines)
     words = (
         visible(text, keep_newlines=True).replace("![picture](http://x.y/z.png)", "picture http://x.y/z.png").split()
@@ -143,21 +143,21 @@ def test_what_markdown_would_hide_or_decode_is_seen_as_it_is(text: str) -> None:
 @pytest.mark.parametrize(
     "text", [">" * 40 + " deep", "|a" * 50 + "\n" + "|-" * 50 + "\n" + "|word" * 50, "7. one\n7. two"]
 )
-def test_what_markdown_cannot_show_whole_is_shown_as_it_is(text: str) -> None:
+def test_text_that_markdown_cannot_show_whole_is_shown_literally(text: str) -> None:
     assert markdown_lines(text, 40) is None
     as_markdown, as_it_is = (lay_out(one(text, "b"), 42, 5, Style(markdown=markdown)) for markdown in (True, False))
     assert drawn(as_markdown.lines) == drawn(as_it_is.lines)
 
 
 async def test_hostile_texts_are_shown_and_change_nothing_else() -> None:
-    desk = FakeSession([item(HOSTILE, HOSTILE + "!", prompt=[{"role": HOSTILE, "content": HOSTILE}]), *items(1)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([item(HOSTILE, HOSTILE + "!", prompt=[{"role": HOSTILE, "content": HOSTILE}]), *items(1)])
+    async with labelling(session) as (app, pilot):
         for key in ("d", "m", "d"):
             assert "[/x] ␛[31m [@click=app.quit]go[/]\\x9b\\u202e␍" in app.text
             assert "\x1b" not in app.text
             await pilot.press(key)
         await pilot.press("2")
-        assert desk.judgements[0].choice == "b"
+        assert session.judgements[0].choice == "b"
 
 
 def rows(app: Labelling) -> list[str]:
@@ -165,12 +165,12 @@ def rows(app: Labelling) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36)])
-async def test_of_an_item_longer_than_the_screen_every_line_can_be_scrolled_to(size: tuple[int, int]) -> None:
+async def test_every_line_of_an_item_longer_than_the_screen_can_be_scrolled_to(size: tuple[int, int]) -> None:
     def lines(name: str) -> str:
         return "\n".join(f"{name} {n}." for n in range(60))
 
-    desk = FakeSession([item(lines("one"), lines("two"), prompt=lines("prompt")), *items(1)])
-    async with labelling(desk, size=size) as (app, pilot):
+    session = FakeSession([item(lines("one"), lines("two"), prompt=lines("prompt")), *items(1)])
+    async with labelling(session, size=size) as (app, pilot):
         assert "prompt 59." in app.text
         assert "one 0." in app.text
         await pilot.press("home")
@@ -199,16 +199,16 @@ async def test_both_sides_scroll_together() -> None:
 
 async def test_the_next_item_begins_at_its_start_wherever_the_last_one_was_read() -> None:
     long = "\n".join(f"line {n}." for n in range(60))
-    desk = FakeSession([item(long, long + "!"), item(long.upper(), long)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([item(long, long + "!"), item(long.upper(), long)])
+    async with labelling(session) as (app, pilot):
         await pilot.press("end", "1")
         assert "LINE 0." in app.text
         assert "Why is the sky blue?" in app.text
 
 
-async def test_a_terminal_that_changes_its_size_keeps_the_item_and_what_was_begun() -> None:
-    desk = FakeSession([item("first text", "second text", "third text"), *items(2)])
-    async with labelling(desk) as (app, pilot):
+async def test_a_terminal_that_changes_its_size_keeps_the_item_and_the_begun_judgement() -> None:
+    session = FakeSession([item("first text", "second text", "third text"), *items(2)])
+    async with labelling(session) as (app, pilot):
         await pilot.press("f", "2", "1")
         for size in ((60, 20), (200, 60), (80, 24), (20, 5), (120, 40)):
             await pilot.resize_terminal(*size)
@@ -216,16 +216,16 @@ async def test_a_terminal_that_changes_its_size_keeps_the_item_and_what_was_begu
         assert "first text" in app.text
         assert "ranking: 2 > 1   ⚑ flagged" in app.told("hint")
         await pilot.press("3")
-        assert desk.judgements[0].ranking == ((1,), (0,), (2,))
-        assert desk.judgements[0].flags == ("flagged",)
+        assert session.judgements[0].ranking == ((1,), (0,), (2,))
+        assert session.judgements[0].flags == ("flagged",)
 
 
 async def test_an_item_that_comes_before_there_is_a_screen_begins_at_its_start() -> None:
-    desk = FakeSession([item("first " * 200, "second " * 200), *items(1)])
+    session = FakeSession([item("first " * 200, "second " * 200), *items(1)])
 
     class Early(Labelling):
         def on_mount(self) -> None:
-            self.pane.begin(desk, desk.now())  # type: ignore[arg-type]
+            self.pane.begin(session, session.now())  # type: ignore[arg-type]
 
     async with Early().run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -234,7 +234,7 @@ async def test_an_item_that_comes_before_there_is_a_screen_begins_at_its_start()
         assert "first first" in pilot.app.text
 
 
-async def test_a_resize_leaves_the_place_where_one_reads() -> None:
+async def test_a_resize_keeps_the_reading_position() -> None:
     text = "\n".join(f"line {n}." for n in range(100))
     async with labelling(FakeSession([item(text, text)]), size=(120, 40)) as (app, pilot):
         await pilot.resize_terminal(120, 30)
@@ -247,7 +247,7 @@ async def test_a_resize_leaves_the_place_where_one_reads() -> None:
         assert app.text.splitlines()[4].split() == first.split()
 
 
-async def test_a_pair_is_laid_out_anew_for_every_width() -> None:
+async def test_a_pair_is_laid_out_again_for_every_width() -> None:
     async with labelling(FakeSession(items(1))) as (app, pilot):
         assert any("left 0" in line and "right 0" in line for line in app.text.splitlines())
         await pilot.resize_terminal(99, 30)
@@ -259,8 +259,8 @@ async def test_a_pair_is_laid_out_anew_for_every_width() -> None:
 
 
 async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
-    desk = FakeSession([item("**one** a", "**one** b", prompt="p"), item("**two** a", "**two** b", prompt="q")])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([item("**one** a", "**one** b", prompt="p"), item("**two** a", "**two** b", prompt="q")])
+    async with labelling(session) as (app, pilot):
         await pilot.press("m")
         assert "**" not in app.text
         await pilot.press("1")
@@ -281,11 +281,11 @@ async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
     ],
 )
 async def test_completions_that_do_not_differ_are_offered_as_a_tie(texts: tuple[str, str], hint: str) -> None:
-    desk = FakeSession([item(*texts), *items(1)])
-    async with labelling(desk) as (app, pilot):
+    session = FakeSession([item(*texts), *items(1)])
+    async with labelling(session) as (app, pilot):
         assert hint in app.told("hint")
         await pilot.press("equals_sign")
-        assert desk.judgements[0].choice == "tie"
+        assert session.judgements[0].choice == "tie"
         assert app.told("hint") == ""
 
 
@@ -305,7 +305,7 @@ def progress(**changes: Any) -> Progress:
     return Progress(**values | changes)
 
 
-def test_figures_are_told_with_their_units_and_intervals() -> None:
+def test_figures_are_shown_with_their_units_and_intervals() -> None:
     assert figures("ann\x1b", progress()) == [
         "ann␛",
         "31 done · 169 left",
@@ -328,7 +328,7 @@ def test_a_share_of_few_labels_has_no_interval_but_their_number(count: int, told
     ]
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_figures_are_left_out() -> None:
     nan, nothing = float("nan"), Share(0, 0, *[float("nan")] * 3)
     unknown = progress(
         done=0,
@@ -350,16 +350,16 @@ def test_what_is_not_known_is_left_out() -> None:
 def test_figures_fit_their_line_and_all_of_them_their_lines(told: list[str], width: int) -> None:
     line = fitting(told, ["g"], width)
     assert cell_len(line) <= width
-    lines = packed(told, width)
+    lines = in_lines(told, width)
     assert all(cell_len(line) <= width for line in lines)
     if all(cell_len(text) <= width for text in told):
         assert [text for line in lines for text in line.split("   ")] == told
 
 
-async def test_figures_that_a_line_has_no_room_for_are_a_key_away() -> None:
-    desk = FakeSession(items(3), guidelines="hash")
-    desk.figures = {name: getattr(progress(), name) for name in Progress.__slots__}
-    async with labelling(desk, size=(80, 24)) as (app, pilot):
+async def test_figures_that_do_not_fit_on_a_line_are_one_key_away() -> None:
+    session = FakeSession(items(3), guidelines="hash")
+    session.figures = {name: getattr(progress(), name) for name in Progress.__slots__}
+    async with labelling(session, size=(80, 24)) as (app, pilot):
         assert app.told("progress") == "ann   31 done · 169 left   212/h   median 9.0s   ETA 48m 00s   guidelines g"
         await pilot.press("p")
         assert "longer (chars) chosen 72% (52 to 86)" in app.text
@@ -370,7 +370,7 @@ async def test_figures_that_a_line_has_no_room_for_are_a_key_away() -> None:
         assert "longer (chars)" not in app.text
 
 
-async def test_a_turn_without_a_role_or_text_is_shown_as_one() -> None:
+async def test_a_turn_without_a_role_or_text_is_marked() -> None:
     broken: Any = [{"content": "no role"}, {"role": "user"}]
     async with labelling(FakeSession([item("a", "b", prompt=broken)])) as (app, _):
         assert rows(app)[3:8] == ["?", "no role", "", "user", "empty"]

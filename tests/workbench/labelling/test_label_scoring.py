@@ -1,4 +1,4 @@
-"""Scores are made by a process of its own, of low priority, that ends with who asked; what it cannot do is told."""
+"""Scoring by a separate low-priority process that ends with its parent and reports what it cannot do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def instead(monkeypatch: pytest.MonkeyPatch, path: Path, program: str) -> None:
-    """Let `program` be called in place of the workbench."""
+    """Call `program` in place of the workbench."""
     path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{program}\n")
     path.chmod(0o700)
     monkeypatch.setattr(environment, "sys", SimpleNamespace(executable=str(path)))
@@ -74,7 +74,7 @@ def test_scores_are_the_reward_models_own_for_text_and_messages(
         ("sys.stdout.buffer.write(b'\\xff')", "did not return 3 scores"),
     ],
 )
-def test_what_goes_wrong_is_told_in_a_line(
+def test_errors_are_reported_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
     instead(monkeypatch, tmp_path / "program", program)
@@ -84,7 +84,9 @@ def test_what_goes_wrong_is_told_in_a_line(
     assert "\n" not in str(told.value)
 
 
-def test_it_has_low_priority_and_ends_when_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_has_low_priority_and_ends_when_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     program = f"""import signal
 while os.nice(0) < 15:
@@ -113,7 +115,7 @@ signal.pause()"""
         score("rm", ROWS, closing=closing)
 
 
-def test_rows_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_written_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(StorageError, match=r"write the samples to score .*: No such file or directory; check"):
         score("rm", ROWS, closing=threading.Event())

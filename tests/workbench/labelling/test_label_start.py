@@ -1,4 +1,4 @@
-"""The start of labelling: enter begins what most want, every field does what it says, escape begins nothing."""
+"""The start of labelling: enter begins the usual session, every field does what it says, escape begins nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plan(answer: object) -> SessionPlan:
     return answer.plan
 
 
-async def test_enter_goes_on_with_the_newest_session_of_the_labeller_that_has_items_left() -> None:
+async def test_enter_continues_the_newest_session_of_the_labeller_that_has_items_left() -> None:
     sessions = [record(5, "bob"), record(4, done=43), record(3), record(2)]
     async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):
         assert [row.split("   ")[0] for row in starts(app)] == ["resume 3", "resume 2", "new session"]
@@ -67,6 +67,15 @@ async def test_enter_goes_on_with_the_newest_session_of_the_labeller_that_has_it
         await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
         assert app.answer == SessionChoice(labeller="ann", resume=3)
+
+
+async def test_the_keys_that_begin_and_choose_are_the_users() -> None:
+    app = Host()
+    async with app.run_test(size=SIZES[0]) as pilot:
+        app.set_keymap({"label-start.toggle": "x", "label-start.begin-here": "b", "label-start.begin": "f12"})
+        await app.push_screen(start([run_with_samples("a-0001")]))
+        await until(pilot, lambda: "F12 begins a new session as ann" in status(app))
+        assert str(app.screen.query_one(QueueList).tooltip).endswith("; x includes or leaves out one")
 
 
 async def test_without_a_session_enter_begins_one_on_the_samples_of_the_newest_run() -> None:
@@ -92,7 +101,7 @@ async def test_another_labeller_has_other_sessions() -> None:
         assert app.answer.labeller == "eve"
 
 
-async def test_without_runs_and_data_the_cursor_is_where_data_is_named() -> None:
+async def test_without_runs_and_data_the_cursor_is_in_the_data_field() -> None:
     async with opened(start()) as (app, pilot):
         assert app.focused is field(app, "data")
         await pilot.press("enter")
@@ -138,7 +147,7 @@ async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() 
         assert (begun.limit, begun.repeats) == (20, 0.1)
 
 
-async def test_what_cannot_be_asked_here_says_what_it_would_take_and_cannot_be_taken_in() -> None:
+async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> None:
     async with opened(start([run_with_samples("a-0001")], models=[reward_model("m1")])) as (app, pilot):
         shown = text_of(app)
         assert "needs two reward models" in shown
@@ -150,7 +159,7 @@ async def test_what_cannot_be_asked_here_says_what_it_would_take_and_cannot_be_t
         await until(pilot, lambda: app.screen.query_one(QueueList).chosen == {"uncertain"})
 
 
-async def test_what_is_chosen_is_seen_without_colours() -> None:
+async def test_the_choice_is_visible_without_colours() -> None:
     async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
         assert "✔ samples" in text_of(app)
         assert "· dataset" in text_of(app)
@@ -187,7 +196,7 @@ async def test_guidelines_are_shown_first_and_are_part_of_the_session() -> None:
         ("data", "[/x]\x1b.jsonl", "[/x]␛.jsonl"),
     ],
 )
-async def test_a_field_that_cannot_be_taken_is_told_and_mended(name: str, text: str, problem: str) -> None:
+async def test_an_invalid_field_is_reported_and_can_be_fixed(name: str, text: str, problem: str) -> None:
     async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
         before = field(app, name).value
         await paste(pilot, field(app, name), text)
@@ -201,7 +210,7 @@ async def test_a_field_that_cannot_be_taken_is_told_and_mended(name: str, text: 
         await until(pilot, lambda: app.answer is not NOTHING)
 
 
-async def test_a_key_that_overtakes_the_message_about_a_field_is_answered_by_what_the_field_says() -> None:
+async def test_a_key_that_overtakes_the_message_about_a_field_uses_the_fields_content() -> None:
     async with opened(start([run_with_samples("a-0001")], [record(3)])) as (app, pilot):
         begin = app.screen.action_begin  # as a key does, with the message about the field still on its way
         field(app, "labeller").value = ""
@@ -214,7 +223,7 @@ async def test_a_key_that_overtakes_the_message_about_a_field_is_answered_by_wha
         assert (app.answer.labeller, app.answer.resume) == ("bob", None)
 
 
-async def test_what_the_command_line_said_is_where_it_begins() -> None:
+async def test_the_screen_begins_with_the_options_of_the_command_line() -> None:
     run = run_with_samples("a-0001")
     Path("g.md").write_text("Be fair.")
     write_lines(Path("pairs.jsonl"), PAIR)
@@ -233,7 +242,7 @@ async def test_what_the_command_line_said_is_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_all_of_it_is_in_sight_and_hostile_names_are_text(size: tuple[int, int]) -> None:
+async def test_everything_is_visible_and_hostile_names_are_text(size: tuple[int, int]) -> None:
     hostile = SessionPlan(queues=(QueuePlan(queue="samples", source=f"/runs/{HOSTILE.replace('/', '')}"),))
     sessions = [record(number, HOSTILE, plan=hostile) for number in range(9, 0, -1)]
     screen = start([Path(f"/runs/{HOSTILE}")], sessions, options=SessionOptions(data=HOSTILE), labeller=HOSTILE)

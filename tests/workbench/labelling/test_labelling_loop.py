@@ -1,4 +1,4 @@
-"""The whole loop: a labeller with a hidden rule judges a run's samples, and the run learns what the labeller likes."""
+"""The whole loop: a labeller with a hidden rule judges a run's samples, and the run learns what they like."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ SETTINGS = (
 
 
 def liked(completion: str) -> float:
-    """The labeller's rule, which nobody else knows: the share of characters that are ASCII."""
+    """Return how much the labeller likes a text, by a rule that nobody else knows: its share of ASCII characters."""
     return sum(character.isascii() for character in completion) / max(len(completion), 1)
 
 
 def completions(run: RunFolder, iteration: int) -> dict[str, list[str]]:
-    """What was written in an iteration, by prompt."""
+    """Return what was written in an iteration, by prompt."""
     found: dict[str, list[str]] = {}
     for row in read_samples(run.samples_file(iteration)).to_pylist():
         found.setdefault(row["prompt"], []).append(row["completion"])
@@ -54,7 +54,7 @@ def completions(run: RunFolder, iteration: int) -> dict[str, list[str]]:
 
 
 def label(run: RunFolder, store: PreferenceStore, iteration: int) -> None:
-    """Judge each two completions of a prompt that the rule tells apart."""
+    """Judge every two completions of a prompt that the rule tells apart."""
     origin = Origin(source="run", run=run.name, iteration=iteration, writer="policy")
     for prompt, texts in completions(run, iteration).items():
         for pair in combinations(texts, 2):
@@ -66,7 +66,7 @@ def label(run: RunFolder, store: PreferenceStore, iteration: int) -> None:
 
 
 def learn(folder: Path, store: Path) -> tuple[float, float]:
-    """Train the reward model `liked` on the labels; its held-out accuracy before and after."""
+    """Train the reward model `liked` on the labels; return its held-out accuracy before and after."""
     make_checkpoint(folder / "judge", scale=0.3)  # smaller weights give hidden states that are easier to read
     told = Recorder()
     settings = (f"data.preferences={store}", "data.eval_fraction=0.3", "train.epochs=3", "train.batch_size=4")
@@ -76,7 +76,7 @@ def learn(folder: Path, store: Path) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_run_that_takes_up_a_reward_model_of_the_labels_learns_the_hidden_rule(seed: int, tmp_path: Path) -> None:
+def test_a_run_that_uses_a_reward_model_of_the_labels_learns_the_hidden_rule(seed: int, tmp_path: Path) -> None:
     run, store, control = RunFolder(tmp_path / "runs/a"), tmp_path / "preferences.db", Control()
     accuracy: list[float] = []
 

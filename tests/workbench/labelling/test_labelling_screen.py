@@ -1,4 +1,4 @@
-"""Labelling in the whole workbench: sessions, training on the labels, and use of what was trained."""
+"""Labelling in the whole workbench: sessions, training on the labels, and use of the trained model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("workspace")
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with pairs to label."""
+    """Make an empty working folder with pairs to label."""
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(30)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -47,14 +47,14 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> LabelOpening:
-    """A session on the pairs, at once."""
+    """Return an opening that starts a session on the pairs at once."""
     plan = replace(session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit)), seed=7)
     choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
     return LabelOpening(store=Path("preferences.db").resolve(), labeller=labeller, choice=choice)
 
 
 def labels() -> list[tuple[str, str]]:
-    """Labeller and the completion that was preferred of each label."""
+    """Return labeller and preferred completion of each label."""
     with PreferenceStore(Path("preferences.db"), create=False) as store:
         return [
             (p.judgement.labeller, str(p.comparison.completions[p.judgement.ranking[0][0]]))
@@ -63,7 +63,7 @@ def labels() -> list[tuple[str, str]]:
 
 
 async def at_item(screen: MainScreen, pilot: Pilot[str], position: int) -> LabelPane:
-    """The pane when the item at `position` is to be judged."""
+    """Wait until the item at `position` is to be judged, and return the pane."""
     pane = screen.query_one(LabelPane)
     await until(pilot, lambda: pane.session.item is not None and pane.session.item.position == position)
     return pane
@@ -77,7 +77,7 @@ async def judge_good(screen: MainScreen, pilot: Pilot[str], position: int) -> No
     await until(pilot, lambda: pane.session.item is None or pane.session.item.position != position)
 
 
-async def test_a_session_that_the_command_names_begins_and_is_gone_on_with_at_the_same_item() -> None:
+async def test_a_session_that_the_command_names_begins_and_resumes_at_the_same_item() -> None:
     async with workbench(label=opening()) as (screen, pilot):
         for position in range(3):
             await judge_good(screen, pilot, position)
@@ -118,7 +118,7 @@ async def test_enter_on_the_pane_asks_what_to_label() -> None:
         await until(pilot, lambda: screen.app.screen is screen)
 
 
-async def test_a_slip_between_two_judgements_stops_no_run() -> None:
+async def test_a_stray_key_between_two_judgements_stops_no_run() -> None:
     async with workbench(steered, label=opening()) as (screen, pilot):
         await at_item(screen, pilot, 0)
         await pilot.press("f3", "space")
@@ -174,9 +174,9 @@ async def test_a_second_key_starts_no_second_training(monkeypatch: pytest.Monkey
         assert begun == ["training"]
 
 
-async def test_a_training_that_ends_while_it_is_looked_at_is_reported_by_how_it_ended() -> None:
+async def test_a_training_that_ends_during_a_check_is_reported_by_how_it_ended() -> None:
     class Failing:
-        """Ends between two looks at `done`."""
+        """Training that ends between two looks at `done`."""
 
         run, problem, looks = Path("labels-0001"), "", 0
 
@@ -223,7 +223,7 @@ async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_mo
         assert (source["kind"], source["path"]) == ("model", str(model))
 
 
-async def test_the_run_under_way_takes_the_reward_model_and_goes_on_measuring_the_old_reward() -> None:
+async def test_the_live_run_takes_the_reward_model_and_keeps_measuring_the_old_reward() -> None:
     model = reward_model("liked")
     make_run("quickstart-0001")
     async with workbench(steered) as (screen, pilot):
@@ -262,7 +262,7 @@ async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again()
 
 
 def somebody_else_labels(labeller: str) -> None:
-    """The newest session of the store is another one's."""
+    """Begin another labeller's session, which becomes the newest of the store."""
     with PreferenceStore(Path("preferences.db")) as store:
         begin_session(store, labeller, session_plan(SessionOptions(data="pairs.jsonl")))
 
@@ -273,14 +273,14 @@ async def test_a_comparison_is_labelled_again_by_whoever_sits_at_the_keyboard() 
         with PreferenceStore(Path("preferences.db"), create=False) as store:
             (preference,) = store.preferences()
         somebody_else_labels("bob")
-        await pilot.press("l")  # anna has left the session and is there all the same
+        await pilot.press("l")  # anna has left the session and still is the one who labels
         screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
         await judge_good(screen, pilot, 0)
     assert [labeller for labeller, _ in labels()] == ["anna", "anna"]
 
 
 @pytest.mark.parametrize("typed", ["anna", ""])
-async def test_who_labels_again_is_asked_where_that_is_not_known(typed: str) -> None:
+async def test_labelling_again_asks_for_the_labeller_where_unknown(typed: str) -> None:
     async with workbench(label=opening("anna")) as (screen, pilot):
         await judge_good(screen, pilot, 0)
     with PreferenceStore(Path("preferences.db"), create=False) as store:
@@ -322,6 +322,10 @@ async def test_runs_and_models_are_those_of_the_folder_that_the_configuration_na
         document.set("run.dir", "runs")
         await pilot.press("f7")
         await until(pilot, lambda: table.selected is not None and table.selected.name == "somewhere-else")
+        Path("elsewhere").rename(Path.home() / "elsewhere")
+        document.set("run.dir", "~/elsewhere")
+        await pilot.press("f7")
+        await until(pilot, lambda: table.selected is not None and table.selected.name == "liked")
 
 
 async def test_a_run_that_is_watched_is_listed_with_those_beside_it(workspace: Path) -> None:
@@ -338,7 +342,7 @@ async def test_a_run_that_is_watched_is_listed_with_those_beside_it(workspace: P
 
 
 class FakePolicies:
-    """Stands in for the thread of a loaded model."""
+    """Stand-in for the thread of a loaded model."""
 
     made: ClassVar[list[FakePolicies]] = []
 

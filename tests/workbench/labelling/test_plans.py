@@ -1,4 +1,4 @@
-"""What a session asks follows from what was named, and what cannot be asked is told before anybody waits for it."""
+"""Session plans: built from what was named; what cannot be asked is reported before anybody waits for it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_most_uncertain_go_by_the_first_reward_model_and_disagreement_by_all
         ),
     ],
 )
-def test_what_cannot_be_asked_is_told_in_one_line(wanted: SessionOptions, problem: str) -> None:
+def test_what_cannot_be_asked_is_reported_in_one_line(wanted: SessionOptions, problem: str) -> None:
     run_with_samples("a")
     make_run("bare")
     with pytest.raises(UsageError) as raised:
@@ -113,7 +113,7 @@ def test_policy_against_reference_needs_somebody_who_writes() -> None:
     ("name", "content", "problem"),
     [("no.jsonl", None, "no such file"), ("x.jsonl", "", "has no rows"), ("x.jsonl", "oops\n", "x.jsonl:1: not JSON")],
 )
-def test_data_that_cannot_be_read_is_told(name: str, content: str | None, problem: str) -> None:
+def test_unreadable_data_is_reported(name: str, content: str | None, problem: str) -> None:
     if content is not None:
         Path(name).write_text(content)
     with pytest.raises(DataError, match=problem):
@@ -132,7 +132,7 @@ def test_the_newest_runs_and_reward_models_come_first_and_runs_without_samples_a
     assert labelling_material(Path("nowhere")) == ([], [])
 
 
-def test_a_labeller_goes_on_with_own_sessions_that_have_items_left() -> None:
+def test_a_labeller_continues_their_own_sessions_that_have_items_left() -> None:
     mine, done, others = record(3), record(2, done=12), record(1, "bob")
     assert unfinished([mine, done, others], "ann") == [mine]
 
@@ -157,7 +157,7 @@ def test_the_labeller_is_the_last_one_of_the_store_else_the_user(monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\x1b[31m", "a\nb"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="printable characters") as raised:
         labeller_name(name)
     assert str(raised.value).isprintable()
@@ -173,7 +173,7 @@ def test_guidelines_are_read_as_they_are() -> None:
     ("content", "problem"),
     [(None, "No such file"), (b"", "empty"), (b" \n", "empty"), (b"\xff\xfe\x00", "UTF-8"), (b"x" * 200_001, "200 kB")],
 )
-def test_guidelines_that_are_no_text_are_refused(content: bytes | None, problem: str) -> None:
+def test_guidelines_that_are_not_text_are_refused(content: bytes | None, problem: str) -> None:
     if content is not None:
         Path("g.md").write_bytes(content)
     with pytest.raises(UsageError, match=problem):
@@ -182,7 +182,7 @@ def test_guidelines_that_are_no_text_are_refused(content: bytes | None, problem:
         read_guidelines("~nobody-of-that-name/g.md")
 
 
-def test_every_queue_is_told_in_a_few_words_and_nothing_of_a_name_is_obeyed() -> None:
+def test_every_queue_is_described_in_a_few_words_and_no_name_is_obeyed() -> None:
     plan = SessionPlan(queues=tuple(QueuePlan(queue=queue, source="/runs/a\x1b", keys=("k",)) for queue in QUEUES))
     line = plan_line(plan)
     assert line.count("a␛") == len(QUEUES)

@@ -1,4 +1,4 @@
-"""Items are there before they are needed, go to the desk in pieces, and what keeps more from coming is told."""
+"""Items are ready before they are needed, reach the session in batches, and whatever holds up more is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workbench.labelling.session_thread import SessionThread
 
 
 class FakeSession:
-    """Takes items as a desk does, and lets a test wait for what happens. refuse: an error for a put, or none."""
+    """Stand-in that takes items like a session and lets a test wait for events. refuse: an error for a put, or none."""
 
     def __init__(self, refuse: Callable[[Sequence[Item]], Exception | None] = lambda items: None) -> None:
         self.items: list[Item] = []
@@ -76,12 +76,12 @@ class FakeSession:
 
 
 @pytest.fixture
-def supplied(tmp_path: Path) -> Iterator[Callable[..., Prefetcher]]:
-    """Makes supplies, and ends them with the test."""
+def prefetching(tmp_path: Path) -> Iterator[Callable[..., Prefetcher]]:
+    """Make prefetchers, and end them with the test."""
     made: list[Prefetcher] = []
 
-    def make(desk: Any, plan: SessionPlan, **context: Any) -> Prefetcher:
-        made.append(Prefetcher(desk, plan, QueueContext("ann", tmp_path / "preferences.db", **context)))
+    def make(session: Any, plan: SessionPlan, **context: Any) -> Prefetcher:
+        made.append(Prefetcher(session, plan, QueueContext("ann", tmp_path / "preferences.db", **context)))
         return made[-1]
 
     yield make
@@ -90,100 +90,100 @@ def supplied(tmp_path: Path) -> Iterator[Callable[..., Prefetcher]]:
         one.join(60)
 
 
-def test_twelve_items_are_ahead_from_the_beginning_the_first_at_once(tmp_path: Path, supplied: Any) -> None:
-    desk = FakeSession()
-    supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 100)))
-    desk.wait_until(lambda: desk.ahead >= LEAST)
-    assert desk.puts[0] == 1
+def test_twelve_items_are_ahead_from_the_beginning_the_first_at_once(tmp_path: Path, prefetching: Any) -> None:
+    session = FakeSession()
+    prefetching(session, plan(pair_rows(tmp_path / "pairs.jsonl", 100)))
+    session.wait_until(lambda: session.ahead >= LEAST)
+    assert session.puts[0] == 1
     assert LEAST == 12
 
 
-def test_they_stay_ahead_and_are_put_in_pieces(tmp_path: Path, supplied: Any) -> None:
-    desk = FakeSession()
-    supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 200)))
+def test_items_stay_ahead_and_are_added_in_pieces(tmp_path: Path, prefetching: Any) -> None:
+    session = FakeSession()
+    prefetcher = prefetching(session, plan(pair_rows(tmp_path / "pairs.jsonl", 200)))
     for _ in range(150):
-        desk.wait_until(lambda: desk.ahead >= LEAST)
-        desk.label()
-        supply.need(desk.ahead)
-    desk.wait_until(lambda: desk.ahead >= LEAST)
-    prompts = [item.comparison.prompt for item in desk.items]
+        session.wait_until(lambda: session.ahead >= LEAST)
+        session.label()
+        prefetcher.need(session.ahead)
+    session.wait_until(lambda: session.ahead >= LEAST)
+    prompts = [item.comparison.prompt for item in session.items]
     assert prompts == [f"question {n}" for n in range(len(prompts))]
-    assert len(desk.items) <= 150 + 25, "no more than is needed"
-    assert len(desk.puts) < 60, "not one a label"
+    assert len(session.items) <= 150 + 25, "no more than is needed"
+    assert len(session.puts) < 60, "not one a label"
 
 
-def test_labels_given_while_items_are_being_put_are_not_forgotten(tmp_path: Path, supplied: Any) -> None:
+def test_labels_given_while_items_are_being_put_are_not_forgotten(tmp_path: Path, prefetching: Any) -> None:
     class Overtaken(FakeSession):
-        """Labels most of what is ahead after a put has counted it, before the prefetcher hears of the count."""
+        """Session that labels most items ahead after a put has counted them, before the prefetcher hears of it."""
 
         def put(self, items: Sequence[Item]) -> Future[Any]:
             counted = super().put(items)
             assert begun.wait(60)
             if self.ahead >= LEAST and self.done == 0:
                 self.label(self.ahead)
-                supply.need(self.ahead)
+                prefetcher.need(self.ahead)
             return counted
 
-    desk, begun = Overtaken(), threading.Event()
-    supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 100)))
+    session, begun = Overtaken(), threading.Event()
+    prefetcher = prefetching(session, plan(pair_rows(tmp_path / "pairs.jsonl", 100)))
     begun.set()
-    desk.wait_until(lambda: desk.done > 0 and desk.ahead >= LEAST)
+    session.wait_until(lambda: session.done > 0 and session.ahead >= LEAST)
 
 
-def test_the_limit_holds_also_for_what_was_there_and_the_desk_is_told(tmp_path: Path, supplied: Any) -> None:
-    desk = FakeSession()
+def test_the_limit_includes_existing_items_and_the_session_is_informed(tmp_path: Path, prefetching: Any) -> None:
+    session = FakeSession()
     queue = pair_rows(tmp_path / "pairs.jsonl", 100)
-    supply = supplied(desk, plan(queue, limit=15))
-    desk.wait_until(lambda: desk.no_more)
-    assert len(desk.items) == 15
-    desk.no_more = False
-    supply = supplied(desk, plan(queue, limit=18), served={item.comparison.key for item in desk.items})
-    desk.label(15)
-    supply.need(0)
-    desk.wait_until(lambda: desk.no_more)
-    assert len({item.comparison.key for item in desk.items}) == 18
-    assert (supply.problem, supply.waiting) == ("", "")
+    prefetcher = prefetching(session, plan(queue, limit=15))
+    session.wait_until(lambda: session.no_more)
+    assert len(session.items) == 15
+    session.no_more = False
+    prefetcher = prefetching(session, plan(queue, limit=18), served={item.comparison.key for item in session.items})
+    session.label(15)
+    prefetcher.need(0)
+    session.wait_until(lambda: session.no_more)
+    assert len({item.comparison.key for item in session.items}) == 18
+    assert (prefetcher.problem, prefetcher.waiting) == ("", "")
 
 
-def test_when_all_was_asked_the_desk_is_told_and_nothing_is_wrong(tmp_path: Path, supplied: Any) -> None:
-    desk = FakeSession()
-    supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 5)))
-    desk.wait_until(lambda: desk.no_more)
-    assert (len(desk.items), supply.problem) == (5, "")
+def test_when_everything_was_asked_the_session_is_informed_without_an_error(tmp_path: Path, prefetching: Any) -> None:
+    session = FakeSession()
+    prefetcher = prefetching(session, plan(pair_rows(tmp_path / "pairs.jsonl", 5)))
+    session.wait_until(lambda: session.no_more)
+    assert (len(session.items), prefetcher.problem) == (5, "")
 
 
-def test_why_there_is_nothing_is_told(tmp_path: Path, supplied: Any) -> None:
-    desk = FakeSession()
-    supply = supplied(desk, plan(QueuePlan(queue="samples", source=str(tmp_path / "gone"))))
-    desk.wait_until(lambda: desk.no_more)
-    supply.join(60)
-    assert supply.problem.startswith("no run 'gone' in")
+def test_the_reason_for_having_no_items_is_reported(tmp_path: Path, prefetching: Any) -> None:
+    session = FakeSession()
+    prefetcher = prefetching(session, plan(QueuePlan(queue="samples", source=str(tmp_path / "gone"))))
+    session.wait_until(lambda: session.no_more)
+    prefetcher.join(60)
+    assert prefetcher.problem.startswith("no run 'gone' in")
     nothing = pair_rows(tmp_path / "pairs.jsonl", 1)
-    served = {item.comparison.key for item in all_items(supplied, nothing)}
-    desk = FakeSession()
-    supply = supplied(desk, plan(nothing), served=served)
-    desk.wait_until(lambda: desk.no_more)
-    supply.join(60)
-    assert supply.problem == "ann has judged everything: add another queue"
+    served = {item.comparison.key for item in all_items(prefetching, nothing)}
+    session = FakeSession()
+    prefetcher = prefetching(session, plan(nothing), served=served)
+    session.wait_until(lambda: session.no_more)
+    prefetcher.join(60)
+    assert prefetcher.problem == "ann has judged everything: add another queue"
 
 
-def all_items(supplied: Any, queue: QueuePlan) -> list[Item]:
-    desk = FakeSession()
-    supplied(desk, plan(queue))
-    desk.wait_until(lambda: desk.no_more)
-    return desk.items
+def all_items(prefetching: Any, queue: QueuePlan) -> list[Item]:
+    session = FakeSession()
+    prefetching(session, plan(queue))
+    session.wait_until(lambda: session.no_more)
+    return session.items
 
 
-def test_a_queue_that_is_left_out_is_told_while_the_others_go_on(tmp_path: Path, supplied: Any) -> None:
-    desk = FakeSession()
+def test_a_left_out_queue_is_reported_while_the_others_continue(tmp_path: Path, prefetching: Any) -> None:
+    session = FakeSession()
     lost = QueuePlan(queue="samples", source=str(tmp_path / "gone"))
-    supply = supplied(desk, plan(lost, pair_rows(tmp_path / "pairs.jsonl", 100)))
-    desk.wait_until(lambda: desk.ahead >= LEAST)
-    assert [line[:13] for line in supply.left_out] == ["no run 'gone'"]
-    assert supply.problem == ""
+    prefetcher = prefetching(session, plan(lost, pair_rows(tmp_path / "pairs.jsonl", 100)))
+    session.wait_until(lambda: session.ahead >= LEAST)
+    assert [line[:13] for line in prefetcher.left_out] == ["no run 'gone'"]
+    assert prefetcher.problem == ""
 
 
-def test_what_a_model_writes_is_told_and_comes_when_it_is_written(tmp_path: Path, supplied: Any) -> None:
+def test_waiting_for_a_model_is_reported_and_items_come_once_written(tmp_path: Path, prefetching: Any) -> None:
     asked, may_write = threading.Semaphore(0), threading.Semaphore(0)
     write = answering()
 
@@ -193,21 +193,21 @@ def test_what_a_model_writes_is_told_and_comes_when_it_is_written(tmp_path: Path
             assert may_write.acquire(timeout=60)
         return write(question)
 
-    desk = FakeSession()
+    session = FakeSession()
     run = run_folder(tmp_path / "run", prompts=3, samples=1)
-    supply = supplied(desk, plan(of_run("policy-reference", run)), ask=ask)
+    prefetcher = prefetching(session, plan(of_run("policy-reference", run)), ask=ask)
     assert asked.acquire(timeout=60)
     for number in range(1, 4):
         may_write.release()
         assert asked.acquire(timeout=60), "the next one is asked for before it is needed"
-        desk.wait_until(lambda number=number: len(desk.items) >= number)  # type: ignore[misc]
-    wait_for(lambda: supply.waiting == "policy and reference are writing pair 4")
-    supply.close()
+        session.wait_until(lambda number=number: len(session.items) >= number)  # type: ignore[misc]
+    wait_for(lambda: prefetcher.waiting == "policy and reference are writing pair 4")
+    prefetcher.close()
     may_write.release()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """For what tells nobody when it happens."""
+    """Wait for something that notifies nobody when it happens."""
     ticks = threading.Event()
     for _ in range(6000):
         if condition():
@@ -216,7 +216,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen within a minute")
 
 
-def test_a_quick_queue_fills_in_for_a_slow_one_only_where_items_run_short(tmp_path: Path, supplied: Any) -> None:
+def test_a_quick_queue_fills_in_for_a_slow_one_only_where_items_run_short(tmp_path: Path, prefetching: Any) -> None:
     may_write = threading.Event()
     write = answering()
 
@@ -224,34 +224,34 @@ def test_a_quick_queue_fills_in_for_a_slow_one_only_where_items_run_short(tmp_pa
         assert may_write.wait(60)
         return write(question)
 
-    desk = FakeSession()
+    session = FakeSession()
     run = run_folder(tmp_path / "run", prompts=50, samples=1)
-    supplied(desk, plan(of_run("policy-reference", run), pair_rows(tmp_path / "pairs.jsonl", 200)), ask=ask)
-    desk.wait_until(lambda: desk.ahead >= LEAST)
-    assert [item.queue for item in desk.items].count("dataset") == LEAST + 1
+    prefetching(session, plan(of_run("policy-reference", run), pair_rows(tmp_path / "pairs.jsonl", 200)), ask=ask)
+    session.wait_until(lambda: session.ahead >= LEAST)
+    assert [item.queue for item in session.items].count("dataset") == LEAST + 1
     may_write.set()
-    desk.wait_until(lambda: desk.ahead >= 24)
-    assert [item.queue for item in desk.items].count("policy-reference") == 12, "of 25 items"
+    session.wait_until(lambda: session.ahead >= 24)
+    assert [item.queue for item in session.items].count("policy-reference") == 12, "of 25 items"
 
 
 def test_items_of_newer_iterations_come_as_they_are_written(
-    tmp_path: Path, supplied: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prefetching: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LOOK", 0.01)
-    desk = FakeSession()
+    session = FakeSession()
     run = run_folder(tmp_path / "run", prompts=2)
     with run.lock():
-        supply = supplied(desk, plan(of_run("samples", run)))
-        desk.wait_until(lambda: len(desk.items) == 2)
-        wait_for(lambda: supply.waiting == "waiting for the samples of iteration 2")
-        assert not desk.no_more
+        prefetcher = prefetching(session, plan(of_run("samples", run)))
+        session.wait_until(lambda: len(session.items) == 2)
+        wait_for(lambda: prefetcher.waiting == "waiting for the samples of iteration 2")
+        assert not session.no_more
         add_samples(run, 2, prompts=3)
-        desk.wait_until(lambda: len(desk.items) == 5)
-    desk.wait_until(lambda: desk.no_more)
+        session.wait_until(lambda: len(session.items) == 5)
+    session.wait_until(lambda: session.no_more)
 
 
-def test_a_full_disk_is_told_and_no_item_is_lost(
-    tmp_path: Path, supplied: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_is_reported_and_no_item_is_lost(
+    tmp_path: Path, prefetching: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_RETRY", 0.01)
     errors: list[Exception | None] = [None, StorageError("the disk is full"), StorageError("the disk is full")]
@@ -264,43 +264,43 @@ def test_a_full_disk_is_told_and_no_item_is_lost(
             assert may_go_on.wait(60)
         return error
 
-    desk = FakeSession(refuse)
-    supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 6)))
+    session = FakeSession(refuse)
+    prefetcher = prefetching(session, plan(pair_rows(tmp_path / "pairs.jsonl", 6)))
     assert held.wait(60)
-    assert supply.problem == "the disk is full"
+    assert prefetcher.problem == "the disk is full"
     may_go_on.set()
-    desk.wait_until(lambda: desk.no_more)
-    assert [item.comparison.prompt for item in desk.items] == [f"question {n}" for n in range(6)]
-    assert supply.problem == ""
+    session.wait_until(lambda: session.no_more)
+    assert [item.comparison.prompt for item in session.items] == [f"question {n}" for n in range(6)]
+    assert prefetcher.problem == ""
 
 
-def test_an_item_that_the_store_cannot_keep_is_left_out_and_told(tmp_path: Path, supplied: Any) -> None:
+def test_an_item_that_the_store_cannot_keep_is_left_out_and_reported(tmp_path: Path, prefetching: Any) -> None:
     def refuse(items: Sequence[Item]) -> Exception | None:
         wrong = any(item.comparison.prompt == "question 5" for item in items)
         return DataError("an item that cannot be asked") if wrong else None
 
-    desk = FakeSession(refuse)
-    supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
-    desk.wait_until(lambda: desk.no_more)
-    assert [item.comparison.prompt for item in desk.items] == [f"question {n}" for n in range(9) if n != 5]
-    assert supply.left_out == ("an item that cannot be asked",)
+    session = FakeSession(refuse)
+    prefetcher = prefetching(session, plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
+    session.wait_until(lambda: session.no_more)
+    assert [item.comparison.prompt for item in session.items] == [f"question {n}" for n in range(9) if n != 5]
+    assert prefetcher.left_out == ("an item that cannot be asked",)
 
 
-def test_a_bug_is_told_and_its_traceback_goes_to_the_log(
-    tmp_path: Path, supplied: Any, capsys: pytest.CaptureFixture[str]
+def test_a_bug_is_reported_and_its_traceback_goes_to_the_log(
+    tmp_path: Path, prefetching: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(items: Sequence[Item]) -> Exception | None:
         return RuntimeError("[bold]no[/bold]")
 
-    desk = FakeSession(refuse)
-    supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
-    desk.wait_until(lambda: desk.no_more)
-    supply.join(60)
-    assert supply.problem == "unexpected RuntimeError: [bold]no[/bold]: this is a bug, its traceback is in the log"
+    session = FakeSession(refuse)
+    prefetcher = prefetching(session, plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
+    session.wait_until(lambda: session.no_more)
+    prefetcher.join(60)
+    assert prefetcher.problem == "unexpected RuntimeError: [bold]no[/bold]: this is a bug, its traceback is in the log"
     assert "Traceback" in capsys.readouterr().out
 
 
-def test_closing_ends_it_while_a_model_writes(tmp_path: Path, supplied: Any) -> None:
+def test_closing_ends_it_while_a_model_writes(tmp_path: Path, prefetching: Any) -> None:
     asked, may_write = threading.Event(), threading.Event()
 
     def ask(question: Any) -> Any:
@@ -308,14 +308,14 @@ def test_closing_ends_it_while_a_model_writes(tmp_path: Path, supplied: Any) -> 
         assert may_write.wait(60)
         raise StorageError("too late")
 
-    desk = FakeSession()
+    session = FakeSession()
     run = run_folder(tmp_path / "run", prompts=3, samples=1)
-    supply = supplied(desk, plan(of_run("policy-reference", run)), ask=ask)
+    prefetcher = prefetching(session, plan(of_run("policy-reference", run)), ask=ask)
     assert asked.wait(60)
-    supply.close()
-    supply.join(60)
-    assert not supply._thread.is_alive()
-    assert (desk.items, desk.no_more, supply.problem) == ([], False, "")
+    prefetcher.close()
+    prefetcher.join(60)
+    assert not prefetcher._thread.is_alive()
+    assert (session.items, session.no_more, prefetcher.problem) == ([], False, "")
     may_write.set()
 
 
@@ -326,37 +326,37 @@ def test_importing_it_imports_neither_pyarrow_nor_numpy() -> None:
     assert result.stdout.strip() == "set()"
 
 
-def test_once_closed_it_puts_nothing_into_the_session_that_comes_after(tmp_path: Path, supplied: Any) -> None:
+def test_a_closed_prefetcher_adds_nothing_to_the_next_session(tmp_path: Path, prefetching: Any) -> None:
     drawing, may_draw = threading.Event(), threading.Event()
 
     def check() -> None:
-        if desk.items:
+        if session.items:
             drawing.set()
             assert may_draw.wait(60)
 
-    desk = FakeSession()
-    supply = supplied(desk, plan(of_run("samples", run_folder(tmp_path / "run", prompts=50))), check=check)
+    session = FakeSession()
+    prefetcher = prefetching(session, plan(of_run("samples", run_folder(tmp_path / "run", prompts=50))), check=check)
     assert drawing.wait(60)
-    before = len(desk.items)
-    supply.close()
+    before = len(session.items)
+    prefetcher.close()
     may_draw.set()
-    supply.join(60)
-    assert (len(desk.items), desk.no_more, supply.problem) == (before, False, "")
+    prefetcher.join(60)
+    assert (len(session.items), session.no_more, prefetcher.problem) == (before, False, "")
 
 
-def test_with_a_desk_and_a_store_items_are_labelled_and_repeated(tmp_path: Path, supplied: Any) -> None:
-    session = plan(pair_rows(tmp_path / "pairs.jsonl", 60), repeats=0.1)
-    desk = SessionThread(tmp_path / "preferences.db")
-    state = desk.begin("ann", session).result()
-    supply = supplied(desk, session)
+def test_with_a_session_and_a_store_items_are_labelled_and_repeated(tmp_path: Path, prefetching: Any) -> None:
+    planned = plan(pair_rows(tmp_path / "pairs.jsonl", 60), repeats=0.1)
+    session = SessionThread(tmp_path / "preferences.db")
+    state = session.begin("ann", planned).result()
+    prefetcher = prefetching(session, planned)
     while not (state.exhausted and state.current is None):
         if state.current is None:
-            state = desk.state().result()
+            state = session.state().result()
             continue
-        state = desk.label(state.current.position, Judgement.chosen("a")).result()
-        supply.need(state.ahead)
-    desk.close()
-    desk.join()
-    assert supply.problem == ""
+        state = session.label(state.current.position, Judgement.chosen("a")).result()
+        prefetcher.need(state.ahead)
+    session.close()
+    session.join()
+    assert prefetcher.problem == ""
     assert (state.record.items, state.record.done) == (66, 66)
     assert state.progress.same.total == 6

@@ -1,4 +1,4 @@
-"""A reward model is trained on the labels by a process of its own, which tells how it stands and outlives us."""
+"""A reward model is trained on the labels in its own process, which reports its progress and outlives us."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def until(holds: Callable[[], bool], seconds: float = 300) -> None:
 
 
 def ended(training: RewardTraining) -> list[str]:
-    """What a training told, each line once, up to its end."""
+    """Return the lines that a training reports up to its end, each once."""
     told: list[str] = []
 
     def look() -> bool:
@@ -54,7 +54,7 @@ def ended(training: RewardTraining) -> list[str]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store of labels, beside a model."""
+    """Make a store of labels beside a model."""
     make_checkpoint(tmp_path / "model", scale=0.3)
     with PreferenceStore(tmp_path / "preferences.db") as store:
         store.add_many(labelled(48), source="")
@@ -65,7 +65,7 @@ def settings(folder: Path) -> dict[str, object]:
     return {**QUICK, "model.path": str(folder / "model")}
 
 
-def test_a_training_tells_how_it_stands_and_leaves_a_model(store: Path, tmp_path: Path) -> None:
+def test_a_training_reports_its_progress_and_leaves_a_model(store: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "labels-0007").mkdir(parents=True)
     training = RewardTraining(store, tmp_path / "runs", settings(tmp_path))
     assert os.getpriority(os.PRIO_PROCESS, training._process.pid) >= 10
@@ -88,7 +88,7 @@ def test_a_training_tells_how_it_stands_and_leaves_a_model(store: Path, tmp_path
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["labels-0007", "labels-0008"]
 
 
-def test_a_store_without_labels_is_told_in_one_line_and_leaves_no_run(tmp_path: Path) -> None:
+def test_a_store_without_labels_is_reported_in_one_line_and_leaves_no_run(tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "model")
     PreferenceStore(tmp_path / "preferences.db").close()
     training = RewardTraining(tmp_path / "preferences.db", tmp_path / "runs", settings(tmp_path))
@@ -116,7 +116,7 @@ def test_a_training_that_is_stopped_or_killed_says_so(store: Path, tmp_path: Pat
     assert ended(training)[-1] == "labels-0002: ended by signal 9"
 
 
-def test_it_survives_the_end_of_the_workbench_and_its_terminal(store: Path, tmp_path: Path) -> None:
+def test_a_training_survives_the_end_of_the_workbench_and_its_terminal(store: Path, tmp_path: Path) -> None:
     program = textwrap.dedent(
         """\
         import json, sys
@@ -159,7 +159,7 @@ def test_a_reward_model_on_a_runs_backbone_has_its_model_and_its_prompts() -> No
     assert (found["data.system"], found["data.chat"]) == ("Be kind.", "always")
 
 
-def test_few_labels_are_gone_over_more_often_and_many_once() -> None:
+def test_few_labels_get_more_epochs_and_many_get_one() -> None:
     for labels, epochs in ((1, 10), (40, 10), (140, 4), (560, 1), (100_000, 1)):
         assert settings_for(labels)["train.epochs"] == epochs
     assert "data.eval_fraction" in settings_for(100)

@@ -1,4 +1,4 @@
-"""Guidelines and notes: text is shown as it is, obeyed never, and what was typed is kept."""
+"""Guidelines and notes: text is shown literally and never obeyed, and typed text is kept."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LONG = "\n".join(f"Rule {number}: {HOSTILE} " + "words " * 40 for number in rang
 async def test_guidelines_are_closed_by_a_key(key: str, answer: bool) -> None:
     async with opened(GuidelinesScreen("Be fair.", begin=True)) as (app, pilot):
         assert "Be fair." in text_of(app)
-        assert "begins to label" in text_of(app)
+        assert "starts labelling" in text_of(app)
         await pilot.press(key)
         await until(pilot, lambda: app.answer is not NOTHING)
         assert app.answer is answer
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_long_and_hostile_guidelines_are_scrolled_and_leave_the_keys_in_sight(size: tuple[int, int]) -> None:
+async def test_long_and_hostile_guidelines_are_scrolled_and_leave_the_keys_visible(size: tuple[int, int]) -> None:
     async with opened(GuidelinesScreen(LONG), size) as (app, pilot):
         shown = text_of(app)
         assert "Rule 0: [/x] ␛[31m [@click" in shown
@@ -54,7 +54,7 @@ async def test_a_note_may_have_lines_and_be_emptied() -> None:
         assert app.answer == ""
 
 
-async def test_a_note_that_was_not_changed_is_none() -> None:
+async def test_an_unchanged_note_gives_none() -> None:
     for note in ("", "was", "one\r\ntwo\x1b"):
         async with opened(NoteScreen(note)) as (app, pilot):
             await pilot.press("x", "backspace", "escape")

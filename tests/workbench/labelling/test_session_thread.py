@@ -1,4 +1,4 @@
-"""The desk answers in order, keeps what it was told or says why not, and comes back where it was."""
+"""The session thread answers in order, saves what it is given or says why not, and resumes where it was."""
 
 from __future__ import annotations
 
@@ -43,82 +43,82 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def opened(path: Path) -> Iterator[SessionThread]:
-    desk = SessionThread(path)
+    session = SessionThread(path)
     try:
-        yield desk
+        yield session
     finally:
-        desk.close()
-        desk.join()
+        session.close()
+        session.join()
 
 
 @pytest.fixture
-def desk(path: Path) -> Iterator[SessionThread]:
-    """With a session of five items."""
-    with opened(path) as desk:
-        desk.begin("ann", PLAN, "Be kind.")
-        assert desk.put(items(5)).result().ahead == 4
-        yield desk
+def session(path: Path) -> Iterator[SessionThread]:
+    """Return a session thread with a session of five items."""
+    with opened(path) as session:
+        session.begin("ann", PLAN, "Be kind.")
+        assert session.put(items(5)).result().ahead == 4
+        yield session
 
 
 def prompts(path: Path) -> list[Any]:
-    """Of the labels that stand, by what else opens the store."""
+    """Return the prompts of labels that are not undone, as another reader of the store sees them."""
     with PreferenceStore(path, create=False) as store:
         return [p.comparison.prompt for p in store.preferences(with_skips=True)]
 
 
 def places(state: SessionState) -> tuple[int | None, int, int | None, int]:
-    """Position of the current item, items behind it, position of the item labelled last, labels."""
+    """Return position of the current item, items behind it, position of the item labelled last, and labels."""
     current, last = state.current, state.last
     return current and current.position, state.ahead, last and last.position, state.record.done
 
 
-def test_each_answer_is_how_the_session_stands_then(path: Path) -> None:
-    with opened(path) as desk:
-        begun = desk.begin("ann", PLAN, "Be kind.").result()
+def test_each_answer_is_the_state_of_the_session_at_that_time(path: Path) -> None:
+    with opened(path) as session:
+        begun = session.begin("ann", PLAN, "Be kind.").result()
         assert places(begun) == (None, 0, None, 0)
         assert (begun.record.labeller, begun.record.plan) == ("ann", PLAN)
-        assert desk.guidelines().result() == "Be kind."
-        assert places(desk.put(items(3)).result()) == (0, 2, None, 0)
-        labelled = desk.label(0, replace(A, time=1000.0)).result()
+        assert session.guidelines().result() == "Be kind."
+        assert places(session.put(items(3)).result()) == (0, 2, None, 0)
+        labelled = session.label(0, replace(A, time=1000.0)).result()
         assert places(labelled) == (1, 1, 0, 1)
         assert labelled.last is not None
         assert labelled.last.label is not None
         assert (labelled.last.label.judgement.time, labelled.last.label.judgement.order_shown) == (1000, (1, 0))
-        assert places(desk.label(2, replace(B, time=1010.0)).result()) == (1, 0, 2, 2)
-        changed = desk.relabel(0, replace(B, time=1020.0)).result()
+        assert places(session.label(2, replace(B, time=1010.0)).result()) == (1, 0, 2, 2)
+        changed = session.relabel(0, replace(B, time=1020.0)).result()
         assert places(changed) == (1, 0, 0, 2)
         assert (changed.progress.done, changed.progress.median_seconds, changed.progress.streak) == (2, 4.0, 2)
         assert changed.progress.per_hour == 360
-        assert places(desk.undo().result()) == (0, 1, 2, 1)
-        assert [one.position for one in desk.history().result()] == [2]
-        assert desk.item(2).result().label is not None
-        assert desk.served().result() == {one.comparison.key for one in items(3)}
+        assert places(session.undo().result()) == (0, 1, 2, 1)
+        assert [one.position for one in session.history().result()] == [2]
+        assert session.item(2).result().label is not None
+        assert session.served().result() == {one.comparison.key for one in items(3)}
     assert prompts(path) == ["p2"]
 
 
-def test_how_many_are_left_is_told_of_the_limit_or_once_no_more_come(path: Path) -> None:
-    with opened(path) as desk:
-        desk.begin("ann", PLAN)
-        assert desk.put(items(3)).result().progress.left is None
-        desk.exhausted()
-        told = desk.label(0, A).result()
+def test_the_number_left_is_known_with_a_limit_or_once_no_more_come(path: Path) -> None:
+    with opened(path) as session:
+        session.begin("ann", PLAN)
+        assert session.put(items(3)).result().progress.left is None
+        session.exhausted()
+        told = session.label(0, A).result()
         assert (told.exhausted, told.progress.left) == (True, 2)
         assert told.progress.eta_seconds != told.progress.eta_seconds, "one label tells no speed"
-        desk.begin("ann", SessionPlan(queues=(), limit=10))
-        desk.put(items(3, start=3))
-        limited = desk.label(0, A).result()
+        session.begin("ann", SessionPlan(queues=(), limit=10))
+        session.put(items(3, start=3))
+        limited = session.label(0, A).result()
         assert (limited.exhausted, limited.progress.left) == (False, 9)
-        desk.exhausted()
-        assert desk.state().result().progress.left == 2
+        session.exhausted()
+        assert session.state().result().progress.left == 2
 
 
-def test_calls_are_answered_in_their_order_without_being_waited_for(desk: SessionThread, path: Path) -> None:
+def test_calls_are_answered_in_their_order_without_being_waited_for(session: SessionThread, path: Path) -> None:
     calls: list[Future[SessionState]] = [
-        desk.label(0, A),
-        desk.label(1, B),
-        desk.undo(),
-        desk.label(1, A),
-        desk.label(2, B),
+        session.label(0, A),
+        session.label(1, B),
+        session.undo(),
+        session.label(1, A),
+        session.label(2, B),
     ]
     assert [places(call.result()) for call in calls] == [
         (1, 3, 0, 1),
@@ -130,12 +130,12 @@ def test_calls_are_answered_in_their_order_without_being_waited_for(desk: Sessio
     assert prompts(path) == ["p0", "p1", "p2"]
 
 
-def test_one_comes_back_at_the_same_item_to_the_same_numbers(desk: SessionThread, path: Path) -> None:
+def test_reopening_returns_to_the_same_item_and_numbers(session: SessionThread, path: Path) -> None:
     for position in (0, 1, 3):
-        left = desk.label(position, A)
+        left = session.label(position, A)
     state = left.result()
-    desk.close()
-    desk.join()
+    session.close()
+    session.join()
     with opened(path) as later:
         found = later.sessions().result()
         assert [(one.items, one.done) for one in found] == [(5, 3)]
@@ -146,108 +146,115 @@ def test_one_comes_back_at_the_same_item_to_the_same_numbers(desk: SessionThread
             later.resume(9).result()
 
 
-def test_what_a_session_is_needed_for_says_so_without_one(path: Path) -> None:
-    with opened(path) as desk:
-        for call in (desk.state(), desk.undo(), desk.label(0, A), desk.served(), desk.guidelines(), desk.history()):
+def test_calls_that_need_a_session_say_so_without_one(path: Path) -> None:
+    with opened(path) as session:
+        for call in (
+            session.state(),
+            session.undo(),
+            session.label(0, A),
+            session.served(),
+            session.guidelines(),
+            session.history(),
+        ):
             with pytest.raises(UsageError, match="no labelling session is open: begin or resume one"):
                 call.result()
 
 
 def test_looking_for_sessions_makes_no_store(path: Path) -> None:
-    with opened(path) as desk:
-        assert desk.sessions().result() == []
+    with opened(path) as session:
+        assert session.sessions().result() == []
     assert not path.exists()
 
 
 @pytest.mark.parametrize(
     ("write", "after"),
     [
-        (lambda desk: desk.label(1, LONG), (2, 2, 1, 2)),
-        (lambda desk: desk.relabel(0, LONG), (1, 3, 0, 1)),
-        (lambda desk: desk.put(items(500, start=5)), (1, 503, 0, 1)),
+        (lambda session: session.label(1, LONG), (2, 2, 1, 2)),
+        (lambda session: session.relabel(0, LONG), (1, 3, 0, 1)),
+        (lambda session: session.put(items(500, start=5)), (1, 503, 0, 1)),
     ],
 )
-def test_what_a_full_disk_refuses_has_not_happened_and_can_be_done_again(
-    desk: SessionThread, path: Path, write: Callable[[SessionThread], Future[SessionState]], after: tuple[int, ...]
+def test_a_write_refused_by_a_full_disk_did_not_happen_and_can_be_repeated(
+    session: SessionThread, path: Path, write: Callable[[SessionThread], Future[SessionState]], after: tuple[int, ...]
 ) -> None:
     def hold(pages: int) -> None:
-        assert desk._store is not None
-        desk._store.log.connection.execute(f"PRAGMA max_page_count = {pages}")
+        assert session._store is not None
+        session._store.log.connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    before = desk.label(0, A).result()
-    desk._call(lambda: hold(1))
+    before = session.label(0, A).result()
+    session._call(lambda: hold(1))
     with pytest.raises(StorageError, match="the disk is full; free space"):
-        write(desk).result()
-    assert repr(desk.state().result()) == repr(before)
-    desk._call(lambda: hold(1_000_000))
-    assert places(write(desk).result()) == after
+        write(session).result()
+    assert repr(session.state().result()) == repr(before)
+    session._call(lambda: hold(1_000_000))
+    assert places(write(session).result()) == after
     with PreferenceStore(path) as store:
         assert store.check() == []
 
 
 def test_a_locked_store_refuses_and_takes_it_when_it_is_free(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
-    with PreferenceStore(path) as other, opened(path) as desk:
+    with PreferenceStore(path) as other, opened(path) as session:
         with other.log.transaction(), pytest.raises(StorageError, match="locked by another program"):
-            desk.begin("ann", PLAN).result()
-        desk.begin("ann", PLAN)
-        desk.put(items(2)).result()
+            session.begin("ann", PLAN).result()
+        session.begin("ann", PLAN)
+        session.put(items(2)).result()
         with other.log.transaction():
-            assert places(desk.state().result()) == (0, 1, None, 0), "it can be read meanwhile"
-            for call in (desk.label(0, A), desk.undo(), desk.put(items(1, start=2))):
+            assert places(session.state().result()) == (0, 1, None, 0), "it can be read meanwhile"
+            for call in (session.label(0, A), session.undo(), session.put(items(1, start=2))):
                 with pytest.raises(StorageError, match=r"locked by another program .* try again"):
                     call.result()
-        assert places(desk.label(0, A).result()) == (1, 0, 0, 1)
+        assert places(session.label(0, A).result()) == (1, 0, 0, 1)
 
 
-def test_a_label_after_which_the_session_cannot_be_read_is_refused(desk: SessionThread, path: Path) -> None:
+def test_a_label_after_which_the_session_cannot_be_read_is_refused(session: SessionThread, path: Path) -> None:
     alter(path, "UPDATE session_items SET payload = '[]' WHERE position = 1")
     with pytest.raises(StorageError, match="is damaged: item 1 of session 1 cannot be read"):
-        desk.label(0, A).result()
+        session.label(0, A).result()
     assert prompts(path) == []
     alter(path, "UPDATE session_items SET payload = '{\"order_shown\":[0,1]}' WHERE position = 1")
-    assert places(desk.label(0, A).result()) == (1, 3, 0, 1)
+    assert places(session.label(0, A).result()) == (1, 3, 0, 1)
 
 
-def test_a_store_of_a_newer_version_is_told(path: Path) -> None:
+def test_a_store_of_a_newer_version_is_reported(path: Path) -> None:
     PreferenceStore(path).close()
     alter(path, f"PRAGMA user_version = {VERSION + 1}")
-    with opened(path) as desk:
-        for call in (desk.sessions(), desk.begin("ann", PLAN)):
+    with opened(path) as session:
+        for call in (session.sessions(), session.begin("ann", PLAN)):
             with pytest.raises(StorageError, match=r"newer version .* update ppo-workbench"):
                 call.result()
 
 
-def test_two_windows_on_one_session_label_each_item_once(desk: SessionThread, path: Path) -> None:
+def test_two_windows_on_one_session_label_each_item_once(session: SessionThread, path: Path) -> None:
     with opened(path) as other:
         assert places(other.resume(1).result()) == (1, 4, None, 0), "the first one is shown already"
-        assert places(desk.label(0, A).result()) == (2, 3, 0, 1)
+        assert places(session.label(0, A).result()) == (2, 3, 0, 1)
         with pytest.raises(UsageError, match="item 1 has been labelled in another window"):
             other.label(0, B).result()
         seen = other.state().result()
         assert places(seen) == (1, 3, 0, 1)
         assert seen.progress.done == 1
         assert places(other.label(1, B).result()) == (3, 2, 1, 2)
-        assert places(desk.put(items(1, start=5)).result()) == (2, 3, 1, 2)
+        assert places(session.put(items(1, start=5)).result()) == (2, 3, 1, 2)
     assert prompts(path) == ["p0", "p1"]
 
 
 def test_two_sessions_of_one_labeller_share_what_is_to_be_judged(path: Path) -> None:
     with opened(path) as one, opened(path) as two:
-        desks = (one, two)
-        for number, desk in enumerate(desks):
-            desk.begin("ann", PLAN)
-            desk.put(items(12)[:: 1 - 2 * number]).result()  # the same ones, from either end
-            desk.exhausted()
-        states = [desk.state().result() for desk in desks]
+        sessions = (one, two)
+        for number, session in enumerate(sessions):
+            session.begin("ann", PLAN)
+            session.put(items(12)[:: 1 - 2 * number]).result()  # the same ones, from either end
+            session.exhausted()
+        states = [session.state().result() for session in sessions]
         turns = 0
         while any(state.current for state in states):
             shown = [state.current.item.comparison.prompt for state in states if state.current]
             assert len(shown) == len({*shown}), "no comparison is on both screens"
             current = states[turns % 2].current
             if current is not None:
-                desks[turns % 2].label(current.position, A).result()
-            states = [desk.state().result() for desk in desks]
+                sessions[turns % 2].label(current.position, A).result()
+            states = [session.state().result() for session in sessions]
             turns += 1
         assert sorted(prompts(path)) == sorted(f"p{number}" for number in range(12))
         assert [(state.record.done, state.record.elsewhere, state.record.left) for state in states] == [(6, 6, 0)] * 2
@@ -266,9 +273,9 @@ def test_two_sessions_of_one_labeller_share_what_is_to_be_judged(path: Path) -> 
 
 def test_an_item_that_another_session_releases_does_not_take_the_place_of_the_one_shown(path: Path) -> None:
     with opened(path) as one, opened(path) as two:
-        for desk in (one, two):
-            desk.begin("ann", PLAN)
-            desk.put(items(3)).result()
+        for session in (one, two):
+            session.begin("ann", PLAN)
+            session.put(items(3)).result()
         assert places(two.state().result())[0] == 1, "the first item is on the other screen"
         one.leave()
         assert places(two.put(items(1, start=3)).result())[0] == 1
@@ -279,11 +286,11 @@ def test_an_item_that_another_session_releases_does_not_take_the_place_of_the_on
         assert places(two.undo().result())[0] == 2, "what is undone is shown again"
 
 
-def test_what_is_judged_meanwhile_in_another_session_is_refused(path: Path) -> None:
+def test_an_item_judged_meanwhile_in_another_session_is_refused(path: Path) -> None:
     with opened(path) as one, opened(path) as two:
-        for desk in (one, two):
-            desk.begin("ann", PLAN)
-            desk.put(items(2)).result()
+        for session in (one, two):
+            session.begin("ann", PLAN)
+            session.put(items(2)).result()
         two.label(0, B).result()
         with pytest.raises(UsageError, match="item 1 has been judged in another session"):
             one.label(0, A).result()
@@ -292,18 +299,18 @@ def test_what_is_judged_meanwhile_in_another_session_is_refused(path: Path) -> N
     assert prompts(path) == ["p0"]
 
 
-def test_another_labeller_is_asked_all_the_same(path: Path) -> None:
+def test_another_labeller_is_still_asked(path: Path) -> None:
     with opened(path) as one, opened(path) as two:
         states = []
-        for desk, who in ((one, "ann"), (two, "bob")):
-            desk.begin(who, PLAN)
-            states.append(desk.put(items(1)).result())
+        for session, who in ((one, "ann"), (two, "bob")):
+            session.begin(who, PLAN)
+            states.append(session.put(items(1)).result())
         assert [places(state) for state in states] == [(0, 0, None, 0)] * 2
         one.label(0, A).result()
         assert places(two.label(0, B).result()) == (None, 0, 0, 1)
 
 
-def test_repeats_and_what_is_asked_again_are_asked_though_they_were_judged(path: Path) -> None:
+def test_repeats_and_requested_comparisons_are_asked_although_already_judged(path: Path) -> None:
     with opened(path) as one, opened(path) as two:
         one.begin("ann", PLAN)
         one.put(items(2))
@@ -325,23 +332,23 @@ _LABELLER = """
 import sys, time
 from pathlib import Path
 from test_session_thread import A, PLAN, SessionThread, items
-desk = SessionThread(Path(sys.argv[1]))
-desk.begin("ann", PLAN)
-state = desk.put(items(12)).result()
+session = SessionThread(Path(sys.argv[1]))
+session.begin("ann", PLAN)
+state = session.put(items(12)).result()
 print("shows", state.current.position, flush=True)
 sys.stdin.readline()
-desk.exhausted()
+session.exhausted()
 while not (state.exhausted and state.current is None):
     if state.current is not None:
-        desk.label(state.current.position, A).exception()
+        session.label(state.current.position, A).exception()
         print("labelled", flush=True)
-    state = desk.state().result()
-desk.close()
+    state = session.state().result()
+session.close()
 """
 
 
 def labeller(path: Path) -> subprocess.Popen[str]:
-    """A process that shows its first item, and labels all when it is sent a line."""
+    """Start a process that shows its first item, and labels all when it is sent a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", _LABELLER, str(path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "support"), *filter(None, sys.path)])},
@@ -367,13 +374,13 @@ def test_two_processes_label_each_comparison_once(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
 
 
-def test_what_a_killed_process_showed_comes_next(path: Path) -> None:
-    with opened(path) as desk, labeller(path) as other:
-        desk.begin("ann", PLAN)
-        assert places(desk.put(items(12)).result())[0] == 1
+def test_the_item_shown_by_a_killed_process_comes_next(path: Path) -> None:
+    with opened(path) as session, labeller(path) as other:
+        session.begin("ann", PLAN)
+        assert places(session.put(items(12)).result())[0] == 1
         other.kill()
         other.wait(60)
-        assert places(desk.label(1, A).result())[0] == 0
+        assert places(session.label(1, A).result())[0] == 0
     assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
 
 
@@ -383,38 +390,38 @@ def test_without_claims_each_session_shows_what_is_next(path: Path, monkeypatch:
 
     monkeypatch.setattr("trainer.preferences.claims.fcntl.flock", refuse)
     with opened(path) as one, opened(path) as two:
-        for desk in (one, two):
-            desk.begin("ann", PLAN)
-            assert places(desk.put(items(2)).result()) == (0, 1, None, 0)
+        for session in (one, two):
+            session.begin("ann", PLAN)
+            assert places(session.put(items(2)).result()) == (0, 1, None, 0)
         one.label(0, A).result()
         assert places(two.state().result()) == (1, 0, None, 0)
     assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
 
 
-def test_what_was_decided_is_kept_when_nobody_waits_for_it_any_more(desk: SessionThread, path: Path) -> None:
+def test_a_decision_is_saved_even_when_nobody_waits_for_it_any_more(session: SessionThread, path: Path) -> None:
     go_on = threading.Event()
-    desk._call(go_on.wait)
-    decided = desk.label(0, A)
+    session._call(go_on.wait)
+    decided = session.label(0, A)
     assert not decided.cancel()
-    desk.close()
+    session.close()
     assert not decided.done(), "close does not wait"
     go_on.set()
-    desk.join()
+    session.join()
     assert decided.result().record.done == 1
     assert prompts(path) == ["p0"]
     assert [file.name for file in path.parent.iterdir()] == [path.name], "the store is closed"
     with pytest.raises(UsageError, match="labelling has ended"):
-        desk.label(1, A).result()
-    desk.close()
+        session.label(1, A).result()
+    session.close()
 
 
-def test_a_desk_that_nobody_used_can_be_closed(path: Path) -> None:
+def test_a_session_thread_that_nobody_used_can_be_closed(path: Path) -> None:
     with opened(path):
         pass
     assert not path.exists()
 
 
-def test_the_desk_loads_no_heavy_package() -> None:
+def test_the_session_thread_loads_no_heavy_package() -> None:
     program = "import sys, workbench.labelling.session_thread; print(*{name.partition('.')[0] for name in sys.modules})"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert not {"mlx", "numpy", "pyarrow", "pydantic", "datasets", "textual", "rich"} & set(result.stdout.split())

@@ -1,4 +1,4 @@
-"""The win rate follows the labels on a thread of its own, and is told to the run when it changes."""
+"""The win rate follows the labels on its own thread, and changes are reported to the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE = 30.0
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The folder of a run `a` that has ended."""
+    """Return the folder of a finished run `a`."""
     (tmp_path / "a").mkdir()
     journal = Journal(tmp_path / "a/events.jsonl")
     journal.emit(StateChanged(state="done"))
@@ -41,7 +41,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def reporting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[HumanEvaluation], object]], None]:
-    """Lets what is reported to a run go to a function."""
+    """Send what is reported to a run to a function instead."""
     return lambda report: monkeypatch.setattr(workspace, "add_event", lambda _, event: report(event))
 
 
@@ -50,7 +50,7 @@ def label(store: Path, number: int, choice: str = "a", run: str = "a") -> int:
         return kept.add(judged(number, choice, runs=(run, run)))  # type: ignore[arg-type]
 
 
-def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_path: Path, reporting: Any) -> None:
+def test_each_change_of_the_labels_is_reported_and_an_undo_too(run: Path, tmp_path: Path, reporting: Any) -> None:
     store, told = tmp_path / "preferences.db", queue.SimpleQueue[HumanEvaluation]()
     reporting(told.put)
     counting = WinRate(store, run)
@@ -70,7 +70,7 @@ def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_
     assert counting.problem == ""
 
 
-def test_what_the_run_knows_and_what_is_not_of_it_is_not_told(run: Path, tmp_path: Path, reporting: Any) -> None:
+def test_known_win_rates_and_labels_of_other_runs_are_not_reported(run: Path, tmp_path: Path, reporting: Any) -> None:
     store, told = tmp_path / "preferences.db", list[HumanEvaluation]()
     reporting(told.append)
     first = WinRate(store, run)
@@ -91,7 +91,7 @@ def test_what_the_run_knows_and_what_is_not_of_it_is_not_told(run: Path, tmp_pat
     assert len(told) == 1, "nothing was labelled"
 
 
-def test_a_close_right_after_a_label_still_tells_it_to_the_run(run: Path, tmp_path: Path) -> None:
+def test_a_close_right_after_a_label_still_reports_it_to_the_run(run: Path, tmp_path: Path) -> None:
     counting = WinRate(tmp_path / "preferences.db", run)
     label(tmp_path / "preferences.db", 1)
     counting.labelled()
@@ -121,7 +121,7 @@ def test_many_labels_at_once_are_counted_together(
     assert [event.comparisons for event in told] == [1, 20]
 
 
-def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_path: Path, reporting: Any) -> None:
+def test_a_failed_report_is_made_up_for_with_the_next_label(run: Path, tmp_path: Path, reporting: Any) -> None:
     store, told, tries = tmp_path / "preferences.db", list[HumanEvaluation](), queue.SimpleQueue[int]()
     left = threading.Event()
 
@@ -140,13 +140,13 @@ def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_pa
     label(store, 2)
     counting.labelled()
     counting.close()
-    left.set()  # the label and the end came while the first was being told
+    left.set()  # the label and the end came while the first was being reported
     counting.join(DEADLINE)
     assert [event.comparisons for event in told] == [2]
     assert counting.problem == ""
 
 
-def test_a_store_that_is_not_there_and_a_run_that_is_gone_are_told_in_a_line(run: Path, tmp_path: Path) -> None:
+def test_a_missing_store_and_a_missing_run_are_reported_in_a_line(run: Path, tmp_path: Path) -> None:
     missing = WinRate(tmp_path / "none.db", run)
     missing.labelled()
     missing.close()
@@ -162,7 +162,7 @@ def test_a_store_that_is_not_there_and_a_run_that_is_gone_are_told_in_a_line(run
     assert gone.known is None
 
 
-def test_a_label_on_its_way_when_the_session_is_left_is_still_told_to_the_run(run: Path, tmp_path: Path) -> None:
+def test_a_label_on_its_way_when_the_session_is_left_is_still_reported_to_the_run(run: Path, tmp_path: Path) -> None:
     store, busy = tmp_path / "preferences.db", threading.Event()
     labels = workspace.LabelWorkspace(store, lambda *_: pytest.fail("no question"), lambda _: pytest.fail("set below"))
     session = labels.thread

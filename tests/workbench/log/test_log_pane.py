@@ -26,7 +26,7 @@ def lines(app: App[None]) -> list[str]:
     return [strip.text.rstrip() for strip in app.query_one(RichLog).lines]
 
 
-async def test_it_shows_what_was_added_since_the_start_and_obeys_none_of_it(tmp_path: Path) -> None:
+async def test_the_pane_shows_what_was_added_since_the_start_and_obeys_none_of_it(tmp_path: Path) -> None:
     log = tmp_path / "workbench.log"
     log.write_text("of a session before\n")
     app = LogApp(log)
@@ -63,6 +63,15 @@ async def test_a_long_line_is_wrapped(tmp_path: Path) -> None:
         assert [len(line) <= 40 for line in lines(app)] == [True] * 3
 
 
+async def test_a_line_longer_than_any_message_shows_that_it_was_cut(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.query_one(LogPane).write("x" * 5000)
+        await pilot.pause()
+        assert sum(line.count("x") for line in lines(app)) == 1999
+        assert any(line.rstrip().endswith("x…") for line in lines(app))
+
+
 def view_of(*events: Event) -> RunView:
     view = RunView()
     for event in events:
@@ -70,7 +79,7 @@ def view_of(*events: Event) -> RunView:
     return view
 
 
-async def test_what_a_run_tells_besides_numbers_has_a_line_once_and_is_not_obeyed(tmp_path: Path) -> None:
+async def test_each_message_of_a_run_gets_one_line_and_is_not_obeyed(tmp_path: Path) -> None:
     app = LogApp(tmp_path / "workbench.log")
     view = view_of(started(), iteration(1), alarm(1, message="a\x1b[2J\nb [b]c[/b]", advice="Lower it.", fixes=[]))
     reason = "the score fell back"
@@ -100,7 +109,7 @@ async def test_what_a_run_tells_besides_numbers_has_a_line_once_and_is_not_obeye
         ]
 
 
-async def test_lines_are_not_told_again_when_a_run_goes_on_and_are_for_another_run(tmp_path: Path) -> None:
+async def test_lines_are_not_repeated_when_a_run_resumes_but_are_for_another_run(tmp_path: Path) -> None:
     app = LogApp(tmp_path / "workbench.log")
     told = Alert(iteration=5, level="info", code="x", message="told")
     view = view_of(started(), told, alarm(6), ended("stopped", 6))
@@ -121,7 +130,7 @@ async def test_lines_are_not_told_again_when_a_run_goes_on_and_are_for_another_r
         assert lines(app) == [*before, *new]
 
 
-async def test_a_run_that_takes_the_place_of_another_is_told_from_its_start(tmp_path: Path) -> None:
+async def test_a_run_that_replaces_another_is_shown_from_its_start(tmp_path: Path) -> None:
     app = LogApp(tmp_path / "workbench.log")
     view = view_of(started(), alarm(1, fixes=[]), alarm(2, fixes=[]))
     async with app.run_test(size=(120, 30)) as pilot:

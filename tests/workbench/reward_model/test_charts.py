@@ -49,7 +49,7 @@ def test_any_accuracy_is_drawn_within_the_size(value, low, high, length, width, 
     assert fits(accuracy_lines(REPORT, 3, width, height), width, height)
 
 
-def test_the_interval_and_the_value_stand_at_their_places_from_0_to_100_percent():
+def test_the_interval_and_the_value_are_drawn_to_scale_from_0_to_100_percent():
     event = evaluation(9, accuracy=0.75, accuracy_low=0.6, accuracy_high=0.9, untrained_accuracy=math.nan)
     title, model, length, untrained, *rest = texts(accuracy_lines(report_of(event), 9, 142, 9))
     assert "200 pairs · after step 9" in title
@@ -66,14 +66,14 @@ def test_the_interval_and_the_value_stand_at_their_places_from_0_to_100_percent(
     assert len(rest) == 1
 
 
-def test_a_model_that_is_not_clearly_better_than_length_is_told_so():
+def test_a_model_that_is_not_clearly_better_than_length_is_marked_so():
     event = evaluation(9, accuracy=0.6, accuracy_low=0.54, length_accuracy=0.548)
     assert "△ not clearly better than length alone" in roles(accuracy_lines(report_of(event), 9, 90, 9), "alert")
     assert not roles(accuracy_lines(report_of(evaluation(9)), 9, 90, 9), "alert")
     assert not roles(accuracy_lines(report_of(evaluation(9, accuracy_low=math.nan)), 9, 90, 9), "alert")
 
 
-def test_parts_are_told_where_there_are_several():
+def test_parts_are_listed_where_there_are_several():
     lines = texts(accuracy_lines(REPORT, 9, 90, 20))
     assert [line.split()[0] for line in lines[5:]] == ["better", "shorter", "longer"], "all are of one source"
 
@@ -82,14 +82,14 @@ def test_parts_are_told_where_there_are_several():
 
 
 @given(losses=any_values, accuracies=any_values, width=WIDTHS, height=HEIGHTS)
-def test_any_course_is_drawn_within_the_size(losses, accuracies, width, height):
+def test_any_loss_curve_is_drawn_within_the_size(losses, accuracies, width, height):
     made = course(
         losses, accuracies, evaluation(-4, log_loss=math.nan), evaluation(4, accuracy=-1e308), evaluation(120)
     )
     assert fits(curve_lines(made, width, height), width, height)
 
 
-def test_a_falling_loss_falls_and_held_out_pairs_stand_at_their_step():
+def test_a_falling_loss_falls_and_held_out_pairs_are_at_their_step():
     made = course([1.0] * 10 + [0.2] * 90, [0.5] * 100, evaluation(0, log_loss=1.0), evaluation(100, log_loss=0.2))
     made.take(ended("done", 100))
     title, *lines = texts(curve_lines(made, 60, 12))
@@ -130,7 +130,7 @@ def test_any_bins_are_drawn_within_the_size(bins, error, width, height):
     assert fits(calibration_lines(bins, error, width, height), width, height)
 
 
-def test_a_bar_ends_where_the_model_was_right_and_the_sign_where_it_said():
+def test_a_bar_ends_at_the_accuracy_and_the_mark_is_at_the_predicted_one():
     bins = [CalibrationBin(0.5, 0.55, 40, 0.53, 1.0), CalibrationBin(0.95, 1.0, 7, 0.99, 0.5)]
     lines = texts(calibration_lines(bins, 0.25, 67, 13))
     assert "error 0.250" in lines[0]
@@ -187,7 +187,7 @@ def test_any_text_is_shown_whole_within_the_width_and_obeyed_nowhere(text, width
         assert all(cell_len(line) <= width for line in (*listed, *whole))
 
 
-def test_both_texts_stand_beside_each_other_where_there_is_room():
+def test_both_texts_are_side_by_side_where_there_is_room():
     shown = pair(1, -1.0, chosen="one\n\n[b]two[/b]", rejected="three")
     wide = [plain(line).rstrip() for line in pair_text_lines(shown, 100)]
     heading = next(line for line in wide if " │ " in line)
@@ -199,7 +199,7 @@ def test_both_texts_stand_beside_each_other_where_there_is_room():
     assert narrow.index("one") < narrow.index("three")
 
 
-def test_of_a_tie_neither_is_called_chosen():
+def test_neither_side_of_a_tie_is_called_chosen():
     lines = pair_lines(pair(1, 0.5, is_tie=True), 1, 100)
     assert [line.split()[0] for line in lines[2:4]] == ["one", "other"]
     whole = "\n".join(map(plain, pair_text_lines(pair(1, 0.5, is_tie=True), 100)))

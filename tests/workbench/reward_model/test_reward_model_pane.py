@@ -1,6 +1,6 @@
-"""The reward-model pane: which run it shows, what its keys do, and how it looks.
+"""The reward model pane: which run it shows, what its keys do, and how it looks.
 
-UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you keep it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def charts(app: Workbench) -> list[str]:
-    """Names of the charts that are shown."""
+    """Return the names of the charts shown."""
     return [(chart.id or "").removeprefix("reward-") for chart in app.query(RewardChart) if chart.display]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40", "200x60"])
-async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
+async def test_the_pane_matches_its_snapshot(size: tuple[int, int]) -> None:
     Run("old", 1).train()
     Run("liked", 2).train()
     async with workbench(size) as (app, pilot):
@@ -46,7 +46,7 @@ async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
         check(app.screen_text, SNAPSHOTS / f"reward-pair-{size[0]}x{size[1]}.txt")
 
 
-async def test_what_a_training_leaves_is_what_is_shown(tmp_path: Path) -> None:
+async def test_the_pane_shows_what_a_training_leaves(tmp_path: Path) -> None:
     config = reward_config(tmp_path, "run.name=a", "data.eval_fraction=0.3")
     train_reward_model(config, preferences=labelled(60))
     async with workbench() as (app, pilot):
@@ -58,7 +58,7 @@ async def test_what_a_training_leaves_is_what_is_shown(tmp_path: Path) -> None:
         assert app.asked == [(found.pairs[0].key,)]
 
 
-async def test_without_a_reward_model_the_way_to_one_is_told() -> None:
+async def test_without_a_reward_model_the_way_to_one_is_shown() -> None:
     async with workbench((100, 30)) as (app, pilot):
         assert "No reward models in" in app.screen_text
         assert "reward-model train" in app.screen_text
@@ -139,7 +139,7 @@ async def test_an_open_pair_shows_its_newest_numbers_and_closes_when_it_is_no_lo
             assert app.opened == ""
 
 
-async def test_a_run_of_an_older_version_shows_what_its_journal_tells() -> None:
+async def test_a_run_of_an_older_version_shows_what_its_journal_contains() -> None:
     run = Run("a", 1)
     run.tell(step(1), evaluation(1, accuracy=0.71))
     async with workbench() as (app, pilot):
@@ -149,7 +149,7 @@ async def test_a_run_of_an_older_version_shows_what_its_journal_tells() -> None:
         assert app.asked == []
 
 
-async def test_the_run_on_the_screen_is_chosen_wherever_it_lies() -> None:
+async def test_the_run_on_the_screen_is_chosen_whatever_its_folder() -> None:
     Run("a", 1).train(), Run("b", 2).train()
     async with workbench() as (app, pilot):
         for kind, name in (("ppo", "b"), ("reward-model", "a")):
@@ -248,7 +248,7 @@ async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> N
         assert [run.folder.name for run in app.pane.reader.runs] == ["a"]
 
 
-async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_finds_nothing_new(
+async def test_a_pending_result_is_not_replaced_by_a_look_that_finds_nothing_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Run("a", 1).train()
@@ -271,7 +271,7 @@ async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_
         assert "63.0%" in app.screen_text
 
 
-async def test_damage_is_told_above_what_can_be_shown() -> None:
+async def test_damage_is_reported_above_what_can_be_shown() -> None:
     run = Run("a\u202e", 1).train()
     (run.folder.root / "held_out.parquet").write_bytes(b"nothing")
     async with workbench() as (app, pilot):
@@ -286,7 +286,7 @@ async def test_damage_is_told_above_what_can_be_shown() -> None:
         assert app.text("problem") == ""
 
 
-async def test_what_is_not_seen_reads_nothing() -> None:
+async def test_a_hidden_pane_reads_nothing() -> None:
     Run("a", 1).train()
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:

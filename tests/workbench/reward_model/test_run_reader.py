@@ -1,4 +1,4 @@
-"""Reward-model runs as the pane reads them: found among others, followed, and what their numbers come to."""
+"""Reward model runs as the pane reads them: found among others, followed, and turned into numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.events import StateChanged
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.runs.folder import RunFolder
 from workbench.reward_model.accuracy import accuracy_lines, report_of
-from workbench.reward_model.pairs import pair_facts, pairs_heading, plain_text, verdict
+from workbench.reward_model.pairs import pair_facts, pair_text_lines, pairs_heading, plain_text, verdict
 from workbench.reward_model.pane import run_heading
 from workbench.reward_model.run_reader import Look, RewardRunLister, RunFollower
 from workbench.run.view import RunView
@@ -30,7 +30,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def held_run() -> Iterator[Run]:
-    """A run that some process trains: here this one."""
+    """Return a run that some process trains, here this one."""
     run = Run("live", 3)
     with run.folder.lock():
         yield run
@@ -86,7 +86,7 @@ def test_a_run_without_a_journal_yet_counts_from_its_configuration() -> None:
     assert names(RewardRunLister(Path("runs"))) == ["beginning", "old"]
 
 
-def test_a_folder_that_cannot_be_read_is_told() -> None:
+def test_an_unreadable_folder_is_reported() -> None:
     Path("file").touch()
     listing = RewardRunLister(Path("file")).list()
     assert listing.runs == []
@@ -97,14 +97,14 @@ def test_a_folder_that_cannot_be_read_is_told() -> None:
 
 
 def fold(view: RunView, look: Look | None) -> RunView:
-    """What the reader of a run does with what it found."""
+    """Fold events as the reader of a run does with those it finds."""
     assert look is not None
     for event in look.events:
         view.take(event)
     return view
 
 
-def test_a_resumed_run_replaces_what_it_does_again() -> None:
+def test_a_resumed_run_replaces_what_it_repeats() -> None:
     made = RunView()
     for event in (
         started(run_kind="reward-model", iterations=9),
@@ -181,7 +181,7 @@ def test_the_end_of_a_process_is_seen_without_an_event() -> None:
     assert "! interrupted" in run_heading("killed", fold(view, found), live=found.live)
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_shown() -> None:
+def test_unreadable_parts_are_reported_and_the_rest_is_shown() -> None:
     run = Run("a").train()
     (run.folder.root / HELD_OUT).write_bytes(b"PAR1 and nothing of use PAR1")
     with run.folder.events.open("a") as file:
@@ -200,7 +200,20 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_shown() -> None:
 # Numbers and words
 
 
-def test_a_report_and_an_event_come_to_the_same_rows() -> None:
+def test_lines_that_are_cut_end_with_an_ellipsis() -> None:
+    worse = report_of(evaluation(75, accuracy_low=0.54))
+    for lines in (accuracy_lines(REPORT, 75, 90, 20), accuracy_lines(worse, 75, 90, 20)):
+        assert not any("…" in line for line in texts(lines))
+    cut = texts(accuracy_lines(worse, 75, 40, 20))
+    assert " △ not clearly better than length alone…" in cut
+    assert any(line.startswith(" log-loss") and line.endswith("…") for line in cut)
+    assert texts(accuracy_lines(None, 0, 20, 2))[1] == " no held-out pairs,…"
+    (headings,) = [line for line in texts(pair_text_lines(pair(1), 72)) if line.count("reward") == 2]
+    assert headings.endswith("…")
+    assert texts(pair_text_lines(pair(1), 12))[-4].endswith("…")
+
+
+def test_a_report_and_an_event_give_the_same_rows() -> None:
     kept = texts(accuracy_lines(REPORT, 75, 90, 20))
     told = texts(accuracy_lines(report_of(evaluation(75)), 75, 90, 20))
     assert told == kept[: len(told)]
@@ -215,23 +228,23 @@ def test_a_report_and_an_event_come_to_the_same_rows() -> None:
     assert not roles(accuracy_lines(report_of(unknown), 0, 90, 20), "alert")
 
 
-def test_a_pair_is_told_in_words_as_far_as_there_is_room() -> None:
+def test_a_pair_is_described_in_words_as_far_as_there_is_room() -> None:
     assert [verdict(pair(1, lead)) for lead in (1.5, -0.25, 0.0)] == ["✓ +1.50 reward", "✗ -0.25 reward", "= even"]
-    normalised = pair(1, -0.36, chosen_reward=0.58, rejected_reward=0.65)  # a lead in logits beside them misleads
+    normalised = pair(1, -0.36, chosen_reward=0.58, rejected_reward=0.65)  # a lead in logits beside them would mislead
     assert pair_facts(normalised, 80).startswith("✗ -0.07 reward   chosen +0.58   rejected +0.65   ")
     assert verdict(pair(1, -2.0, is_tie=True)) == "~ tie, rewards 2.00 apart"
     assert pair_facts(pair(1, -2.0, strength=3, source="a\x1b"), 200) == (
         "✗ -2.00 reward   chosen -0.70   rejected +1.30   11 and 8 tokens   strongly better   a␛"
     )
     assert pair_facts(pair(1, -2.0), 40) == "✗ -2.00 reward   chosen -0.70"
-    assert pair_facts(pair(1), 3) == ""
+    assert pair_facts(pair(1), 3) == "✓ …"
     assert plain_text([{"role": "assistant", "content": "x"}]) == "x"
     assert plain_text([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]) == (
         "user: x\nassistant: y"
     )
 
 
-def test_the_pairs_are_counted_over_their_list() -> None:
+def test_the_pairs_are_counted_in_the_heading_of_their_list() -> None:
     run = Run("a")
     run.keep([pair(1, -1.0), pair(2, 1.0), pair(3, -1.0), pair(4, 1.0, is_tie=True), *some_pairs(1000)])
     found = RunFollower(run.folder).look()

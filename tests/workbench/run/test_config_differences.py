@@ -1,4 +1,4 @@
-"""What differs between runs is found key by key, and shown as a table or a list that fits its width."""
+"""Differences between runs, found key by key and shown as a table or a list that fits its width."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from rich.cells import cell_len
 
 from trainer.config import Config
 from trainer.errors import StorageError
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, read_config
 from workbench.run.config_differences import (
     Comparison,
     Difference,
     compare_runs,
     config_differences,
-    read_config,
     value_text,
 )
 from workbench.runs.details import differences_content
@@ -76,7 +75,16 @@ def test_real_configurations_differ_in_what_was_changed(tmp_path: Path) -> None:
     )
 
 
-def test_a_broken_file_is_told_and_the_others_are_compared(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_differs_from_a_new_one_only_in_what_it_says(tmp_path: Path) -> None:
+    old = run(tmp_path, "old", "[ppo]\nvalue_clip = 0.2\nepochs = 2\n")
+    new = run(tmp_path, "new", "schema = 2\n[ppo]\nrelative_value_clip = 1.0\nepochs = 4\n")
+    assert compare_runs([old, new]).differences == [Difference("ppo.epochs", {"old": 2, "new": 4})]
+    newer = compare_runs([old, run(tmp_path, "newer", "schema = 99\n")])
+    assert newer.names == ["old"]
+    assert "was written by a newer version (schema 99" in newer.problems[0]
+
+
+def test_a_broken_file_is_reported_and_the_others_are_compared(tmp_path: Path) -> None:
     folders = [run(tmp_path, "a", "x = 1"), run(tmp_path, "broken", "x = ["), run(tmp_path, "b", "x = 2")]
     comparison = compare_runs(folders)
     assert comparison.names == ["a", "b"]
@@ -104,7 +112,7 @@ def test_deeply_dotted_keys_exhaust_no_stack(tmp_path: Path) -> None:
     assert [difference.values for difference in comparison.differences] == [{"a": 1, "b": 2}]
     comparison = compare_runs([run(tmp_path, "c", f"{deeper} = 1"), run(tmp_path, "d", f"{deep} = 2")])
     assert [problem.partition("': ")[2] for problem in comparison.problems] == [
-        "a key has more than 32 parts; fix the file, or compare other runs"
+        "a key has more than 32 parts; fix the file"
     ]
 
 
@@ -141,12 +149,12 @@ def test_the_table_fits_its_width() -> None:
         assert max(map(cell_len, differences_content(COMPARISON, width).plain.splitlines())) <= width
 
 
-def test_where_it_is_narrow_runs_stand_below_each_other() -> None:
+def test_runs_are_stacked_where_it_is_narrow() -> None:
     lines = differences_content(COMPARISON, 20).plain.splitlines()
     assert lines[:3] == ["ppo.kl_coef", "  quickstart-0001 0.1", "  quickstart-0002 0.05"]
 
 
-def test_equal_configurations_are_said_to_be() -> None:
+def test_equal_configurations_are_said_to_be_equal() -> None:
     assert "the same" in differences_content(Comparison(["a", "b"], [], []), 60).plain
 
 

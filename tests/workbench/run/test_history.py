@@ -1,4 +1,4 @@
-"""Columns of metrics: what is put in comes out, and a chart's buckets are exact."""
+"""Columns of metrics: what goes in comes out, and a chart's buckets are exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ODD = (math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 0.1, 0.1)
 
 @st.composite
 def columns(draw: st.DrawFn) -> list[float]:
-    """Up to a few thousand values, a share of them odd, in runs of some length."""
+    """Draw up to a few thousand values, some of them odd, in stretches of some length."""
     random = Random(draw(st.integers(0, 10**6)))
     size, share, run = draw(st.integers(0, 3000)), draw(st.sampled_from([0, 0.02, 0.5, 1])), draw(st.integers(1, 90))
     values: list[float] = []
@@ -37,7 +37,7 @@ def history_of(kl: Sequence[float], first: int = 1) -> History:
 
 
 def slow_bucket(kl: Sequence[float], first: int, end: int) -> Bucket:
-    """A bucket by its definition."""
+    """Compute a bucket by its definition."""
     finite = [value for value in kl[first:end] if math.isfinite(value)]
     missing = end - first - len(finite)
     if not finite:
@@ -118,7 +118,7 @@ def test_columns_are_the_scalar_fields_of_an_iteration_and_its_seconds_by_phase(
         assert len(history.column(name)) == 1
 
 
-def test_an_iteration_has_what_the_newest_evaluation_by_then_found() -> None:
+def test_an_iteration_has_the_results_of_the_newest_evaluation_by_then() -> None:
     history = History()
     history.evaluate(evaluation(0, win_rate=0.5))
     for number in range(1, 6):
@@ -135,7 +135,7 @@ def test_an_iteration_has_what_the_newest_evaluation_by_then_found() -> None:
     assert history.column("score_mean")[-1] == iteration(4).score_mean
 
 
-def test_an_evaluation_counts_in_what_was_summed_up_before_it() -> None:
+def test_an_evaluation_updates_buckets_that_were_summed_up_before_it() -> None:
     history = History()
     for number in range(1, 65):
         history.append(iteration(number))
@@ -159,7 +159,7 @@ def test_a_run_of_another_kind_has_no_columns_of_evaluations() -> None:
     assert not any(name.startswith("eval/") for name in history.names)
 
 
-def test_an_iteration_that_is_done_anew_takes_the_place_of_itself_and_of_those_after_it() -> None:
+def test_a_repeated_iteration_replaces_itself_and_those_after_it() -> None:
     history = history_of(range(10))
     history.buckets("kl", 3)
     history.append(iteration(4, kl=99.0))
@@ -168,7 +168,7 @@ def test_an_iteration_that_is_done_anew_takes_the_place_of_itself_and_of_those_a
     assert history.buckets("kl", 1)[0].high == 99
 
 
-def test_what_is_prepended_ends_before_what_is_there() -> None:
+def test_prepended_iterations_end_before_the_existing_ones() -> None:
     history = history_of([7.0, 8.0], first=5)
     history.prepend(history_of(range(6)))
     assert list(history.numbers) == [1, 2, 3, 4, 5, 6]
@@ -186,7 +186,7 @@ def test_the_nearest_position_of_an_iteration_is_found_also_between_and_beside_t
     assert [history.index_of(n) for n in (-5, 10, 14, 16, 20, 23, 1000)] == [0, 0, 0, 1, 1, 2, 2]
 
 
-def test_a_column_that_there_is_not_is_a_key_error() -> None:
+def test_an_unknown_column_is_a_key_error() -> None:
     for call in (lambda: History().column("no"), lambda: History().buckets("no", 5)):
         with pytest.raises(KeyError):
             call()

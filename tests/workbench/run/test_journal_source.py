@@ -1,4 +1,4 @@
-"""A run on disk is shown as if its events had come one by one: whole, cut, growing, replaced, and at any length."""
+"""A run on disk is shown as if its events had come one by one: whole, cut, growing, replaced, at any length."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Makes a short journal a long one: so many iterations at first, then blocks of so many bytes, one a call."""
+    """Make a short journal a long one: so many iterations at first, then blocks of so many bytes, one per call."""
 
     def set_sizes(newest: int, block: int) -> None:
         monkeypatch.setattr(journal_source, "_NEWEST", newest)
@@ -46,7 +46,7 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The time by which a source looks whether its run is live; `now` is set by the test."""
+    """Return the clock by which a source checks whether its run is live; `now` is set by the test."""
     clock = SimpleNamespace(now=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(journal_source, "time", clock)
@@ -119,7 +119,7 @@ def test_the_newest_iterations_come_first_and_the_older_ones_chunk_by_chunk_befo
 
 
 def folded(folder: Path) -> RunView:
-    """The view by the plain way: every event of the journal, one by one."""
+    """Return the view computed the plain way: from every event of the journal, one by one."""
     view = RunView()
     for line in (folder / "events.jsonl").read_bytes().splitlines():
         try:
@@ -140,7 +140,7 @@ steps = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(steps, max_size=14), st.integers(1, 12), st.integers(200, 6000))
-def test_however_a_run_went_on_its_history_is_that_of_its_events_one_by_one(
+def test_however_a_run_continued_its_history_is_that_of_its_events_one_by_one(
     tmp_path_factory: pytest.TempPathFactory,
     few_at_a_time: Callable[[int, int], None],
     script: list[tuple[str, int | bytes]],
@@ -189,14 +189,14 @@ def test_a_run_that_was_resumed_with_more_iterations_is_opened_with_the_present_
     assert take(JournalSource(folder)).total == 10
 
 
-def test_a_run_that_was_renamed_is_called_as_its_folder_is(folder: Path) -> None:
+def test_a_renamed_run_has_the_name_of_its_folder(folder: Path) -> None:
     write(folder, started(name="old", folder="/somewhere/old"))
     view = take(JournalSource(folder))
     assert view.started is not None
     assert (view.started.name, view.started.folder) == ("a-run", str(folder))
 
 
-def test_what_another_process_appends_is_followed_also_within_a_line(folder: Path) -> None:
+def test_what_another_process_appends_is_followed_even_within_a_line(folder: Path) -> None:
     write(folder, started(), iteration(1))
     source = JournalSource(folder)
     source.take()
@@ -224,7 +224,7 @@ def test_a_resumption_that_comes_while_the_older_part_is_read_counts_for_that_pa
     assert list(view.history.numbers) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_journal_in_the_place_of_another_is_read_as_the_first_was(
+def test_a_journal_that_replaces_another_is_read_like_the_first(
     folder: Path, few_at_a_time: Callable[[int, int], None]
 ) -> None:
     few_at_a_time(10, 3000)
@@ -257,7 +257,7 @@ def test_progress_comes_while_the_run_is_live_and_once(folder: Path) -> None:
         assert source.take() == [next_one]
 
 
-def test_progress_of_an_iteration_that_is_over_is_not_told(folder: Path) -> None:
+def test_progress_of_an_iteration_that_is_over_is_not_reported(folder: Path) -> None:
     write(folder, started(), iteration(1), iteration(2))
     with RunFolder(folder).lock():
         for phase, told in (("update", 0), ("evaluate", 1)):
@@ -265,7 +265,7 @@ def test_progress_of_an_iteration_that_is_over_is_not_told(folder: Path) -> None
             assert sum(isinstance(event, PhaseProgress) for event in JournalSource(folder).take()) == told
 
 
-def test_a_source_is_finished_when_nobody_trains_the_run_and_all_was_taken(
+def test_a_source_is_finished_when_nobody_trains_the_run_and_everything_was_read(
     folder: Path, clock: SimpleNamespace
 ) -> None:
     write(folder, started())
@@ -288,7 +288,7 @@ def test_a_source_is_finished_when_nobody_trains_the_run_and_all_was_taken(
         assert not source.finished
 
 
-def test_unknown_events_newer_versions_and_damage_are_told_wherever_they_are(
+def test_unknown_events_newer_versions_and_damage_are_reported_wherever_they_are(
     folder: Path, few_at_a_time: Callable[[int, int], None]
 ) -> None:
     few_at_a_time(5, 2000)
@@ -360,7 +360,7 @@ def test_a_line_longer_than_a_block_is_read_whole(folder: Path, few_at_a_time: C
     assert list(whole(folder).history.numbers) == list(range(1, 9))
 
 
-def test_alerts_without_end_do_not_make_a_source_read_the_whole_journal(
+def test_endless_alerts_do_not_make_a_source_read_the_whole_journal(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_lines, "_TAIL_BYTES", 20_000)
@@ -375,7 +375,7 @@ def test_alerts_without_end_do_not_make_a_source_read_the_whole_journal(
     assert list(view.history.numbers) == [1, 2, 3]
 
 
-def test_what_the_reader_of_whole_journals_tells_is_what_the_source_tells(folder: Path) -> None:
+def test_the_source_reports_the_same_as_the_reader_of_whole_journals(folder: Path) -> None:
     write_long_journal(folder / "events.jsonl", 30)
     events = read_journal(folder / "events.jsonl").events
     assert JournalSource(folder).take()[1:] == events[1:]

@@ -1,4 +1,4 @@
-"""The thread of the saved policies: loads when asked, answers in order, lets go at once, and never keeps the exit."""
+"""The thread of saved policies: loads on demand, answers in order, lets go at once, and never blocks the exit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LET_GO = "the model was unloaded before it answered"
 
 
 class Loaded:
-    """Stands in for a saved policy; `writes` is what it does while it answers."""
+    """Stand-in for a saved policy; `writes` is what it does while it answers."""
 
     def __init__(self, checkpoint: str, writes: Callable[[Callable[[], None]], None] = lambda progress: None) -> None:
         self.used = [checkpoint]
@@ -69,7 +69,7 @@ def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Pa
     assert thread is not threading.current_thread()
 
 
-def test_closing_ends_an_answer_at_its_next_step_and_tells_all_who_wait(tmp_path: Path) -> None:
+def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_path: Path) -> None:
     writing, steps = threading.Event(), 0
 
     def write_for_ever(progress: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ def test_closing_ends_an_answer_at_its_next_step_and_tells_all_who_wait(tmp_path
         policies.ask(QUESTION)
 
 
-def test_a_question_that_was_taken_back_is_not_answered(tmp_path: Path) -> None:
+def test_a_withdrawn_question_is_not_answered(tmp_path: Path) -> None:
     go_on, answers = threading.Event(), 0
 
     def count(progress: Callable[[], None]) -> None:
@@ -107,7 +107,7 @@ def test_a_question_that_was_taken_back_is_not_answered(tmp_path: Path) -> None:
     assert answers == 1
 
 
-def test_a_question_that_is_taken_back_is_written_no_further(tmp_path: Path) -> None:
+def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path: Path) -> None:
     writing, calls = threading.Event(), 0
 
     def write(progress: Callable[[], None]) -> None:
@@ -127,7 +127,7 @@ def test_a_question_that_is_taken_back_is_written_no_further(tmp_path: Path) -> 
     policies.join()
 
 
-def test_a_model_that_cannot_be_loaded_is_told_and_tried_again_for_the_next_question(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again_for_the_next_question(tmp_path: Path) -> None:
     problems: list[Exception] = [ModelError("model.path = 'x': no such folder"), ZeroDivisionError("a bug")]
 
     def load(_: RunFolder, checkpoint: str) -> Loaded:
@@ -152,13 +152,15 @@ def test_a_real_run_is_asked_after_its_end(tmp_path: Path) -> None:
     newest, first = policies.ask(QUESTION), policies.ask(QUESTION, "step-000001")
     assert [newest.result(60).iteration, first.result(60).iteration] == [3, 1]
     assert newest.result().completions != first.result().completions
-    with pytest.raises(UsageError, match="has no whole checkpoint 'step-000009': there is step-000001, step-000002"):
+    with pytest.raises(
+        UsageError, match="has no complete checkpoint 'step-000009'; available: step-000001, step-000002"
+    ):
         policies.ask(QUESTION, "step-000009").result(60)
     policies.close()
     policies.join()
 
 
-def test_a_process_that_leaves_while_a_policy_writes_ends_in_order(tmp_path: Path) -> None:
+def test_a_process_that_exits_while_a_policy_writes_ends_cleanly(tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=a", "rollout.ignore_stop=true"))
     ended = run_python(
         "-c",

@@ -1,4 +1,4 @@
-"""Runs of reward models and of DPO are shown as PPO's are: columns, folding, words, tables and charts by kind."""
+"""Reward model and DPO runs are shown like PPO's: columns, folding, words, tables and charts by kind."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_history_of_steps_has_their_numbers_and_the_seconds_of_the_whole_step(
     assert "chosen_reward" not in History("reward-model").names
 
 
-def test_what_came_before_is_left_out_where_it_is_of_another_kind() -> None:
+def test_earlier_events_of_another_kind_are_left_out() -> None:
     history, other = History("dpo"), History()
     history.append(dpo_step(5))
     other.append(iteration(1))
@@ -127,7 +127,7 @@ def test_the_newest_evaluation_of_each_sort_is_kept_and_each_is_marked() -> None
     assert view.marks[-1] == Mark(5, "evaluation", "human win rate 61% (52 to 70) of 80")
 
 
-def test_a_resumption_drops_the_evaluations_of_what_is_done_anew() -> None:
+def test_a_resumption_drops_the_evaluations_of_repeated_steps() -> None:
     view = view_of(other_run("dpo"), dpo_evaluation(0), dpo_evaluation(5), human(5), other_run("dpo", resumed_at=4))
     assert view.newest_evaluations == [dpo_evaluation(0)]
     kept = view_of(started(), human(3), started(resumed_at=4))
@@ -149,7 +149,7 @@ def test_a_win_rate_that_grows_label_by_label_has_one_mark_until_something_else_
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_told(kind: str, tmp_path: Path) -> None:
+def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_written(kind: str, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "events.jsonl")
     events = [other_run(kind), *(STEPS[kind](n, loss=0.7 - n / 100) for n in range(1, 31)), ended(iteration=30)]
     for event in events:
@@ -174,7 +174,7 @@ def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_told(kind: str, tmp
         (evaluation(5, parts={"a": 1.0, "b": math.nan}), "score 0.250 (a 1.000, b -)"),
     ],
 )
-def test_an_evaluation_in_brief_is_its_number_and_how_sure_that_is(told: Any, words: str) -> None:
+def test_an_evaluation_in_brief_is_its_number_and_interval(told: Any, words: str) -> None:
     assert in_brief(told) == words
 
 
@@ -203,11 +203,25 @@ def test_an_evaluation_in_brief_is_its_number_and_how_sure_that_is(told: Any, wo
         ),
     ],
 )
-def test_an_evaluation_is_told_in_one_sentence(told: Event, words: str) -> None:
+def test_an_evaluation_is_described_in_one_sentence(told: Event, words: str) -> None:
     assert sentences(told) == [words]
 
 
-def test_the_summary_tells_what_a_run_of_each_kind_is_made_for() -> None:
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (started(prompts=1, eval_prompts=1, iterations=1), "1 prompt, 1 held out, 1 iteration"),
+        (started(prompts=1, run_kind="dpo"), "1 comparison, "),
+        (reward_evaluation(5, pairs=1), "of 1 pair, "),
+        (human(5, comparisons=1, ties=1, labellers=1), "of 1 comparison by 1 person: 45 for the policy, 1 tie, "),
+        (evaluation(5, prompts=1), "evaluation on 1 prompt: "),
+    ],
+)
+def test_a_single_one_is_singular(event: Event, words: str) -> None:
+    assert any(words in sentence for sentence in sentences(event))
+
+
+def test_the_summary_shows_the_main_numbers_of_a_run_of_each_kind() -> None:
     steps = [dpo_step(n, loss=0.7 - 0.01 * n) for n in range(1, 11)]
     lines = dict(summary(view_of(other_run("dpo"), dpo_evaluation(0), *steps, dpo_evaluation(10), ended("stopped"))))
     assert lines["loss"] == "0.670 -> 0.620, first and last five iterations"
@@ -222,7 +236,7 @@ def test_the_summary_tells_what_a_run_of_each_kind_is_made_for() -> None:
 
 
 @pytest.mark.parametrize(("kind", "command"), [("reward-model", "reward-model train"), ("dpo", "dpo")])
-def test_the_summary_says_how_a_stopped_run_of_each_kind_goes_on(kind: str, command: str) -> None:
+def test_the_summary_says_how_to_resume_a_stopped_run_of_each_kind(kind: str, command: str) -> None:
     view = view_of(other_run(kind), ended("stopped", 4, checkpoint="checkpoints/step-000004"))
     assert dict(summary(view))["resume"] == f"ppo-workbench {command} --resume runs/{kind}-0001"
 
@@ -231,7 +245,7 @@ def test_the_summary_says_how_a_stopped_run_of_each_kind_goes_on(kind: str, comm
 
 
 @pytest.mark.parametrize("kind", METRICS_OF_KIND)
-def test_the_numbers_of_a_line_stand_right_aligned_under_their_headings(kind: str) -> None:
+def test_the_numbers_of_a_line_are_right_aligned_under_their_headings(kind: str) -> None:
     names, units = heading(kind).splitlines()
     step = STEPS[kind](3)
     line = row(step, view_of(started(run_kind=kind), step))
@@ -245,7 +259,7 @@ def test_the_numbers_of_a_line_stand_right_aligned_under_their_headings(kind: st
     assert cells["memory"] == "1.6"
 
 
-def test_plain_has_one_heading_and_a_line_a_step_and_tells_evaluations_aside(
+def test_plain_has_one_heading_and_a_line_per_step_and_prints_evaluations_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stdout = io.StringIO()
@@ -280,7 +294,7 @@ def test_the_rich_display_draws_the_metrics_and_the_newest_evaluations_of_every_
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_the_status_line_tells_step_speed_memory_and_time_left_of_every_kind(kind: str) -> None:
+def test_the_status_line_shows_step_speed_memory_and_time_left_of_every_kind(kind: str) -> None:
     view = view_of(other_run(kind), StateChanged(state="training"), STEPS[kind](3))
     assert fitted(status_pieces(view), 200).plain == (
         f"{kind}-0001  ● training   iteration 3/12   ETA 22s   812 tok/s   1.6 GB"

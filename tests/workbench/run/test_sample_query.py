@@ -1,4 +1,4 @@
-"""The search line understands conditions, and says in one line what it does not and how to write it."""
+"""The search line: the conditions that it understands, and one-line errors that say how to write them."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def test_a_condition_is_understood_as_it_is_written(text: str, condition: Condit
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t\n "])
-def test_nothing_asks_for_nothing(text: str) -> None:
+def test_an_empty_line_has_no_conditions(text: str) -> None:
     assert parse_query(text) == ()
 
 
-def test_conditions_stand_between_spaces_in_any_order() -> None:
+def test_conditions_are_separated_by_spaces_in_any_order() -> None:
     text = '  score>0.5 kl<=10\tlen > 20 stop:length prompt:"the sky" is:marked joy > pain '
     assert parse_query(text) == (
         score(">", 0.5),
@@ -134,7 +134,7 @@ def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
         ('""', "missing text"),
     ],
 )
-def test_what_is_not_understood_is_told_with_the_way_out(text: str, told: str) -> None:
+def test_a_line_that_is_not_understood_is_reported_with_the_way_out(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
         parse_query(text)
 
@@ -150,7 +150,7 @@ def test_any_line_is_understood_or_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['stop:"a\nb"', 'is:"a\u2028b"', 'score>"1\x1b2"'])
-def test_control_characters_are_shown_where_they_are_told_of(text: str) -> None:
+def test_control_characters_are_made_visible_in_errors(text: str) -> None:
     with pytest.raises(ValueError, match=r"write") as error:
         parse_query(text)
     assert str(error.value).isprintable()

@@ -1,4 +1,4 @@
-"""What the screen reads of a run's samples is what the trainer wrote, whatever a file lacks."""
+"""The screen reads the samples of a run as the trainer wrote them, whatever a file lacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SAMPLES_VERSION, TOKEN_COLUMNS, read_samples, write_samples
 from workbench.run.sample_reader import (
-    kept_iterations,
     preview_samples,
     read_batch,
     read_channel_columns,
@@ -58,7 +57,7 @@ def as_version_1(path: Path) -> None:
 
 
 def sequence(row: int, length: int) -> dict[str, Any]:
-    """As `sample_row`, of which no token is a length as well."""
+    """Return a `sample_row` that may also have no tokens."""
     values = sample_row(row, max(length, 1))
     lists = {name: [] for name, value in values.items() if isinstance(value, list) and name != "prompt_tokens"}
     return values if length else values | lists | {"completion": "", "length": 0, "kl_sum": 0.0}
@@ -69,7 +68,7 @@ def in_float32(values: Iterable[float]) -> list[float]:
 
 
 def rounded(sample: TokenSample) -> TokenSample:
-    """The sample with its per-token numbers as float32 keeps them."""
+    """Return the sample with its per-token numbers rounded to float32."""
     return replace(
         sample,
         numbers={name: in_float32(values) for name, values in sample.numbers.items()},
@@ -82,12 +81,12 @@ def rounded(sample: TokenSample) -> TokenSample:
 
 
 def plain(sample: TokenSample) -> TokenSample:
-    """The sample with its alternatives as a list, which can be compared."""
+    """Return the sample with its alternatives as a list, which can be compared."""
     return replace(sample, alternatives=list(sample.alternatives))
 
 
 def everything(folder: RunFolder, count: int) -> tuple[list[Sample], list[TokenSample]]:
-    """The batch, and each of its `count` sequences."""
+    """Return the batch and each of its `count` sequences."""
     tokens = [plain(read_token_sample(folder, SampleKey(3, row))) for row in range(count)]
     return list(read_batch(folder, 3)), tokens
 
@@ -139,7 +138,7 @@ def test_files_of_several_row_groups_read_like_one(folder: RunFolder) -> None:
     assert [one.kl for one in read_batch(folder, 3)] == pytest.approx([one.kl for one in whole[0]], abs=1e-5)
 
 
-def test_what_is_null_spoils_only_its_own_row(folder: RunFolder) -> None:
+def test_a_null_affects_only_its_own_row(folder: RunFolder) -> None:
     write(folder, {"completion": "alone"}, sample_row(1))
     alone, whole = read_batch(folder, 3)
     assert alone.key == SampleKey(3, 0)
@@ -279,7 +278,7 @@ def readers(folder: RunFolder) -> list[Any]:
 
 
 def errors(folder: RunFolder) -> list[str]:
-    """What each reader says of a file that none of them can read."""
+    """Return what each reader says of a file that none of them can read."""
     told = []
     for read in readers(folder):
         with pytest.raises(StorageError, match=r"step-000003\.parquet") as error:
@@ -332,7 +331,7 @@ def test_text_that_is_not_utf_8_is_damage(folder: RunFolder) -> None:
         read_token_sample(folder, SampleKey(3, 0))
 
 
-def test_columns_of_a_type_that_makes_no_sense_are_damage(folder: RunFolder) -> None:
+def test_columns_of_an_impossible_type_are_damage(folder: RunFolder) -> None:
     path = write(folder, sample_row(0, 2))
     table = read_samples(path)
     for name in ("score", "kl"):
@@ -341,7 +340,7 @@ def test_columns_of_a_type_that_makes_no_sense_are_damage(folder: RunFolder) -> 
     assert all("damaged" in line for line in errors(folder))
 
 
-def test_settings_that_a_file_does_not_tell_are_none(folder: RunFolder) -> None:
+def test_settings_that_a_file_lacks_are_none(folder: RunFolder) -> None:
     path = write(folder, sample_row(0, 2))
     table = read_samples(path)
     assert read_token_sample(folder, SampleKey(3, 0)).settings == SETTINGS
@@ -359,28 +358,18 @@ def test_previews_are_samples_whose_length_is_not_known() -> None:
     ]
 
 
-def test_kept_iterations_are_those_with_a_file(folder: RunFolder) -> None:
-    assert kept_iterations(folder) == []
-    folder.samples.mkdir()
-    for name in ("step-000012.parquet", "step-000003.parquet", "step-1000000.parquet"):
-        (folder.samples / name).touch()
-    for name in (".step-000004.parquet.tmp", "step-5.parquet", "step-000006.parquet.bak", f"step-{'9' * 30}.parquet"):
-        (folder.samples / name).touch()
-    assert kept_iterations(folder) == [3, 12, 1_000_000]
-
-
 @pytest.mark.parametrize(
     "modules",
     [
         ["workbench.samples.pane", "workbench.runs.pane"],
         [
-            *(f"workbench.run.{name}" for name in ("sample_reader", "samples", "sample_query")),
+            *(f"workbench.run.{name}" for name in ("sample_reader", "sample_table", "sample_query")),
             *(f"workbench.samples.{name}" for name in ("bookmarks", "browser", "whole_run")),
         ],
     ],
     ids=["panes", "readers"],
 )
-def test_importing_what_reads_samples_imports_neither_pyarrow_nor_numpy(modules: list[str]) -> None:
+def test_importing_the_reader_imports_neither_pyarrow_nor_numpy(modules: list[str]) -> None:
     code = f"import sys, {', '.join(modules)}; print({{'pyarrow', 'numpy'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"

@@ -1,4 +1,4 @@
-"""A table of samples finds, sorts and counts what a plain loop over the samples would."""
+"""A table of samples finds, sorts and counts like a plain loop over the samples."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _plain(one: Sample) -> tuple[Any, ...]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Sample]:
-    """The samples of a few iterations, newest first."""
+    """Return the samples of a few iterations, newest first."""
     return [
         sample(
             iteration,
@@ -128,7 +128,7 @@ def selected(samples: list[Sample], query: Query, order: Order, marked: Collecti
 
 
 @given(batches(), QUERIES, ORDERS, st.sets(st.builds(SampleKey, st.integers(1, 3), st.integers(0, 4))))
-def test_what_is_selected_is_what_a_loop_finds_and_sorts(
+def test_a_selection_is_what_a_plain_loop_finds_and_sorts(
     samples: list[Sample], query: Query, order: Order, marked: set[SampleKey]
 ) -> None:
     same(table_of(samples).select(query, order, marked), selected(samples, query, order, marked))
@@ -161,13 +161,13 @@ def test_a_table_is_a_sequence_of_its_samples(samples: list[Sample]) -> None:
     np.testing.assert_equal(table.scores(), [one.score for one in samples])
 
 
-def test_no_tables_joined_are_an_empty_one() -> None:
+def test_joining_no_tables_gives_an_empty_one() -> None:
     table = SampleTable.joined([])
     assert (list(table), table.outliers(), table.keys) == ([], [], [])
     assert list(table.select(parse_query('joy score>0 is:marked -"x"'), Order("kl", descending=True))) == []
 
 
-def test_a_sample_is_found_by_its_key_where_it_stands_now() -> None:
+def test_a_sample_is_found_by_its_key_at_its_present_position() -> None:
     table = table_of([sample(2, 0), sample(2, 1, score=0.9), sample(1, 0), sample(1, 1, score=0.1)])
     assert [table.position_of(key) for key in table.keys] == [0, 1, 2, 3]
     ordered = table.select((), Order("score"))
@@ -178,7 +178,7 @@ def test_a_sample_is_found_by_its_key_where_it_stands_now() -> None:
     assert table.select(parse_query("score<0.5"), Order()).position_of(SampleKey(2, 0)) is None
 
 
-def test_words_are_found_in_capitals_or_not_and_as_they_stand() -> None:
+def test_words_are_found_in_any_case_and_literally() -> None:
     samples = [sample(1, 0, prompt="ÉTÉ (1+1) a.b"), sample(1, 1, completion="été axb"), sample(1, 2, prompt="11")]
     table = table_of(samples)
     expected = {"été": [0, 1], "(1+1)": [0], "A.B": [0], "BAND": [0, 2], "prompt:été": [0], "text:ÉTÉ": [1], ".*": []}
@@ -237,7 +237,7 @@ def test_an_outlier_stays_one_in_every_selection_it_is_in() -> None:
     assert table.select(parse_query("kl<50"), Order()).outliers() == []
 
 
-def test_numbers_that_are_not_known_are_no_outliers_and_infinite_ones_are() -> None:
+def test_unknown_numbers_are_not_outliers_and_infinite_ones_are() -> None:
     scores = [math.nan, 1.0, 1.1, 0.9, math.nan, -math.inf, 1.0]
     samples = [sample(1, row, score=score, length=None) for row, score in enumerate(scores)]
     assert table_of(samples).outliers() == [5]

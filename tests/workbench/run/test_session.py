@@ -1,4 +1,4 @@
-"""The trainer's thread, the queue of its events, its end; and the signals that end it."""
+"""The trainer's thread, its queue of events, its end, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_trainer_runs_on_one_thread_of_its_own_that_the_exit_waits_for() -> 
     assert not script.thread.is_alive()
 
 
-def test_what_the_trainer_raises_comes_out_of_the_result_after_its_events() -> None:
+def test_an_error_of_the_trainer_comes_out_of_the_result_after_its_events() -> None:
     with Session(Config(), train=Script(diverged)) as session:
         events = all_events(session)
         with pytest.raises(DivergedError, match=r"lower optim\.policy_lr"):
@@ -157,7 +157,7 @@ def test_a_question_is_answered_by_the_trainer_paused_or_not() -> None:
 
 
 @pytest.mark.parametrize("play", [done, unhurt, diverged], ids=["done", "bug", "failed"])
-def test_what_is_asked_of_a_run_that_ends_in_any_way_is_told_so(play: Any) -> None:
+def test_a_question_to_a_run_that_ends_in_any_way_is_told_so(play: Any) -> None:
     session = Session(Config(), train=Script(play))
     futures: list[Future[Answer]] = [session.ask(Question(prompt="Once"))]
     dropped = session.ask(Question(prompt="Once"))
@@ -170,7 +170,7 @@ def test_what_is_asked_of_a_run_that_ends_in_any_way_is_told_so(play: Any) -> No
 
 
 class Calls:
-    """What the signal handler asked for."""
+    """Record of what the signal handler asked for."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -213,7 +213,7 @@ def test_a_second_hang_up_or_termination_does_not_cut_the_checkpoint_short() -> 
     assert "leave" not in calls.made
 
 
-def test_what_arrives_after_a_stop_does_not_kill_the_process_on_its_way_out() -> None:
+def test_signals_after_a_stop_do_not_kill_the_process_on_its_way_out() -> None:
     calls = Calls()
     with stop_on_signals(calls.stop, calls.restore, calls.leave):
         for _ in range(50):

@@ -31,7 +31,7 @@ from workbench.run.supervisor import Supervisor, kl_target
 
 @pytest.fixture(autouse=True)
 def _garbage_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave what pytest has loaded alone at the end of a run: to look through it takes 0.2 s."""
+    """Leave out what pytest has loaded from the collection at a run's end, which would take 0.2 s."""
     monkeypatch.setattr(module, "gc", create_autospec(gc))
 
 
@@ -65,7 +65,7 @@ def test_a_run_is_shown_from_its_start_to_its_end() -> None:
     assert allowed(supervisor) == {"start", "step"}
 
 
-def test_only_what_makes_sense_is_allowed() -> None:
+def test_only_actions_that_make_sense_are_allowed() -> None:
     assert allowed(Supervisor()) == {"start", "step"}
     supervisor = supervise(scripted_run.wait)
     poll_until(supervisor, lambda: len(supervisor.view.history) == 1)
@@ -93,14 +93,14 @@ def test_a_second_run_waits_until_the_first_has_ended() -> None:
     poll_until(supervisor, lambda: not supervisor.trains_here)
 
 
-def test_what_a_user_can_mend_is_told_in_the_trainers_words() -> None:
+def test_user_errors_are_reported_in_the_trainers_words() -> None:
     supervisor = supervise(scripted_run.diverged)
     poll_until(supervisor, lambda: not supervisor.trains_here)
     assert supervisor.failure == "loss was NaN 3 times in a row: lower optim.policy_lr and resume"
     assert supervisor.view.state == "failed"
 
 
-def test_a_bug_before_there_is_a_run_is_told_and_its_traceback_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_before_there_is_a_run_is_reported_and_its_traceback_printed(capsys: pytest.CaptureFixture[str]) -> None:
     supervisor = supervise(scripted_run.unhurt)
     poll_until(supervisor, lambda: not supervisor.trains_here)
     assert supervisor.failure.startswith("unexpected ZeroDivisionError: a bug of ours: this is a bug")
@@ -146,7 +146,7 @@ def test_a_run_of_another_process_is_steered_by_its_inbox() -> None:
         ]
 
 
-def test_a_fix_is_offered_while_its_run_can_be_steered_and_its_alarm_stands() -> None:
+def test_a_fix_is_offered_while_its_run_can_be_steered_and_its_alarm_is_active() -> None:
     supervisor = supervise(scripted_run.steered)
     poll_until(supervisor, lambda: supervisor.view.iteration > 0)
     told = alarm(supervisor.view.iteration)
@@ -183,7 +183,7 @@ def test_the_target_of_the_kl_is_that_of_the_run_and_follows_its_settings() -> N
     assert supervisor.view.kl_target is None
 
 
-def test_a_run_whose_process_was_killed_is_told_as_interrupted() -> None:
+def test_a_run_whose_process_was_killed_is_shown_as_interrupted() -> None:
     folder = make_run("elsewhere")
     journal = (folder / "events.jsonl").read_text().splitlines(keepends=True)
     (folder / "events.jsonl").write_text("".join(journal[:-1]))
@@ -208,7 +208,7 @@ def test_a_resumed_run_keeps_its_past() -> None:
 @pytest.mark.parametrize(
     ("play", "told"), [(scripted_run.done, "quickstart-0001 had already ended: done"), (None, "had not started")]
 )
-def test_a_run_that_cannot_continue_headless_is_told(play: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_continue_headless_is_reported(play: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.run.supervisor.continue_headless", lambda _: pytest.fail("a process was started"))
     supervisor = Supervisor()
     if play is not None:
@@ -221,7 +221,7 @@ QUESTION = Question(prompt="Once", count=2)
 
 
 class Loaded:
-    """Stands in for a saved policy."""
+    """Stand-in for a saved policy."""
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
@@ -236,7 +236,7 @@ class Loaded:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[PolicyThread]:
-    """The threads that a supervisor makes, with a stand-in for the model."""
+    """Return the threads that a supervisor makes, with a stand-in for the model."""
     made: list[PolicyThread] = []
 
     def make(folder: Path) -> PolicyThread:
@@ -260,7 +260,7 @@ def make_checkpoint(folder: Path, iteration: int) -> None:
     (path / "state.json").write_text('{"files": {}}')
 
 
-def test_what_was_loaded_is_garbage_again_once_the_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_objects_are_freed_once_the_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gc", gc)
     gc.unfreeze()  # what was frozen before the test
     supervisor = supervise(scripted_run.steered)
@@ -309,7 +309,7 @@ def test_a_run_that_has_just_ended_is_asked_by_its_checkpoint_at_once(monkeypatc
     policies.return_value.ask.assert_called_once_with(QUESTION, "")
 
 
-def test_a_question_that_was_lost_is_told_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_lost_question_is_reported_while_the_run_continues(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a")
     folder.root.mkdir()
     with folder.lock():
@@ -367,7 +367,7 @@ def test_a_run_that_has_ended_answers_by_its_checkpoints(threads: list[PolicyThr
     assert closed(threads[0])
 
 
-def test_a_model_that_was_asked_is_let_go_of_when_another_run_comes(threads: list[PolicyThread]) -> None:
+def test_a_model_that_was_asked_is_released_when_another_run_comes(threads: list[PolicyThread]) -> None:
     supervisor = Supervisor(Script(scripted_run.done))
     supervisor.watch(make_run("past"))
     supervisor.ask_model(QUESTION).result(30)
@@ -402,7 +402,7 @@ def test_a_run_of_another_process_answers_by_its_inbox() -> None:
         futures[2].result(30)
 
 
-def test_a_broken_answer_and_one_that_nobody_waits_for_are_told() -> None:
+def test_a_broken_answer_and_one_that_nobody_waits_for_are_reported() -> None:
     folder = make_run("elsewhere")
     supervisor = Supervisor()
     with RunFolder(folder).lock():
@@ -422,6 +422,6 @@ def test_a_broken_answer_and_one_that_nobody_waits_for_are_told() -> None:
             left.result(30)
 
 
-def test_a_target_that_is_no_number_of_this_world_is_unknown(tmp_path: Path) -> None:
+def test_a_target_too_large_for_a_float_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f'ppo = {{ kl_controller = "adaptive", kl_target = 1{"0" * 400} }}\n')
     assert kl_target(tmp_path) is None

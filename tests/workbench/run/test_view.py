@@ -1,4 +1,4 @@
-"""What a screen knows of a run: a function of its events, of a size that does not grow with them."""
+"""The view of a run: a function of its events whose size does not grow with them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def changed(number: int, value: float = 0.1) -> SettingChanged:
     return SettingChanged(iteration=number, key="ppo.kl_coef", old=0.05, value=value)
 
 
-def test_the_view_tells_state_phase_and_iteration_of_the_newest_events() -> None:
+def test_the_view_shows_state_phase_and_iteration_of_the_newest_events() -> None:
     progress = PhaseProgress(iteration=2, phase="update", done=1, total=4)
     view = folded([started(), StateChanged(state="training"), iteration(1), progress])
     assert (view.state, view.iteration, view.total, view.phase) == ("training", 1, 12, progress)
@@ -60,7 +60,7 @@ def test_means_are_taken_over_the_first_and_the_last_five_iterations() -> None:
     assert view.first_and_last("score_mean") == pytest.approx((0.3, 1.0))
 
 
-def test_a_resumption_drops_what_is_done_anew_and_keeps_what_was_told() -> None:
+def test_a_resumption_drops_repeated_iterations_and_keeps_earlier_messages() -> None:
     events = [e for n in range(1, 9) for e in (samples(n), iteration(n), evaluation(n), saved(n), alert(n), changed(n))]
     view = folded([started(), *events, ended("stopped", 8), started(resumed_at=5)])
     assert list(view.history.numbers) == [1, 2, 3, 4, 5]
@@ -85,7 +85,7 @@ def test_after_a_resumption_the_last_iteration_is_one_that_counts(
     assert view.previous is None or view.previous.iteration <= resumed_at
 
 
-def test_an_iteration_done_anew_without_a_resumption_takes_the_place_of_the_old_one() -> None:
+def test_an_iteration_repeated_without_a_resumption_replaces_the_old_one() -> None:
     view = folded([iteration(1), iteration(2), iteration(2, kl=9.0)])
     assert (view.last, view.previous) == (iteration(2, kl=9.0), iteration(1))
     view.take(iteration(1, kl=9.0))
@@ -96,7 +96,7 @@ def test_a_resumed_run_has_its_checkpoint_behind_it_before_its_first_iteration()
     assert folded([started(resumed_at=5)]).iteration == 5
 
 
-def test_a_run_that_begins_forgets_the_one_that_was_shown_before() -> None:
+def test_a_new_run_clears_the_one_that_was_shown_before() -> None:
     before = [started(), *(event for n in range(1, 9) for event in events_of(n)), alert(1), evaluation(2), changed(3)]
     view, new = folded([*before, ended(), started(seed=1)]), folded([started(seed=1)])
     for name in RunView.__dataclass_fields__:
@@ -105,7 +105,7 @@ def test_a_run_that_begins_forgets_the_one_that_was_shown_before() -> None:
     assert len(view.history) == 0
 
 
-def test_marks_tell_what_happened_in_words() -> None:
+def test_marks_describe_what_happened() -> None:
     events = [evaluation(1), alert(2), changed(3, 0.2), saved(4), ended("failed", 4, reason="loss was NaN"), ended()]
     assert folded([started(), *events]).marks == [
         Mark(1, "evaluation", "score 0.250"),
@@ -124,7 +124,7 @@ def test_samples_and_the_end_are_kept() -> None:
     assert (view.state, view.ended) == ("stopped", ended("stopped", 1))
 
 
-def test_of_a_long_run_only_the_newest_events_are_kept() -> None:
+def test_only_the_newest_events_of_a_long_run_are_kept() -> None:
     view = folded(event for n in range(1, 2502) for event in (evaluation(n), alert(n), saved(n), changed(n)))
     for events in (view.evaluations, view.alerts, view.checkpoints, view.settings):
         assert [event.iteration for event in events] == list(range(2002, 2502))

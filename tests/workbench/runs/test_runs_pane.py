@@ -1,4 +1,4 @@
-"""The runs pane lists what lies on disk, keeps its cursor and marks, and asks the app for what it cannot do itself."""
+"""The runs pane lists the runs on disk, keeps its cursor and marks, and asks the app for what it cannot do itself."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def until_listed(pilot: Pilot[None], app: Workbench) -> None:
 
 @pytest.fixture(autouse=True)
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three runs, the oldest a-run and the newest c-run."""
+    """Make three runs, the oldest a-run and the newest c-run."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("a-run", "b-run", "c-run"), 1):
         with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def live_run() -> Iterator[None]:
-    """The newest run is being trained, by some process: here by this one."""
+    """Let some process train the newest run, here this one."""
     with RunFolder(Path("runs/c-run")).lock():
         yield
 
@@ -173,7 +173,7 @@ def test_names_that_a_run_may_have_are_accepted(name: str) -> None:
     assert name_problem(name) == ""
 
 
-def test_details_tell_why_a_run_failed_and_what_is_damaged() -> None:
+def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
     run = summary("a", state="failed", problem="loss was NaN [/x]\x1b")
     detail = Detail(run.folder, 7, 2, "step-000040", ["checkpoint 'step-000050' left out: damaged"], "step-000020")
     text = detail_content(run, detail, [("KL nats", "7.90")]).plain
@@ -407,7 +407,7 @@ async def test_clicks_choose_open_and_sort() -> None:
         await pilot.click(RunTable, offset=(3, 20))  # below the last run
 
 
-async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_told() -> None:
+async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_informed() -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
@@ -424,7 +424,7 @@ async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_told
         assert "◆ better" in " ".join(app.drawn())
 
 
-async def test_a_name_in_use_is_told_where_it_is_typed_and_changes_nothing() -> None:
+async def test_a_name_in_use_is_reported_where_it_is_typed_and_changes_nothing() -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
@@ -435,7 +435,7 @@ async def test_a_name_in_use_is_told_where_it_is_typed_and_changes_nothing() -> 
         await settle(pilot)
         assert app.names == ["c-run", "b-run", "a-run"]
         assert isinstance(app.screen, TextPromptScreen)
-        assert "a run 'b-run' is there already" in str(app.screen.query_one(".detail", Static).render())
+        assert "run 'b-run' exists already" in str(app.screen.query_one(".detail", Static).render())
         assert app.toasts == []
 
 
@@ -493,7 +493,7 @@ async def test_two_marked_runs_are_compared_and_one_or_none_is_not() -> None:
         assert told == [[Path("runs/c-run"), Path("runs/a-run")], []]
 
 
-async def test_a_marked_run_that_vanishes_is_compared_no_more(workspace: Path) -> None:
+async def test_a_marked_run_that_vanishes_is_no_longer_compared(workspace: Path) -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
@@ -506,7 +506,7 @@ async def test_a_marked_run_that_vanishes_is_compared_no_more(workspace: Path) -
         assert app.text("#run-differences") == "Their configurations are the same"
 
 
-async def test_damaged_runs_tell_their_problem_and_can_be_trashed(workspace: Path) -> None:
+async def test_damaged_runs_show_their_problem_and_can_be_trashed(workspace: Path) -> None:
     (workspace / "runs/b-run/config.toml").write_text("[")
     (workspace / "runs/b-run/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
     app = Workbench()
@@ -548,7 +548,7 @@ async def test_names_and_reasons_are_text_whatever_they_hold() -> None:
         assert app.names == ["c-run", "b-run", "a-run"]
 
 
-async def test_the_run_on_the_screen_is_told_from_the_others() -> None:
+async def test_the_run_on_the_screen_is_distinguished_from_the_others() -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
@@ -562,7 +562,7 @@ async def test_the_run_on_the_screen_is_told_from_the_others() -> None:
         assert [line[:2] for line in app.drawn()[1:4]] == ["  ", "  ", "  "]
 
 
-async def test_a_thousand_runs_are_drawn_for_what_is_seen() -> None:
+async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -594,9 +594,7 @@ async def test_a_thousand_runs_are_drawn_for_what_is_seen() -> None:
         ("training", {"\x1b[2J": "error"}, "● training, ␛[2J "),
     ],
 )
-async def test_an_error_that_nobody_dealt_with_stands_beside_the_state(
-    state: str, alarms: dict[str, str], shown: str
-) -> None:
+async def test_an_unresolved_error_is_shown_beside_the_state(state: str, alarms: dict[str, str], shown: str) -> None:
     app = Workbench()
     async with app.run_test(size=(120, 24)) as pilot:
         await until_listed(pilot, app)

@@ -1,4 +1,4 @@
-"""The formulas of an advantage show a token's own numbers, and what they show adds up."""
+"""The formulas of an advantage show a token's own numbers, and they add up."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Laying(ThemedApp[None]):
 
 
 def drawn(app: App[Any]) -> list[str]:
-    """The lines of the sum that are on the screen."""
+    """Return the lines of the sum that are on the screen."""
     widget = app.screen.query_one(AdvantageSum)
     height = widget.scrollable_content_region.height
     return ["".join(segment.text for segment in widget.render_line(y)).rstrip() for y in range(height)]
 
 
 def value_of(symbol: str, lines: list[str]) -> float:
-    """What a formula comes to: the last number of its line, or of the line below."""
+    """Return the result of a formula: the last number of its line, or of the line below."""
     place = next(place for place, line in enumerate(lines) if line.startswith(f"{symbol} "))
     line = lines[place] if re.search(r"= -?\d+\.\d{4}( nats)?$", lines[place]) else lines[place + 1]
     return float(line.removesuffix(" nats").split()[-1])
@@ -62,7 +62,7 @@ def value_of(symbol: str, lines: list[str]) -> float:
 @pytest.mark.parametrize("row", [0, 2])
 @pytest.mark.parametrize("index", [0, 3, 7])
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs"])
-def test_the_formulas_come_to_the_recomputed_numbers(width: int, row: int, index: int, estimator: str) -> None:
+def test_the_formulas_give_the_recomputed_numbers(width: int, row: int, index: int, estimator: str) -> None:
     facts = TokenFacts(sample(row=row, held={"kl_estimator": estimator, "whiten_rewards": True}), index)
     lines = texts(formula_lines(facts, width))
     assert all(cell_len(line) <= width for line in lines)
@@ -193,7 +193,7 @@ def test_an_epoch_without_a_step_says_so() -> None:
     assert last.split() == ["epoch", "2", "ρ", "NaN", "no", "step"]
 
 
-def test_a_saved_number_that_does_not_follow_is_told_and_one_that_does_is_not() -> None:
+def test_an_inconsistent_saved_number_is_reported_and_a_consistent_one_is_not() -> None:
     assert "≠" not in "".join(texts(formula_lines(TokenFacts(sample(), 3), 75)))
     of = sample()
     deltas = list(of.numbers["td_errors"])
@@ -211,7 +211,7 @@ def test_without_settings_it_says_what_is_missing() -> None:
     assert "KL_t" not in lines
 
 
-def test_terms_of_no_printed_weight_share_a_line_and_still_add_up() -> None:
+def test_terms_whose_weight_prints_as_zero_share_a_line_and_still_add_up() -> None:
     terms = advantage_terms(sample(400), 0)
     shown = lines_of_their_own(terms)
     assert terms[shown - 1].weight >= 5e-5 > terms[shown].weight
@@ -311,6 +311,6 @@ async def test_hostile_tokens_and_numbers_are_shown_and_not_obeyed(text: str) ->
             await pilot.press("right")
 
 
-def test_a_token_that_is_not_there_is_an_error() -> None:
+def test_a_token_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(IndexError, match="no token 8 in a response of 8"):
         AdvantageScreen(sample(), 8)

@@ -1,4 +1,4 @@
-"""Completions in a list: what is told of each, side by side or stacked, and that no text gets out of its lines."""
+"""Completions in a list: the facts of each, side by side or stacked, and no text outside its lines."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from styles_helper import styles_path
 from textual.app import ComposeResult
 from themed_app import ThemedApp
 
-from trainer.control.questions import Answer, Completion, Writer
+from trainer.control.questions import Answer, Writer, WrittenResponse
 from workbench.kit.drawing import Line, plain, wrapped
 from workbench.samples.answer_list import (
     AnswerColumn,
     AnswerList,
     AskedRequest,
-    completion_facts,
     kl_of,
     request_lines,
+    response_facts,
     signed,
 )
 from workbench.text import visible
 
 
-def column(*completions: Completion, writer: Writer = "policy", **changes: Any) -> AnswerColumn:
+def column(*completions: WrittenResponse, writer: Writer = "policy", **changes: Any) -> AnswerColumn:
     values: dict[str, Any] = {"writer": writer, "iteration": 40, "prompt": "", "seconds": 3.2}
     return AnswerColumn(writer=writer, answer=Answer(completions=list(completions), **values), **changes)
 
@@ -38,8 +38,8 @@ def request(*columns: AnswerColumn, **changes: Any) -> AskedRequest:
     return AskedRequest(**{"number": 1, "title": "sample freely", "columns": columns} | changes)
 
 
-def facts(one: Completion, writer: Writer = "policy", compared: float = math.nan) -> str:
-    return "  ".join(text for text, _ in completion_facts(one, writer, compared))
+def facts(one: WrittenResponse, writer: Writer = "policy", compared: float = math.nan) -> str:
+    return "  ".join(text for text, _ in response_facts(one, writer, compared))
 
 
 def text_of(lines: Sequence[Line]) -> str:
@@ -56,13 +56,13 @@ def test_the_kl_is_the_sum_of_the_log_ratios() -> None:
     assert kl_of(completion(tokens=[], logprobs=[], ref_logprobs=[])) == 0
 
 
-def test_a_completion_is_told_with_its_numbers() -> None:
+def test_a_completion_is_shown_with_its_numbers() -> None:
     assert facts(completion()) == "score +0.50  KL 1.2 nats  3 tokens, stop"
     assert facts(completion(tokens=[1], truncated=True)).endswith("1 token ✂ cut short")
     assert "log π/ref +1.25 nats" in facts(completion(), "reference")
 
 
-def test_parts_are_told_where_they_say_more_than_the_score() -> None:
+def test_parts_are_shown_where_they_say_more_than_the_score() -> None:
     assert facts(completion(parts={"lexicon": 0.9})).endswith("lexicon +0.90")
     assert facts(completion(parts={"lexicon": 0.5, "a\x1b.py:f": -2.0})).endswith("lexicon +0.50  a␛.py:f -2.00")
 
@@ -89,7 +89,7 @@ def test_a_number_with_its_sign_stays_short(value: float, text: str) -> None:
     assert signed(value) == text
 
 
-def test_policy_and_reference_stand_side_by_side_where_there_is_room() -> None:
+def test_policy_and_reference_are_side_by_side_where_there_is_room() -> None:
     both = request(column(completion("by the policy")), column(completion("by the reference"), writer="reference"))
     wide, narrow = (text_of(request_lines(both, width)).splitlines() for width in (98, 78))
     assert wide[1].split("│")[0].strip().startswith("policy")
@@ -100,7 +100,7 @@ def test_policy_and_reference_stand_side_by_side_where_there_is_room() -> None:
     assert narrow.index("by the policy") < narrow.index("by the reference")
 
 
-def test_a_column_is_headed_by_who_wrote_and_how_well() -> None:
+def test_a_column_is_headed_by_writer_and_score() -> None:
     lines = request_lines(request(column(completion(score=0.5), completion(score=math.nan), completion(score=1.0))), 80)
     assert plain(lines[0]).strip() == "1  sample freely"
     assert plain(lines[1]).strip() == "policy · after 40 iterations · mean score +0.75 · 3.2s"
@@ -115,12 +115,12 @@ def test_the_best_score_comes_first_on_request_and_those_without_one_last() -> N
     assert shown == {False: "nanlowhigh", True: "highlownan"}
 
 
-def test_what_was_begun_is_not_shown_again() -> None:
+def test_the_begun_text_is_not_shown_again() -> None:
     lines = request_lines(request(column(completion("once upon a time")), begun="once upon"), 80)
     assert words(lines, "text") == " a time"
 
 
-def test_a_completion_without_a_word_says_so() -> None:
+def test_an_empty_completion_says_so() -> None:
     assert "empty response" in text_of(request_lines(request(column(completion(""))), 80))
 
 
@@ -145,7 +145,7 @@ def test_the_diff_waits_until_both_have_answered() -> None:
     assert "waiting" in text_of(lines)
 
 
-def test_a_problem_stands_where_the_answer_would_and_beside_one_without_a_score() -> None:
+def test_a_problem_is_shown_in_place_of_the_answer_and_beside_one_without_a_score() -> None:
     failed = request_lines(request(AnswerColumn(writer="policy", problem="the run ended [/x]\x1b")), 80)
     assert "✖ the run ended [/x]␛" in text_of(failed)
     assert "waiting" not in text_of(failed)

@@ -1,4 +1,4 @@
-"""Asking the models: what is sent, what is shown while it is waited for and after, and that the screen stays usable."""
+"""Asking the models: what is sent, what is shown while waiting and after, and that the screen stays usable."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sent(NamedTuple):
 
 
 class Trainer:
-    """Takes questions; what it was asked stays open until the test answers."""
+    """Trainer that takes questions, which stay open until the test answers."""
 
     def __init__(self, refusal: Exception | None = None) -> None:
         self.sent: list[Sent] = []
@@ -190,7 +190,7 @@ async def test_the_same_request_again_takes_another_seed_and_another_temperature
         ("temperature", "1e", "temperature = 1e; use a number from 0.01 to 10"),
     ],
 )
-async def test_a_number_that_cannot_be_is_told_and_nothing_is_sent(name: str, value: str, problem: str) -> None:
+async def test_an_impossible_number_is_reported_and_nothing_is_sent(name: str, value: str, problem: str) -> None:
     trainer = Trainer()
     async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         screen.query_one(f"#ask-{name}", Input).value = value
@@ -266,14 +266,14 @@ async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() ->
 @pytest.mark.parametrize(
     "asked", [StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 2)], ids=["prompt", "token"]
 )
-async def test_everything_that_can_be_used_is_in_sight(asked: StartingPoint, size: tuple[int, int]) -> None:
+async def test_every_control_is_visible(asked: StartingPoint, size: tuple[int, int]) -> None:
     async with asking(asked, Trainer(), size, checkpoints=["step-000040"]) as (screen, _):
         for widget in screen.query("Input, Button, AskForm Select, AskForm OptionList.-textual-compact, AnswerList"):
             assert screen.region.contains_region(widget.region), widget
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_the_place_its_choices_and_the_answers_are_in_sight(size: tuple[int, int]) -> None:
+async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int, int]) -> None:
     trainer = Trainer()
     async with asking(StartingPoint.at_token(PLACE, 2), trainer, size) as (screen, pilot):
         await pilot.press("down", "down", "enter")
@@ -287,7 +287,7 @@ async def test_the_place_its_choices_and_the_answers_are_in_sight(size: tuple[in
         assert all(len(line) <= size[0] for line in shown.splitlines())
 
 
-async def test_a_token_in_the_midst_of_a_character_is_named_by_its_id() -> None:
+async def test_a_token_in_the_middle_of_a_character_is_named_by_its_id() -> None:
     sample = token_sample(texts=["", "é"])
     async with asking(StartingPoint.at_token(sample, 0), Trainer()) as (screen, _):
         assert "token 100" in text_of(screen)
@@ -315,10 +315,10 @@ async def test_the_answers_are_sorted_by_score_on_request() -> None:
         assert status(screen) == "sorted by score"
 
 
-# Waiting, and what comes of it
+# Waiting, and the answers
 
 
-async def test_while_it_is_waited_for_a_line_says_so_and_the_keys_go_on_working() -> None:
+async def test_while_waiting_a_line_says_so_and_the_keys_keep_working() -> None:
     trainer = Trainer()
     async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
@@ -343,7 +343,7 @@ async def test_requests_queue_and_are_listed_newest_first() -> None:
         assert text_of(screen).index("came first") < text_of(screen).index("came second")
 
 
-async def test_the_oldest_request_is_forgotten_with_what_it_waits_for() -> None:
+async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> None:
     trainer = Trainer()
     async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press(*["enter"] * (KEPT + 1))
@@ -362,7 +362,7 @@ async def test_the_oldest_request_is_forgotten_with_what_it_waits_for() -> None:
         (OSError("disk"), "✖ OSError: disk"),
     ],
 )
-async def test_a_failure_is_told_in_its_place(failure: Exception, told: str) -> None:
+async def test_a_failure_is_reported_in_its_place(failure: Exception, told: str) -> None:
     trainer = Trainer()
     async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
@@ -371,7 +371,7 @@ async def test_a_failure_is_told_in_its_place(failure: Exception, told: str) -> 
         assert "waiting" not in text_of(screen)
 
 
-async def test_a_refusal_and_a_problem_are_told_and_the_next_request_is_taken() -> None:
+async def test_a_refusal_and_a_problem_are_reported_and_the_next_request_is_accepted() -> None:
     trainer = Trainer(UsageError("no run yet: start one"))
     async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
@@ -382,7 +382,7 @@ async def test_a_refusal_and_a_problem_are_told_and_the_next_request_is_taken() 
         await seen(pilot, screen, "✖ the prefix ends the response already")
 
 
-async def test_a_question_that_is_dropped_elsewhere_is_told() -> None:
+async def test_a_question_that_is_dropped_elsewhere_is_reported() -> None:
     trainer = Trainer()
     async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
@@ -390,7 +390,7 @@ async def test_a_question_that_is_dropped_elsewhere_is_told() -> None:
         await seen(pilot, screen, "✖ no answer")
 
 
-async def test_escape_closes_at_once_and_what_was_open_is_cancelled() -> None:
+async def test_escape_closes_at_once_and_cancels_open_requests() -> None:
     trainer = Trainer()
     async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("ctrl+r", "escape")
@@ -473,7 +473,7 @@ async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other
             trainer.sent.clear()
 
 
-async def test_the_footer_tells_the_keys_that_apply() -> None:
+async def test_the_footer_shows_the_keys_that_apply() -> None:
     async with asking(StartingPoint.of_prompt(SAMPLE), Trainer()) as (screen, pilot):
         typing = {binding.binding.id for binding in screen.active_bindings.values()}
         assert {"ask.write", "ask.close"} <= typing
@@ -505,7 +505,7 @@ async def test_the_diff_marks_words_on_request() -> None:
         assert styles["cold"].strike
 
 
-async def test_everything_that_can_be_used_says_what_it_does() -> None:
+async def test_every_control_says_what_it_does() -> None:
     for asked in (StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 1)):
         async with asking(asked, Trainer(), checkpoints=["step-000040"]) as (screen, _):
             used = [*screen.query(Input), *screen.query("Select, Button, PlainArea"), *screen.query(OptionList)]

@@ -1,4 +1,4 @@
-"""Marked samples outlive the program, other programs that mark as well, and files that somebody broke."""
+"""Marked samples outlive the program, other programs that mark as well, and broken files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def file(folder: RunFolder) -> Path:
     return folder.root / "bookmarks.json"
 
 
-def test_a_mark_is_set_and_taken_away_and_read_back(folder: RunFolder) -> None:
+def test_a_mark_is_set_removed_and_read_back(folder: RunFolder) -> None:
     bookmarks = Bookmarks(folder)
     assert (list(bookmarks), bookmarks.problem, A in bookmarks) == ([], "", False)
     assert [bookmarks.toggle(key) for key in (C, A, B, A)] == [True, True, True, False]
@@ -46,7 +46,7 @@ def test_no_file_is_there_before_something_is_marked_and_no_other_one_after(fold
     assert list(folder.root.iterdir()) == [file(folder)]
 
 
-def test_what_another_one_marked_meanwhile_is_kept(folder: RunFolder) -> None:
+def test_marks_set_elsewhere_meanwhile_are_kept(folder: RunFolder) -> None:
     mine, other = Bookmarks(folder), Bookmarks(folder)
     mine.toggle(A)
     other.toggle(B)
@@ -105,7 +105,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_broken_file_is_told_and_kept_aside_once_something_is_marked(folder: RunFolder, content: bytes) -> None:
+def test_a_broken_file_is_reported_and_set_aside_once_something_is_marked(folder: RunFolder, content: bytes) -> None:
     file(folder).write_bytes(content)
     bookmarks = Bookmarks(folder)
     assert "damaged" in bookmarks.problem
@@ -118,7 +118,7 @@ def test_a_broken_file_is_told_and_kept_aside_once_something_is_marked(folder: R
     assert file(folder).with_name("bookmarks.json.broken").read_bytes() == content
 
 
-def test_a_file_of_a_newer_version_is_told_and_kept_aside_too(folder: RunFolder) -> None:
+def test_a_file_of_a_newer_version_is_reported_and_set_aside_too(folder: RunFolder) -> None:
     content = '{"version": 2, "samples": {"3": [1]}}'
     file(folder).write_text(content)
     bookmarks = Bookmarks(folder)
@@ -128,7 +128,7 @@ def test_a_file_of_a_newer_version_is_told_and_kept_aside_too(folder: RunFolder)
     assert file(folder).with_name("bookmarks.json.broken").read_text() == content
 
 
-def test_broken_files_do_not_take_each_others_place(folder: RunFolder) -> None:
+def test_broken_files_do_not_overwrite_each_other(folder: RunFolder) -> None:
     for number in range(3):
         file(folder).write_text(f"broken {number}")
         Bookmarks(folder).toggle(A)
@@ -136,7 +136,7 @@ def test_broken_files_do_not_take_each_others_place(folder: RunFolder) -> None:
     assert [(folder.root / name).read_text() for name in names] == ["broken 0", "broken 1", "broken 2"]
 
 
-def test_a_file_that_broke_meanwhile_is_kept_aside_as_well(folder: RunFolder) -> None:
+def test_a_file_that_broke_meanwhile_is_set_aside_too(folder: RunFolder) -> None:
     bookmarks = Bookmarks(folder)
     bookmarks.toggle(A)
     file(folder).write_text("broken")
@@ -145,7 +145,7 @@ def test_a_file_that_broke_meanwhile_is_kept_aside_as_well(folder: RunFolder) ->
     assert file(folder).with_name("bookmarks.json.broken").read_text() == "broken"
 
 
-def test_a_file_that_cannot_be_read_is_told(folder: RunFolder) -> None:
+def test_an_unreadable_file_is_reported(folder: RunFolder) -> None:
     file(folder).mkdir()
     bookmarks = Bookmarks(folder)
     assert "cannot read" in bookmarks.problem

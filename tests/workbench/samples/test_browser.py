@@ -58,7 +58,7 @@ def test_an_open_sample_holds_its_iteration_until_it_is_closed(run: Run) -> None
     assert browser.unread() == 2
 
 
-def test_a_batch_that_nobody_wants_any_more_is_not_listed(run: Run, tmp_path: Path) -> None:
+def test_a_batch_that_is_no_longer_wanted_is_not_listed(run: Run, tmp_path: Path) -> None:
     browser = SampleBrowser(run.folder)
     run.write(1, "one")
     run.write(2, "two")

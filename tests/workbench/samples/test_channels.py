@@ -1,4 +1,4 @@
-"""Channels: a token's numbers as they are written, on scales that are robust and monotone; and which lie far off."""
+"""Channels: a token's numbers as written, on robust and monotone scales, and the outliers among them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_columns_of_a_channel_are_those_of_a_samples_file_that_it_needs() ->
         assert len(channel.values(dataclasses.replace(whole, numbers=kept, ratios=ratios))) == 3
 
 
-def test_a_ratio_that_has_no_logarithm_is_told_apart() -> None:
+def test_a_ratio_without_a_logarithm_is_distinguished() -> None:
     values = CHANNELS["ratio"].values(sample(ratios=[[1.0, 2.0], [0.0], [-1.0], [], [math.nan]]))
     assert values[:2] == [pytest.approx(math.log(2)), -math.inf]
     assert all(math.isnan(value) for value in values[2:])
@@ -134,7 +134,7 @@ def test_zero_is_in_the_middle_of_a_diverging_scale_and_at_the_start_of_a_magnit
     assert channel_scale(values, False).position(0.0) == 0.0
 
 
-def test_what_is_infinite_is_at_an_end_and_nan_is_nowhere() -> None:
+def test_infinite_values_are_at_an_end_and_nan_is_nowhere() -> None:
     scale = channel_scale([-1.0, 2.0], True)
     assert (scale.position(-math.inf), scale.position(math.inf)) == (0, 1)
     assert math.isnan(scale.position(math.nan))
@@ -148,13 +148,13 @@ def test_two_values_in_a_hundred_do_not_stretch_a_scale() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [math.nan] * 3, [0.0] * 5, [1e-7, -2e-6, 3e-7], [math.inf]])
-def test_a_channel_with_nothing_in_it_is_not_blown_up(values: list[float]) -> None:
+def test_a_channel_with_tiny_values_is_not_magnified(values: list[float]) -> None:
     scale = channel_scale(values, True)
     assert (scale.low, scale.high) == (-0.01, 0.01)
     assert all(abs(scale.position(value) - 0.5) < 1e-3 for value in values if math.isfinite(value))
 
 
-def test_a_channel_is_read_on_its_own_scale_or_on_one_that_it_is_given() -> None:
+def test_a_channel_is_read_on_its_own_scale_or_a_given_one() -> None:
     sample, channel = token_sample(length=20), CHANNELS["advantage"]
     own = read_channel(sample, channel)
     assert own.scale == channel_scale(sample.numbers["advantages"], True)
@@ -165,7 +165,7 @@ def test_a_channel_is_read_on_its_own_scale_or_on_one_that_it_is_given() -> None
 
 
 def slow_outliers(values: Sequence[float]) -> list[int]:
-    """By the textbook, in longdouble."""
+    """Find outliers by the textbook, in longdouble."""
     array = np.array(values, dtype=np.longdouble)
     finite = array[np.isfinite(array)]
     if not finite.size:

@@ -1,4 +1,4 @@
-"""Exports hold what a sample has for any reader of JSON or Markdown, whole or not at all, and never over a file."""
+"""Exports hold a sample for any reader of JSON or Markdown, whole or not at all, and never over another file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.rollout import experience
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.file_names import unused
 from workbench.run.sample_table import TokenSample
-from workbench.samples.export import copy_text, export_jsonl, export_markdown, sa_pairs
+from workbench.samples.export import check_place, copy_text, export_jsonl, export_markdown, sa_pairs
 
 HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]
 
@@ -32,7 +32,7 @@ def exported(path: Path) -> list[dict[str, Any]]:
 
 
 def as_experience(sample: TokenSample) -> tuple[experience.Experience, dict[int, str]]:
-    """A rollout of this one sequence, and the text of each of its token ids."""
+    """Return a rollout of this one sequence, and the text of each of its token ids."""
     texts = {-1: sample.prompt, **dict(zip(sample.tokens, sample.texts, strict=True))}
     arrays = {name: mx.array([list(values)]) for name, values in sample.numbers.items()}
     rollout = experience.Experience(
@@ -89,7 +89,7 @@ def test_a_line_of_json_holds_the_whole_record(tmp_path: Path) -> None:
         assert line["sa_pairs"] == list(sa_pairs(sample))
 
 
-def test_what_is_no_number_of_json_is_null(tmp_path: Path) -> None:
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     sample = token_sample(length=3, kl=[math.nan, math.inf, 1.5], score=-math.inf, columns="no JSON")
     (line,) = exported(export_jsonl([sample], tmp_path / "a.jsonl"))
     assert line["kl"] == [None, None, 1.5]
@@ -128,7 +128,7 @@ def test_markdown_shows_prompt_response_scores_and_a_row_for_each_token(tmp_path
 
 
 def cells(row: str) -> list[str]:
-    """A row of a table as GitHub cuts it: at every bar that no backslash precedes."""
+    """Split a row of a table as GitHub does: at every bar without a backslash before it."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
 
 
@@ -148,7 +148,7 @@ def test_no_text_of_a_sample_becomes_markup(tmp_path: Path) -> None:
     )
 
 
-def test_a_name_that_is_taken_gets_a_number_and_the_file_there_stays(tmp_path: Path) -> None:
+def test_a_name_that_is_taken_gets_a_number_and_the_existing_file_stays(tmp_path: Path) -> None:
     paths = [export_markdown([token_sample(row=row)], tmp_path / "a.b.md") for row in range(3)]
     assert [path.name for path in paths] == ["a.b.md", "a.b-2.md", "a.b-3.md"]
     assert "sample 1\n" in paths[0].read_text()
@@ -165,7 +165,16 @@ def test_a_sample_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_link_where_a_file_is_prepared_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("years of work")
+    for write in (check_place, lambda path: export_markdown([token_sample()], path)):
+        (tmp_path / ".a.md.tmp").symlink_to(tmp_path / "thesis")
+        write(tmp_path / "a.md")
+    assert (tmp_path / "thesis").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "thesis"]
+
+
+def test_an_unwritable_path_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "a.md", tmp_path, Path(), tmp_path / ("x" * 300)):
         with pytest.raises(StorageError) as told:

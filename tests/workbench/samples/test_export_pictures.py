@@ -1,4 +1,4 @@
-"""Pictures of coloured text are well-formed, hold every character of it, and nothing that a browser would obey."""
+"""Pictures of coloured text: well-formed, with every character, and nothing that a browser would obey."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def saved(path: Path, *texts: str, title: str = "a title", width: int = 40) -> s
 
 
 def svg_text(svg: str) -> list[tuple[float, float, str, float]]:
-    """Place, text and length of every stretch but the title's."""
+    """Return position, text and length of every stretch but the title's."""
     texts = [one for one in ET.fromstring(svg).iter(f"{SVG}text") if "textLength" in one.attrib]
     return [
         (float(one.get("y", "")), float(one.get("x", "")), text, float(one.get("textLength", "")))
@@ -99,7 +99,7 @@ def test_a_picture_loads_nothing_and_links_nowhere(suffix: str, tmp_path: Path) 
     assert "@font-face" not in picture
 
 
-def test_characters_of_two_columns_stand_where_the_terminal_has_them(tmp_path: Path) -> None:
+def test_double_width_characters_are_placed_as_in_the_terminal(tmp_path: Path) -> None:
     svg = saved(tmp_path / "a.svg", "ab日本c", "e\u0301x", "👨‍👩‍👧y")
     column = svg_text(saved(tmp_path / "b.svg", "x"))[0][3]
     rows: dict[float, list[tuple[int, str]]] = {}

@@ -1,4 +1,4 @@
-"""What to export is chosen by a few keys, and no path that is wrong or taken goes through unnoticed."""
+"""Choosing what to export takes a few keys, and no path that is wrong or taken goes unnoticed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_every_choice_fills_in_a_name_of_its_own(
         assert app.answer == (*choice, tmp_path / name)
 
 
-async def test_of_several_samples_there_is_no_picture(tmp_path: Path) -> None:
+async def test_several_samples_have_no_picture(tmp_path: Path) -> None:
     async with asking(tmp_path) as (app, _):
         rows = app.screen.query_one(OptionList)
         labels = [str(rows.get_option_at_index(place).prompt) for place in range(rows.option_count)]
@@ -83,7 +83,7 @@ async def test_of_several_samples_there_is_no_picture(tmp_path: Path) -> None:
         assert "all 2 marked" in labels[6]
 
 
-async def test_none_of_something_cannot_be_chosen(tmp_path: Path) -> None:
+async def test_an_empty_set_of_samples_cannot_be_chosen(tmp_path: Path) -> None:
     async with asking(tmp_path, shown=0, marked=1) as (app, pilot):
         await pilot.press(*["down"] * 4, "enter", "enter")
         await pilot.pause()
@@ -97,7 +97,7 @@ async def test_a_name_that_is_taken_is_not_proposed(tmp_path: Path) -> None:
         assert app.path == str(tmp_path / "a-0001-12.3-2.jsonl")
 
 
-async def test_a_name_of_the_users_keeps_all_but_its_suffix_when_another_format_is_chosen(tmp_path: Path) -> None:
+async def test_a_typed_name_keeps_all_but_its_suffix_when_another_format_is_chosen(tmp_path: Path) -> None:
     async with asking(tmp_path) as (app, pilot):
         app.screen.query_one(Input).value = str(tmp_path / "mine v1.5")
         await pilot.press("down")
@@ -111,7 +111,7 @@ async def test_a_name_of_the_users_keeps_all_but_its_suffix_when_another_format_
         assert app.answer == ("this", "svg", tmp_path / "mine v1.5.svg")
 
 
-async def test_a_path_that_cannot_be_written_is_told_and_not_taken(tmp_path: Path) -> None:
+async def test_an_unwritable_path_is_reported_and_not_accepted(tmp_path: Path) -> None:
     async with asking(tmp_path) as (app, pilot):
         await pilot.press("enter")
         for path, problem in (("", "Enter a file name"), (str(tmp_path), "is a folder"), ("x" * 300, "too long")):
@@ -122,7 +122,7 @@ async def test_a_path_that_cannot_be_written_is_told_and_not_taken(tmp_path: Pat
             assert app.answer is NOTHING
 
 
-async def test_it_is_told_that_a_file_is_there_already_and_what_will_be_written(tmp_path: Path) -> None:
+async def test_for_an_existing_file_the_name_that_will_be_written_is_shown(tmp_path: Path) -> None:
     (tmp_path / "[x].md").write_text("")
     async with asking(tmp_path) as (app, pilot):
         app.screen.query_one(Input).value = str(tmp_path / "[x].md")
@@ -150,7 +150,7 @@ async def test_escape_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24)])
-async def test_all_of_it_is_in_sight_on_a_small_terminal(size: tuple[int, int], tmp_path: Path) -> None:
+async def test_everything_is_visible_on_a_small_terminal(size: tuple[int, int], tmp_path: Path) -> None:
     async with asking(tmp_path, size=size) as (app, _):
         for widget in (app.screen.query_one(OptionList), app.screen.query_one(Input), app.screen.query_one(".detail")):
             assert app.screen.region.contains_region(widget.region)

@@ -1,4 +1,4 @@
-"""One prompt through training is listed as its files are read, and compared word by word with any of its times."""
+"""One prompt through training: listed while its files are read, and compared word by word with any earlier time."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def showing(
 
 
 def write(folder: Path, iteration: int, *completions: str, prompt: str = PROMPT, score: float = 0.5) -> None:
-    """An iteration in which the prompt has these completions, of which row 0 is another prompt's."""
+    """Write an iteration in which the prompt has these completions; row 0 is another prompt's."""
     rows = [sample_row(0, prompt="another", prompt_index=0)]
     for row, completion in enumerate(completions, 1):
         row_score = score + row / 100
@@ -96,7 +96,7 @@ def write(folder: Path, iteration: int, *completions: str, prompt: str = PROMPT,
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Three iterations, of which the one in the middle does not have the prompt."""
+    """Make three iterations, the middle one without the prompt."""
     write(tmp_path, 1, " there was a sad band.", score=0.1)
     write(tmp_path, 2)
     write(tmp_path, 3, " there was a glad band!", " there was none.", score=0.7)
@@ -120,7 +120,7 @@ async def test_the_sample_that_was_open_is_the_first_to_be_compared(run: Path) -
         assert "compared with iteration 1, sample 2" in app.line("changes")
 
 
-async def test_another_base_is_compared_with(run: Path) -> None:
+async def test_another_base_can_be_compared_with(run: Path) -> None:
     async with showing(run, sample(3, 1)) as (app, pilot):
         await pilot.press("b", "end")
         await pilot.pause()
@@ -155,14 +155,14 @@ async def test_enter_gives_the_sample_to_open_and_escape_none(run: Path) -> None
         assert app.answer is None
 
 
-async def test_of_a_prompt_that_came_up_once_that_is_said(tmp_path: Path) -> None:
+async def test_a_prompt_that_came_up_once_is_marked_so(tmp_path: Path) -> None:
     write(tmp_path, 4, " once only")
     async with showing(tmp_path, sample(4, 1)) as (app, _):
         assert "the only response to this prompt" in app.line("changes")
         assert app.shown == " once only"
 
 
-async def test_where_nothing_is_kept_that_is_said_and_no_key_fails(tmp_path: Path) -> None:
+async def test_without_saved_samples_it_says_so_and_no_key_fails(tmp_path: Path) -> None:
     async with showing(tmp_path, sample(4, 1)) as (app, pilot):
         assert "no saved samples of this prompt" in app.line("changes")
         await pilot.press("b", "d", "down", "enter")
@@ -170,7 +170,7 @@ async def test_where_nothing_is_kept_that_is_said_and_no_key_fails(tmp_path: Pat
         assert app.answer is NOTHING
 
 
-async def test_damaged_files_are_told_in_one_line_and_the_others_shown(run: Path) -> None:
+async def test_damaged_files_are_reported_in_one_line_and_the_others_shown(run: Path) -> None:
     for iteration in (4, 5):
         RunFolder(run).samples_file(iteration).write_bytes(b"[/x] damaged")
     async with showing(run, sample(3, 1)) as (app, _):
@@ -192,7 +192,7 @@ async def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
 
 
 class Slow:
-    """Appearances that come when they are let: the newest at once, each other when `gate` is released for it."""
+    """Appearances that come on request: the newest at once, each other one when `gate` is released."""
 
     def __init__(self, *samples: Sample) -> None:
         self.samples = samples
@@ -211,7 +211,7 @@ class Slow:
             yield sample
 
 
-async def test_what_is_found_is_shown_before_all_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_results_are_shown_before_everything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     slow = Slow(sample(9), sample(8), sample(7, completion=" there was pain."))
     monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
     app = Showing()
@@ -262,7 +262,7 @@ async def test_closing_it_ends_the_reading(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(
     ("size", "beside"), [((120, 36), True), ((100, 30), True), ((99, 30), False), ((60, 20), False)]
 )
-async def test_list_and_text_stand_side_by_side_where_there_is_room(
+async def test_list_and_text_are_side_by_side_where_there_is_room(
     size: tuple[int, int], beside: bool, run: Path
 ) -> None:
     async with showing(run, sample(3, 1), size) as (app, _):
@@ -290,13 +290,13 @@ async def test_a_long_text_scrolls(tmp_path: Path) -> None:
         assert last.rstrip() == "line 499"
 
 
-def test_numbers_that_are_not_known_are_dashes() -> None:
+def test_unknown_numbers_are_dashes() -> None:
     unknown = sample(score=math.nan, kl=math.nan, length=None)
     assert appearance_line(unknown).split() == ["12·1", "-", "-", "-"]
     assert changes_line(unknown, sample()) == "score - (-)   KL - nats (-)"
 
 
-def test_a_line_of_the_list_tells_what_was_cut_and_the_base() -> None:
+def test_a_line_of_the_list_marks_truncation_and_the_base() -> None:
     assert appearance_line(sample(truncated=True), is_base=True).split() == ["12·1", "+0.50", "8.0", "20", "✂", "base"]
 
 
@@ -325,7 +325,7 @@ def test_lines_of_a_diff_fit_the_width_and_hold_every_word(width: int, colorless
         assert word in shown or width < 7
 
 
-def test_marks_stand_at_the_words_and_spaces_that_changed_are_symbols() -> None:
+def test_changed_words_are_marked_and_changed_spaces_are_symbols() -> None:
     parts = [Part("new", " a\n"), Part("same", "b"), Part("gone", " \n"), Part("new", "\n\n")]
     assert [plain(line) for line in diff_lines(parts, 40)] == [" +a", "b−␣␊+␊␊", "", ""]
     assert plain(diff_lines(parts, 40, colorless=True)[0]) == " {+a+}"

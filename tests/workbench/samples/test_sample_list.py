@@ -1,4 +1,4 @@
-"""Samples in a list are the same lines each, whatever is in them, and no text of a model is obeyed."""
+"""Samples in a list take the same number of lines each, and no model text is obeyed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_prompt_and_a_completion_that_fit_are_whole() -> None:
     assert (prompt, completion.strip(), second) == ("Once upon a time", "there was joy.", "")
 
 
-def test_only_what_can_be_seen_of_a_megabyte_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_visible_part_of_a_megabyte_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
     monkeypatch.setattr("workbench.samples.sample_list.visible", lambda text, **_: looked_at.append(len(text)) or text)
     huge = sample(prompt="p" * 1_000_000, completion="c" * 1_000_000)

@@ -1,4 +1,4 @@
-"""A samples file of a real run holds all that its numbers follow from: they are computed again in float64."""
+"""A samples file of a real run holds everything its numbers follow from: they are recomputed in float64."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VARIANTS = {
 
 
 def run(folder: Path, *settings: str) -> tuple[Recorder, list[tuple[list[dict[str, Any]], SampleSettings]]]:
-    """A tiny run that learns fast; the rows and settings of its samples, iteration by iteration."""
+    """Run a tiny run that learns fast; return the rows and settings of its samples by iteration."""
     settings = tuple(text.replace("{folder}", str(folder)) for text in settings)
     rates = ("optim.policy_lr=0.02", "optim.value_lr=0.02")
     recorder = record(tiny_config(folder, "run.name=a", *rates, *settings))
@@ -55,7 +55,7 @@ def rewards_before_whitening(row: dict[str, Any], settings: SampleSettings) -> F
 
 
 def assert_screen_agrees(folder: Path, settings: SampleSettings) -> None:
-    """What the screen computes again of the last iteration is what its file has."""
+    """Check that what the screen recomputes of the last iteration is what its file has."""
     for row in range(4):
         sample = read_token_sample(RunFolder(folder / "runs/a"), SampleKey(3, row))
         assert sample.settings == settings
@@ -245,7 +245,7 @@ def test_texts_of_tokens_join_to_the_response_with_its_stop(tmp_path: Path) -> N
                 assert row["token_texts"][-1] == "<end>"
 
 
-def test_settings_changed_in_a_run_are_those_of_the_iteration_they_hold_in(tmp_path: Path) -> None:
+def test_settings_changed_in_a_run_belong_to_the_iterations_they_apply_to(tmp_path: Path) -> None:
     control = Control()
 
     def change(event: Any) -> None:

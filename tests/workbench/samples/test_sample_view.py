@@ -1,4 +1,4 @@
-"""A sample that is opened is shown token by token, explained, marked, copied, drawn and exported."""
+"""An open sample is shown token by token, explained, marked, copied, drawn and exported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def opened(pilot: Pilot[None], run: Run, *keys: str) -> TokenText:
-    """The text of the sample that the keys lead to."""
+    """Return the text of the sample that the keys lead to."""
     app = pilot.app
     assert isinstance(app, Workbench)
     await show(pilot, run)
@@ -110,7 +110,7 @@ async def test_the_next_sample_and_the_one_before_are_a_key_away(run: Run) -> No
         assert seen == [1, 2, 2, 1]
 
 
-async def test_the_inspector_tells_of_the_token_under_the_cursor(run: Run) -> None:
+async def test_the_inspector_describes_the_token_under_the_cursor(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(120, 40)) as pilot:
         run.write(1, "zero one two")
@@ -197,7 +197,7 @@ async def test_a_mark_shows_on_the_open_sample_and_in_the_list(run: Run) -> None
         assert "★" in app.drawn
 
 
-async def test_bookmarks_that_cannot_be_written_are_told_and_nothing_is_marked(run: Run) -> None:
+async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_marked(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         run.write(1, "zero")
@@ -238,7 +238,7 @@ async def test_the_history_of_the_prompt_opens_the_sample_that_is_chosen_there(r
         assert app.pane.opened.key == (1, 0)
 
 
-async def test_what_is_asked_is_the_prompt_or_the_place_of_the_cursor(run: Run) -> None:
+async def test_a_question_is_about_the_prompt_or_the_place_of_the_cursor(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         run.write(1, "zero one two")
@@ -294,7 +294,7 @@ async def test_a_picture_has_the_text_in_its_colours_and_no_cursor(run: Run, tmp
         assert not any(segment.style and segment.style.reverse for segment in reverse)
 
 
-async def test_a_file_that_is_gone_or_damaged_is_told_and_the_list_stays(run: Run) -> None:
+async def test_a_missing_or_damaged_file_is_reported_and_the_list_stays(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         run.write(1, "zero")
@@ -317,7 +317,7 @@ async def test_a_file_that_is_gone_or_damaged_is_told_and_the_list_stays(run: Ru
         assert all("step-000001" in told and "\n" not in told for told in app.told)
 
 
-async def test_what_a_run_without_files_shows_cannot_be_opened_and_the_way_out_is_told(run: Run) -> None:
+async def test_previews_of_a_run_without_files_cannot_be_opened_and_the_way_out_is_named(run: Run) -> None:
     app = Workbench()
     run.view.take(samples(4, ("Once upon", " a preview")))
     async with app.run_test(size=(80, 24)) as pilot:

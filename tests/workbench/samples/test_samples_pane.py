@@ -33,7 +33,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser, "_REST", 0.0)
 
 
-async def test_the_newest_iteration_is_followed_and_its_scores_are_told(run: Run) -> None:
+async def test_the_newest_iteration_is_followed_and_its_scores_are_shown(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
@@ -85,7 +85,7 @@ async def test_a_chosen_iteration_stays_until_the_newest_is_followed_again(run: 
         assert "of 3" in app.drawn
 
 
-async def test_going_on_to_the_newest_follows_it(run: Run) -> None:
+async def test_moving_on_to_the_newest_follows_it(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         run.write(1, "of 1")
@@ -98,7 +98,7 @@ async def test_going_on_to_the_newest_follows_it(run: Run) -> None:
         assert "of 3" in app.drawn
 
 
-async def test_a_run_that_keeps_no_files_shows_previews_and_tells_no_scores() -> None:
+async def test_a_run_that_keeps_no_files_shows_previews_and_no_scores() -> None:
     app = Workbench()
     view = RunView()
     view.take(started())
@@ -152,7 +152,7 @@ async def test_another_run_starts_from_nothing(run: Run, tmp_path: Path) -> None
         assert "of the other" in app.drawn
 
 
-async def test_an_iteration_that_a_resumed_run_did_anew_is_read_anew(run: Run) -> None:
+async def test_an_iteration_that_a_resumed_run_repeated_is_read_again(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
         run.write(1, "before")
@@ -162,7 +162,7 @@ async def test_an_iteration_that_a_resumed_run_did_anew_is_read_anew(run: Run) -
         assert "anew" in app.drawn
 
 
-async def test_the_screen_answers_while_a_file_is_read_and_only_what_is_wanted_is_read_next(
+async def test_the_screen_responds_while_a_file_is_read_and_only_the_wanted_one_is_read_next(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, go_on, original = list[int](), threading.Event(), browser.read_batch
@@ -186,7 +186,7 @@ async def test_the_screen_answers_while_a_file_is_read_and_only_what_is_wanted_i
         assert read == [1, 5]
 
 
-async def test_following_makes_up_for_what_a_reading_cost_and_a_key_does_not_wait(
+async def test_following_pauses_after_a_reading_and_a_key_does_not_wait(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(browser, "_REST", 1e6)
@@ -259,7 +259,7 @@ def test_every_key_of_the_pane_has_an_id_and_a_tooltip() -> None:
         assert all(binding.id and binding.tooltip for binding in bindings)  # type: ignore[union-attr]
 
 
-async def test_the_search_lists_what_holds_and_tells_what_it_cannot_understand(run: Run) -> None:
+async def test_the_search_lists_matches_and_reports_what_it_cannot_understand(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         run.write(1, "much joy", "some pain", "joy again")
@@ -337,7 +337,19 @@ async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> No
         await pilot.press("b")
         await settle(pilot)
         assert len(app.query_one(SampleList).samples) == 0
-        assert "No matching samples" in app.drawn
+        assert "No matching samples. Press esc in the search to show all." in app.drawn
+
+
+async def test_the_key_that_shows_all_samples_again_is_the_users(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.set_keymap({"sample-filter.clear": "f12"})
+        run.write(1, "one")
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("slash", *"three", "enter")
+        await settle(pilot)
+        assert "No matching samples. Press F12 in the search to show all." in app.drawn
 
 
 async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:

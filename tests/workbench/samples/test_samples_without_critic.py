@@ -54,7 +54,9 @@ def legend(app: Workbench) -> str:
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-async def test_every_channel_is_drawn_and_those_of_the_critic_are_not_kept(tmp_path: Path, estimator: str) -> None:
+async def test_every_channel_is_drawn_and_those_of_the_critic_are_marked_as_not_saved(
+    tmp_path: Path, estimator: str
+) -> None:
     app = Workbench()
     async with app.run_test(size=(120, 36)) as pilot:
         text = await opened(pilot, Run(tmp_path), estimator)

@@ -1,4 +1,4 @@
-"""What is said of a token is true: its numbers against plain float64 formulas, its sentence against its numbers."""
+"""Facts about a token: its numbers against plain float64 formulas, its sentence against its numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def token(
     token_score: float = 0.0,
     **changes: Any,
 ) -> TokenFacts:
-    """A token in the midst of a response, by settings that whiten nothing."""
+    """Return a token in the middle of a response, by settings that whiten nothing."""
     base = {"whiten_advantages": False, "epochs": max(len(ratios), 1), "kl_coef": 1.0, "kl_estimator": "?"}
     row = sample_row(0, 3)
     numbers = {
@@ -124,7 +124,7 @@ def test_the_numbers_are_those_of_float64_formulas_on_the_file(tmp_path: Path, r
         ]
 
 
-def test_what_the_trainer_computed_in_float32_agrees_and_what_is_wrong_does_not() -> None:
+def test_the_trainers_float32_numbers_agree_and_wrong_ones_do_not() -> None:
     length, gamma, lam = 400, 0.99, 0.97
     keys = mx.random.split(mx.random.key(3), 4)
     logprobs, gap, values = (mx.random.normal((1, length), key=key) for key in keys[:3])
@@ -228,7 +228,7 @@ def test_passes_are_named_by_the_number_of_epochs() -> None:
     assert [one.probability for one in after] == pytest.approx([ratio * math.exp(-2.5) for ratio in ratios])
 
 
-def test_the_written_token_stands_among_its_alternatives_or_after_them() -> None:
+def test_the_written_token_is_among_its_alternatives_or_after_them() -> None:
     others = [Alternative(1, " a", math.log(0.5), math.log(0.4)), Alternative(2, " b", math.log(0.3), math.log(0.2))]
     sample = replace(token_sample(length=2), alternatives=[others, others], tokens=[2, 9])
     assert [(one.token, one.chosen) for one in TokenFacts(sample, 0).choices] == [(1, False), (2, True)]
@@ -241,7 +241,7 @@ def test_the_written_token_stands_among_its_alternatives_or_after_them() -> None
 # Names
 
 
-def test_a_token_in_the_midst_of_a_character_says_which_part_it_is() -> None:
+def test_a_token_in_the_middle_of_a_character_says_which_part_it_is() -> None:
     sample = token_sample(texts=["a", "", "", "🎉", "b", "", ""])
     assert [token_label(sample, place) for place in range(7)] == [
         "'a'",
@@ -300,7 +300,7 @@ def test_a_response_cut_short_without_a_known_final_value_has_no_next_value() ->
 
 
 @pytest.mark.parametrize("index", [-1, 3])
-def test_a_token_that_is_not_there_is_an_error(index: int) -> None:
+def test_a_token_that_does_not_exist_is_an_error(index: int) -> None:
     with pytest.raises(IndexError, match=f"no token {index} in a response of 3"):
         TokenFacts(token_sample(length=3), index)
 
@@ -413,7 +413,7 @@ def any_token(draw: st.DrawFn) -> TokenFacts:
 
 
 def close(text: str, value: float) -> bool:
-    """Whether a printed amount is `value` to its digits."""
+    """Return whether a printed amount is `value` to its digits."""
     return abs(float(text) - value) <= max(0.0051, 0.051 * abs(value)) and (abs(value) > 0.1 or float(text) != 0)
 
 
@@ -452,7 +452,7 @@ def test_the_direction_and_the_amounts_are_those_of_the_numbers(facts: TokenFact
 
 
 @given(facts=any_token())
-def test_the_clip_is_told_where_it_took_hold_and_nowhere_else(facts: TokenFacts) -> None:
+def test_the_clip_is_mentioned_where_it_took_hold_and_nowhere_else(facts: TokenFacts) -> None:
     said, seen, held = facts.sentence, facts.loss_advantage, facts.settings
     assert held is not None
     assert seen is not None
@@ -473,7 +473,7 @@ def test_the_clip_is_told_where_it_took_hold_and_nowhere_else(facts: TokenFacts)
 
 
 @given(facts=any_token())
-def test_what_is_said_of_the_reference_and_of_the_penalty_is_so(facts: TokenFacts) -> None:
+def test_statements_about_the_reference_and_the_penalty_are_true(facts: TokenFacts) -> None:
     said, mine, theirs = facts.sentence, facts.probability, facts.ref_probability
     assert mine is not None
     assert theirs is not None
@@ -514,7 +514,7 @@ def test_an_amount_is_right_to_its_digits(x: float) -> None:
     assert float(amount(x)) == pytest.approx(abs(x), rel=0.051)
 
 
-def test_hostile_numbers_are_explained_all_the_same() -> None:
+def test_hostile_numbers_are_still_explained() -> None:
     for value in (math.nan, math.inf, -math.inf, 1e308, -1e308):
         sample = token_sample(length=4, **{name: [value] * 4 for name in TOKEN_COLUMNS}, ratios=[[value] * 2] * 4)
         for estimator in ("k1", "k2", "k3", "abs", "k9"):

@@ -1,4 +1,4 @@
-"""What is said of a token whose advantage, clip or KL is not plain PPO's is true as well: by float64, and in words."""
+"""Facts about a token whose advantage, clip or KL is not plain PPO's: against float64, and in words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def token(
     advantage_scale: float | None = None,
     **changes: Any,
 ) -> TokenFacts:
-    """A token in the midst of a response; changes: of settings that whiten nothing."""
+    """Return a token in the middle of a response; changes: of settings that whiten nothing."""
     row = sample_row(0, 3)
     numbers = {"advantages": advantage, "logprobs": logprob, "sampler_logprobs": logprob, "ref_logprobs": ref_logprob}
     columns = {name: [value, *row[name][1:]] for name, value in numbers.items()}
@@ -101,9 +101,7 @@ def rollout(rewards: mx.array, mask: mx.array) -> Experience:
 
 @pytest.mark.parametrize("estimator", WITHOUT_CRITIC)
 @pytest.mark.parametrize("group_std", [True, False])
-def test_what_the_trainer_computed_in_float32_agrees_and_what_is_wrong_does_not(
-    estimator: str, group_std: bool
-) -> None:
+def test_the_trainers_float32_numbers_agree_and_wrong_ones_do_not(estimator: str, group_std: bool) -> None:
     lengths, gamma = [400, 37, 1, 120], 0.99
     mask = mx.array([[1.0] * length + [0.0] * (400 - length) for length in lengths])
     batch = rollout(mx.random.normal(mask.shape, key=mx.random.key(3)), mask)
@@ -208,7 +206,7 @@ def test_a_kl_in_the_loss_is_that_of_each_passs_policy(estimator: str, ratio: fl
     assert facts.kl_penalty is None
 
 
-def test_a_kl_in_the_loss_is_no_part_of_the_reward() -> None:
+def test_a_kl_in_the_loss_is_not_part_of_the_reward() -> None:
     plain = sample_row(0, 4)
     rewards = [0.0, 0.0, 0.0, plain["sequence_score"]]
     found = replace(token_sample(length=4, rewards=rewards), settings=settings(kl_in="loss", kl_estimator="k3"))
@@ -219,7 +217,7 @@ def test_a_kl_in_the_loss_is_no_part_of_the_reward() -> None:
     assert all("reward" in TokenFacts(in_reward, t).disagreements for t in range(4))
 
 
-def test_a_token_counts_as_its_sampler_and_the_trainer_differ_by() -> None:
+def test_a_token_is_weighted_by_the_ratio_of_trainer_to_sampler() -> None:
     found = token_sample(length=2, logprobs=[-1.0, -1.0], sampler_logprobs=[-1.3, -3.0], ratios=[[1.0]] * 2)
     found = replace(found, settings=settings(importance_cap=2.0, epochs=1, whiten_advantages=False))
     facts = [TokenFacts(found, t) for t in range(2)]
@@ -233,7 +231,7 @@ def test_a_token_counts_as_its_sampler_and_the_trainer_differ_by() -> None:
     assert token(ratios=(1.0,)).weight is None
 
 
-def test_no_loss_is_shown_of_which_a_part_is_not_known() -> None:
+def test_a_loss_with_an_unknown_part_is_not_shown() -> None:
     found = replace(token_sample(length=2, ratios=[[1.0]] * 2), settings=settings(kl_in="loss", epochs=1))
     without = {name: values for name, values in found.numbers.items() if name != "ref_logprobs"}
     assert TokenFacts(replace(found, numbers=without), 0).passes[0].loss is None
@@ -324,7 +322,7 @@ def test_a_sentence_says_what_happened(facts: TokenFacts, expected: str) -> None
         (0.0, -3.5, 0.05, "the KL in the loss pushes it down"),
     ],
 )
-def test_a_kl_in_the_loss_is_told_where_it_pushes_about_as_much_as_the_advantage(
+def test_a_kl_in_the_loss_is_mentioned_where_it_pushes_about_as_much_as_the_advantage(
     advantage: float, ref_logprob: float, kl_coef: float, expected: str
 ) -> None:
     held = {"kl_coef": kl_coef, "kl_in": "loss", "kl_estimator": "k3"}

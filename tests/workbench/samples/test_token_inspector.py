@@ -41,7 +41,7 @@ WIDE = (44, 60)  # room for everything
 
 
 def sample(**changes: Any) -> TokenSample:
-    """Four epochs and a measurement after them; token 3 is clipped in the last two epochs."""
+    """Return a sample with four epochs and a measurement after them; token 3 is clipped in the last two."""
     base = token_sample(length=6, **changes)
     shares = [(0.5, 0.4), (0.08, 0.03)]
     places = [
@@ -65,7 +65,7 @@ def shown(of: TokenSample, index: int = 3, width: int = 44, height: int = 60) ->
 
 
 def value(lines: list[str], label: str) -> str:
-    """What stands after a label."""
+    """Return what follows a label."""
     line = next(line for line in lines if line.strip().startswith(label))
     return re.sub(r"\s+", " ", line.strip().removeprefix(label)).strip()
 
@@ -93,7 +93,7 @@ def test_every_number_of_a_token_is_shown_with_its_unit() -> None:
     assert value(lines, "entropy") == f"{facts.entropy:.4f} nats"
 
 
-def test_a_clipped_ratio_is_told_without_colour_and_apart_from_one_that_is_only_outside() -> None:
+def test_a_clipped_ratio_is_marked_without_colour_unlike_one_that_is_only_outside() -> None:
     lines = shown(sample())
     assert value(lines, "ratio epoch 2") == "1.1000 8.8%"
     assert value(lines, "ratio epoch 3") == "0.7000 ✂ clipped 5.6%"
@@ -125,7 +125,7 @@ def test_the_penalised_kl_is_shown_apart_only_where_it_differs() -> None:
     assert value(shown(other), "by k3") == "0.2500 nats"
 
 
-def test_the_score_and_the_place_stand_at_the_last_token() -> None:
+def test_the_score_and_the_place_are_at_the_last_token() -> None:
     lines = shown(sample(row=0), 5)
     assert lines[0].endswith("6 of 6 · stop")
     assert value(lines, "score") == f"{TokenFacts(sample(row=0), 5).sequence_score:.4f}"
@@ -170,7 +170,7 @@ def test_an_epoch_without_a_step_is_marked() -> None:
     assert value(lines, "ratio after") == "1.1000 8.8%"
 
 
-def test_a_number_that_is_no_number_is_marked() -> None:
+def test_nan_is_marked() -> None:
     of = sample(values=[math.nan] * 6, entropy=[math.inf] * 6)
     lines = shown(of)
     assert value(lines, "value") == "× NaN"
@@ -178,7 +178,7 @@ def test_a_number_that_is_no_number_is_marked() -> None:
     assert "NaN" in roles(inspector_lines(TokenFacts(of, 3), 44, 60), "missing")
 
 
-def test_what_the_file_does_not_have_is_not_shown() -> None:
+def test_numbers_missing_from_the_file_are_not_shown() -> None:
     bare = replace(sample(), numbers={"logprobs": [-1.0] * 6}, settings=None, ratios=[], alternatives=[])
     assert [line.split()[0] for line in shown(bare)[1:] if line] == ["log-prob"]
 

@@ -26,7 +26,7 @@ WIDTHS = st.integers(20, 200)
 
 
 def sample(texts: list[str], **changes: Any) -> TokenSample:
-    """Of these texts; what else a token has plays no part in the layout."""
+    """Return a sample of these texts; what else a token has plays no part in the layout."""
     known = {"prompt": "", "completion": "".join(texts), "truncated": False, "tokens": range(len(texts))}
     return dataclasses.replace(token_sample(length=1), texts=texts, **(known | changes))
 
@@ -69,7 +69,7 @@ def test_the_spans_joined_are_the_response_and_no_line_is_too_wide(
 
 
 @given(texts=TEXTS, width=WIDTHS)
-def test_tokens_stand_in_order_and_each_has_a_place(texts: list[str], width: int) -> None:
+def test_tokens_are_in_order_and_each_has_a_place(texts: list[str], width: int) -> None:
     layout = laid_out(texts, width)
     tokens = [token for token, _ in itertools.groupby(span.token for span in spans_of(layout))]
     assert tokens == list(range(len(texts)))
@@ -104,7 +104,7 @@ def next_word(line: list[TokenSpan]) -> str:
     return text[: text.find(" ", 1) if " " in text[1:] else len(text)]
 
 
-def test_what_is_longer_than_a_line_is_split_between_characters() -> None:
+def test_text_longer_than_a_line_is_split_between_characters() -> None:
     assert drawn(laid_out(["ab", "日" * 12, "x" * 25], 20)) == ["ab" + "日" * 9, "日日日" + "x" * 14, "x" * 11]
 
 
@@ -136,7 +136,7 @@ def test_a_character_of_several_tokens_is_drawn_once_and_found_by_each_of_them()
         (["x", "👍", "🏽"], "👍🏽", 2),
     ],
 )
-def test_what_a_terminal_draws_as_one_is_one_and_never_broken(texts: list[str], cell: str, last: int) -> None:
+def test_a_cluster_that_a_terminal_draws_as_one_is_never_broken(texts: list[str], cell: str, last: int) -> None:
     for width in range(20, 24):
         layout = laid_out(["-" * 18, *texts], width)
         (line,) = (line for line in drawn(layout) if cell in line)
@@ -196,7 +196,7 @@ def test_the_end_of_a_response_is_marked(texts: list[str], completion: str, trun
     assert drawn(layout)[0] == last
 
 
-def test_a_stop_text_in_the_midst_of_a_token_divides_it() -> None:
+def test_a_stop_text_in_the_middle_of_a_token_divides_it() -> None:
     texts = [" so", "ENDx"]
     assert response_end(sample(texts, completion=" soEN")) == 5
     spans = [span for span in spans_of(laid_out(texts, completion=" soEN")) if span.token == 1]
@@ -237,7 +237,7 @@ def test_a_token_of_several_lines_is_left_at_once() -> None:
     assert layout.lines_away(1, -1) == 0
 
 
-def test_a_place_between_tokens_is_nobodys() -> None:
+def test_a_place_between_tokens_belongs_to_none() -> None:
     layout = laid_out(["ab", "</s>"], completion="ab", truncated=False)
     assert [layout.token_at(0, column) for column in range(10)] == [0, 0, None, None, None, 1, 1, 1, 1, None]
     assert layout.token_at(7, 0) is None

@@ -1,4 +1,4 @@
-"""The token view with Pilot: what it draws, how its cursor goes, and a legend whose numbers are true."""
+"""The token view under Pilot: what it draws, how its cursor moves, and a legend with true numbers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sample(texts: list[str] | None = None, advantages: list[float] | None = None
 
 
 async def shown(pilot: Pilot[None], given: TokenSample, theme: str = "workbench", cursor: int = 0) -> TokenText:
-    """The widget with `given`, after its frame."""
+    """Return the widget with `given`, after its frame."""
     app = pilot.app
     assert isinstance(app, Probe)
     apply_themes(app, load_themes(Path("nowhere"))[0])
@@ -88,7 +88,7 @@ def rows(text: TokenText) -> list[str]:
 
 
 def segment_of(text: TokenText, word: str) -> Segment:
-    """The segment that draws a token's text."""
+    """Return the segment that draws a token's text."""
     found = [segment for y in range(text.size.height) for segment in text.render_line(y) if segment.text == word]
     assert len(found) == 1, word
     return found[0]
@@ -127,7 +127,7 @@ async def test_the_cursor_walks_tokens_lines_and_samples() -> None:
 
 
 @pytest.mark.parametrize("theme", ["workbench", "paper", "ansi-16", "high-contrast"])
-async def test_the_cursor_can_be_seen_and_stays_told_out_of_focus(theme: str) -> None:
+async def test_the_cursor_is_visible_and_stays_marked_out_of_focus(theme: str) -> None:
     async with Probe().run_test(size=SIZE) as pilot:
         text = await shown(pilot, sample(), theme, cursor=3)
         focused = segment_of(text, "ed").style
@@ -177,7 +177,7 @@ async def test_each_channel_has_its_key_and_in_capitals_it_underlines() -> None:
             assert text.underline == ""
 
 
-async def test_underlines_tell_a_second_channel() -> None:
+async def test_underlines_show_a_second_channel() -> None:
     async with Probe().run_test(size=SIZE) as pilot:
         text = await shown(pilot, sample(), cursor=9)
         text.channel, text.underline = "kl", "advantage"
@@ -206,7 +206,7 @@ async def test_switching_the_channel_lays_nothing_out_again(monkeypatch: pytest.
         assert len(calls) == made + 1
 
 
-async def test_blocks_stand_below_their_tokens() -> None:
+async def test_blocks_are_below_their_tokens() -> None:
     async with Probe().run_test(size=SIZE) as pilot:
         text = await shown(pilot, sample())
         await pilot.press("g")
@@ -225,7 +225,7 @@ async def test_blocks_stand_below_their_tokens() -> None:
         assert rows(text)[3] == "  It was joy ■ <|im_end|>"
 
 
-async def test_a_shared_scale_holds_until_it_is_taken_away() -> None:
+async def test_a_shared_scale_stays_until_it_is_removed() -> None:
     async with Probe().run_test(size=(100, 16)) as pilot:
         text = await shown(pilot, sample())
         await pilot.press("g", "m")
@@ -242,7 +242,7 @@ async def test_a_shared_scale_holds_until_it_is_taken_away() -> None:
         assert rows(text)[3] == "   ▁▁▁ ▃▃▃▃ ▄▄▄▄▅▅▆█"
 
 
-async def test_outliers_are_gone_through_both_ways() -> None:
+async def test_outliers_can_be_visited_in_both_directions() -> None:
     advantages = [0.1, -0.2, 9.0, 0.3, -0.1, 0.2, 0.1, math.nan, 0.0, 0.1]
     async with Probe().run_test(size=SIZE) as pilot:
         text = await shown(pilot, sample(TEXTS, advantages))
@@ -255,7 +255,7 @@ async def test_outliers_are_gone_through_both_ways() -> None:
         await pilot.press("left_square_bracket")
         assert text.cursor == 2
         told = [str(notification.message) for notification in pilot.app._notifications]
-        assert told == ["No more outliers of advantage this way"] * 2
+        assert told == ["No more outliers of advantage in this direction"] * 2
 
 
 async def test_a_long_sample_opens_at_its_cursor_and_keeps_it_in_view() -> None:
@@ -280,7 +280,7 @@ def reversed_rows(text: TokenText) -> list[int]:
     return [y for y in range(text.size.height) if any(segment.style.reverse for segment in text.render_line(y))]
 
 
-async def test_without_colour_attributes_and_blocks_tell_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_colour_attributes_and_blocks_show_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with Probe().run_test(size=SIZE) as pilot:
         text = await shown(pilot, sample(), cursor=3)
@@ -295,7 +295,7 @@ async def test_without_colour_attributes_and_blocks_tell_everything(monkeypatch:
 @pytest.mark.parametrize(
     "changes", [{"length": 0}, {"texts": ["", ""]}, {"texts": ["\x1b[31m[/x]", "\x9b\u202e", "\ud800"]}]
 )
-async def test_odd_samples_are_shown_and_obeyed_by_nobody(changes: dict[str, Any]) -> None:
+async def test_odd_samples_are_shown_and_never_obeyed(changes: dict[str, Any]) -> None:
     async with Probe().run_test(size=SIZE) as pilot:
         given = empty() if "length" in changes else token_sample(**changes)
         text = await shown(pilot, given)
@@ -310,7 +310,7 @@ def empty() -> TokenSample:
     return dataclasses.replace(token_sample(length=1), **nothing)
 
 
-async def test_a_channel_that_was_not_kept_is_told_and_colours_nothing() -> None:
+async def test_a_channel_that_was_not_saved_is_reported_and_colours_nothing() -> None:
     async with Probe().run_test(size=SIZE) as pilot:
         given = dataclasses.replace(sample(), numbers={})
         text = await shown(pilot, given, cursor=9)
@@ -377,7 +377,7 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d+(?:e[-+]\d+)?|inf)")
 
 @st.composite
 def spread(draw: st.DrawFn) -> list[float]:
-    """Some numbers, of which a few may lie beyond the scale that the others give."""
+    """Draw some numbers, of which a few may lie beyond the scale that the others give."""
     return draw(st.lists(FINITE, min_size=1, max_size=4)) * 60 + draw(st.lists(FINITE, max_size=1))
 
 
@@ -417,7 +417,7 @@ def test_a_legend_fits_whatever_the_width(name: str, values: list[float], width:
     assert all(sum(cell_len(text) for text, _ in line) <= width for line in lines)
 
 
-def test_a_narrow_legend_drops_what_tells_least() -> None:
+def test_a_narrow_legend_drops_the_least_informative_parts() -> None:
     values = [place / 98 for place in range(1, 99)] + [-3.5, 2.25, math.nan, math.nan]
     found = [legend_text("advantage", values, width) for width in (120, 70, 50, 40, 34, 33, 28)]
     assert found == [
@@ -435,7 +435,7 @@ def test_extremes_are_rounded_outwards() -> None:
     assert "from +1.00 to +2.01" in legend_text("advantage", [1.0] * 60 + [2.004])
 
 
-def test_a_ratio_and_a_log_prob_are_told_as_they_are_known() -> None:
+def test_a_legend_shows_ratios_and_log_probs_in_their_usual_form() -> None:
     assert legend_text("ratio", [math.log(0.5), math.log(1.25)]).startswith(f"ratio  0.50 {BLOCKS} 2.00 ")
     assert legend_text("logprob", [0.0, 4.0]).startswith(f"log-prob  0.00 {BLOCKS} -4.00 ")
     under = legend_lines(

@@ -1,4 +1,4 @@
-"""The samples of a whole run are read newest first, in parts, until somebody says stop."""
+"""The samples of a whole run are read newest first, in parts, until told to stop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from token_samples import SETTINGS, sample_row
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
-from trainer.runs.samples import read_samples, write_samples
-from workbench.run.sample_reader import browsed, kept_iterations
+from trainer.runs.samples import kept_iterations, read_samples, write_samples
+from workbench.run.sample_reader import browsed
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.samples.whole_run import scan
 
@@ -31,11 +31,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(written: Path, tmp_path: Path) -> RunFolder:
-    """Of 120 iterations, each with two samples: the rows `iteration` and 0."""
+    """Make 120 iterations of two samples each: the rows `iteration` and 0."""
     return RunFolder(Path(shutil.copytree(written, tmp_path / "run")))
 
 
-def test_a_whole_run_comes_newest_first_in_parts_and_damage_is_told(folder: RunFolder) -> None:
+def test_a_whole_run_comes_newest_first_in_parts_and_damage_is_reported(folder: RunFolder) -> None:
     folder.samples_file(70).write_bytes(b"PAR1")
     folder.samples_file(5).unlink()
     parts = [(part.table.keys, part.done, part.total, part.problems) for part in scan(folder, range(1, 121))]
@@ -63,7 +63,7 @@ def test_a_scan_that_is_stopped_reads_no_further_file(folder: RunFolder, monkeyp
     assert sum(parts) < 2 * 60
 
 
-def test_a_run_without_samples_is_scanned_without_a_word(folder: RunFolder) -> None:
+def test_a_run_without_samples_is_scanned_without_a_message(folder: RunFolder) -> None:
     assert list(scan(folder, [])) == []
 
 
@@ -81,7 +81,7 @@ def index(folder: RunFolder) -> None:
 
 
 def files_read(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The iterations whose files a scan opens."""
+    """Record the iterations whose files a scan opens."""
     read: list[int] = []
 
     def counted(folder: RunFolder, iteration: int) -> pa.Table:
@@ -112,7 +112,7 @@ def test_samples_come_from_the_index_as_from_their_files(folder: RunFolder, monk
 
 
 @pytest.mark.parametrize("what", ["written anew", "deleted", "damaged", "added"])
-def test_an_index_of_other_files_is_left_aside(folder: RunFolder, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_of_other_files_is_ignored(folder: RunFolder, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "added":
         folder.samples_file(33).unlink()
     index(folder)
@@ -147,7 +147,7 @@ def test_an_index_that_cannot_be_written_ends_no_run(folder: RunFolder) -> None:
     assert scanned(folder) == before
 
 
-def test_an_iteration_that_is_written_anew_takes_its_index_away_until_the_last_of_it_is_there(
+def test_rewriting_an_iteration_removes_its_index_until_it_is_complete(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(folder)
@@ -158,13 +158,13 @@ def test_an_iteration_that_is_written_anew_takes_its_index_away_until_the_last_o
     assert files_read(folder, monkeypatch) == [*range(120, 64, -1)]
 
 
-def test_an_index_may_be_read_by_whom_its_samples_may(folder: RunFolder) -> None:
+def test_an_index_has_the_permissions_of_its_samples(folder: RunFolder) -> None:
     folder.samples_file(64).chmod(0o600)
     index(folder)
     assert (folder.samples / "index" / "step-000064.parquet").stat().st_mode & 0o777 == 0o600
 
 
-def test_parts_grow_so_that_going_through_all_with_each_costs_little(
+def test_parts_grow_so_that_going_through_all_with_each_is_cheap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workbench.samples.whole_run._read", lambda *_: SampleTable.joined([]))

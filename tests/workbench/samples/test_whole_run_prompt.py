@@ -1,4 +1,4 @@
-"""A prompt is followed through training, past files that cannot be read and indices that changed their meaning."""
+"""A prompt is followed through training, past unreadable files and indices that changed their meaning."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_samples_of_a_prompt_come_newest_first_and_by_row(folder: RunFolder)
     assert (sample.completion, sample.prompt_index, sample.length) == ("2/1", 9, 2)
 
 
-def test_an_index_that_is_another_prompts_by_now_is_passed_over(folder: RunFolder) -> None:
+def test_an_index_that_now_belongs_to_another_prompt_is_skipped(folder: RunFolder) -> None:
     write(folder, 1, (7, SKY))
     write(folder, 2, (7, "Once"), (7, SKY), (8, SKY))
     assert keys(folder, 7, SKY) == [SampleKey(2, 1), SampleKey(1, 0)]
@@ -62,7 +62,7 @@ def test_a_prompt_whose_index_is_not_known_is_found_by_its_text(folder: RunFolde
     assert keys(folder, -1, SKY) == [SampleKey(1, 0)]
 
 
-def test_files_that_cannot_be_read_are_told_and_the_others_read(folder: RunFolder) -> None:
+def test_unreadable_files_are_reported_and_the_others_read(folder: RunFolder) -> None:
     for iteration in (1, 2, 3):
         write(folder, iteration, (7, SKY))
     folder.samples_file(2).write_bytes(b"PAR1")

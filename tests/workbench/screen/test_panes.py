@@ -1,4 +1,4 @@
-"""Which panes a terminal shows: one on a small one, three side by side, all on a large one, none below the least."""
+"""Panes by terminal size: one on a small one, three side by side, all on a large one, none below the minimum."""
 
 from __future__ import annotations
 

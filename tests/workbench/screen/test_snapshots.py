@@ -1,6 +1,6 @@
 """The whole screen at three sizes and in three colour schemes, as text that a reviewer can read.
 
-UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you keep it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import scripted_run
 from rich.color import ColorType
-from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, luminance, written_run
-from workbench_app import screen_text, status, until, workbench
+from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, in_scheme, luminance, written_run
+from workbench_app import screen_text, status, until
 
 from trainer.control.control import Control
 from trainer.events import Alert, PhaseProgress, RunEnded, StateChanged
@@ -23,7 +23,7 @@ from workbench.samples.sample_view import SampleView
 
 
 def learning(emit: Any, control: Control) -> RunEnded:
-    """Forty iterations of a run that learns, with what a timeline shows, then a pause."""
+    """Play forty iterations of a run that learns, with events for the timeline, then a pause."""
     random.seed(0)
     emit(scripted_run.started(iterations=60))
     for number in range(1, 41):
@@ -59,14 +59,8 @@ def learning(emit: Any, control: Control) -> RunEnded:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
-async def test_the_screen_is_as_it_was_looked_at(
-    size: tuple[int, int], scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if scheme == "NO_COLOR":
-        monkeypatch.setenv("NO_COLOR", "1")
-    async with workbench(learning, size=size) as (screen, pilot):
-        if scheme != "NO_COLOR":
-            screen.app.theme = scheme
+async def test_the_screen_matches_its_snapshot(size: tuple[int, int], scheme: str) -> None:
+    async with in_scheme(scheme, learning, size=size) as (screen, pilot):
         await pilot.press("space")
         await until(pilot, lambda: "‖ paused" in status(screen))
         await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"{size[0]}x{size[1]}.txt")
@@ -83,14 +77,8 @@ async def test_the_screen_is_as_it_was_looked_at(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
-async def test_an_open_sample_is_as_it_was_looked_at(
-    size: tuple[int, int], scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if scheme == "NO_COLOR":
-        monkeypatch.setenv("NO_COLOR", "1")
-    async with workbench(watch=written_run(Path("runs/quickstart-0001")), size=size) as (screen, pilot):
-        if scheme != "NO_COLOR":
-            screen.app.theme = scheme
+async def test_an_open_sample_matches_its_snapshot(size: tuple[int, int], scheme: str) -> None:
+    async with in_scheme(scheme, watch=written_run(Path("runs/quickstart-0001")), size=size) as (screen, pilot):
         await pilot.press("f4", "z")
         await until(pilot, lambda: screen.query_one(SampleList).selected is not None)
         await pilot.press("enter")

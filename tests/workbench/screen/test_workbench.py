@@ -52,7 +52,7 @@ async def begin(screen: Any, pilot: Any) -> None:
 
 
 class Obedient:
-    """A script that does what a trainer does about requests, and keeps what was asked of it."""
+    """Script that handles requests like a trainer, and keeps what was asked of it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -98,7 +98,7 @@ async def test_one_key_starts_training_and_the_charts_move() -> None:
         assert screen.supervisor._train.received["preset"] == "quickstart"  # type: ignore[union-attr]
 
 
-async def test_space_pauses_and_goes_on_and_capital_x_stops() -> None:
+async def test_space_pauses_and_resumes_and_capital_x_stops() -> None:
     async with workbench(Obedient()) as (screen, pilot):
         await begin(screen, pilot)
         await pilot.press("space")
@@ -194,7 +194,7 @@ async def test_the_pane_with_the_focus_is_marked_and_its_other_widgets_are_not_s
             assert inside & {*styled} <= {before, screen.focused}
 
 
-async def test_a_terminal_that_is_too_small_says_so_and_the_run_goes_on() -> None:
+async def test_a_terminal_that_is_too_small_says_so_and_the_run_continues() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
         await pilot.resize_terminal(50, 15)
@@ -257,7 +257,7 @@ async def test_leaving_without_a_run_asks_nothing() -> None:
     ("downs", "state", "message"),
     [(0, "stopped", ""), (1, "stopped", "continues headless; show it with ppo-workbench watch"), (2, "stopped", "")],
 )
-async def test_leaving_a_run_asks_what_becomes_of_it(
+async def test_leaving_a_run_asks_what_should_happen_to_it(
     downs: int, state: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detached: list[Path] = []
@@ -288,7 +288,7 @@ async def test_a_finished_run_is_watched_and_its_configuration_shown() -> None:
         )
 
 
-async def test_a_damaged_journal_is_told_and_survived() -> None:
+async def test_a_damaged_journal_is_reported_and_survived() -> None:
     folder = make_run("past")
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"time": 1.0, "event": "of the future"}\n{"time": 2.0, "event": "itera')
@@ -351,7 +351,7 @@ async def test_the_footer_follows_a_key_whose_action_has_a_parameter() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f2")
         pane = screen.query_one(ConfigPane)
-        pane.refresh_keys()  # the first time it tells the footer in any case
+        pane.refresh_keys()  # the first time, it informs the footer in any case
         await pilot.pause()
         assert "problem" not in screen_text(screen).splitlines()[-1]
         pane.document.set("ppo.kl_coef", -1)
@@ -411,7 +411,7 @@ def test_the_first_frame_loads_no_tensors(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-async def test_a_run_is_gone_on_with_under_its_own_name_and_a_new_one_gets_a_new_name() -> None:
+async def test_a_run_resumes_under_its_own_name_and_a_new_one_gets_a_new_name() -> None:
     folder = make_run("past")
     script = Script(scripted_run.done)
     async with workbench(script, resume=folder, overrides=("ppo.iterations=24",)) as (screen, pilot):
@@ -466,7 +466,7 @@ async def test_no_run_is_duplicated_while_another_is_controlled_through_the_conf
         assert screen.query_one(ConfigPane).document is document
 
 
-async def test_a_complete_run_is_gone_on_with_for_as_many_iterations_as_are_asked_for() -> None:
+async def test_a_complete_run_continues_for_as_many_iterations_as_requested() -> None:
     complete_run("past")
     script = Script(scripted_run.done)
     async with workbench(script) as (screen, pilot):
@@ -486,7 +486,7 @@ async def test_a_complete_run_is_gone_on_with_for_as_many_iterations_as_are_aske
         assert screen.query_one(ConfigPane).document.get("ppo.iterations") == 17
 
 
-async def test_a_name_in_use_is_told_at_once_and_the_run_on_the_screen_stays() -> None:
+async def test_a_name_in_use_is_reported_at_once_and_the_run_on_the_screen_stays() -> None:
     make_run("past")
     script = Script(scripted_run.done)
     async with workbench(script, watch=Path("runs/past")) as (screen, pilot):
@@ -579,7 +579,7 @@ async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
         assert screen.supervisor.view.state == "stopped"
 
 
-async def test_a_chosen_theme_whose_file_is_broken_is_back_once_it_is_mended(tmp_path: Path) -> None:
+async def test_a_chosen_theme_whose_file_is_broken_is_back_once_it_is_fixed(tmp_path: Path) -> None:
     (themes := tmp_path / "config" / "themes").mkdir(parents=True)
     mine = (shipped_themes_dir() / "paper.toml").read_text().replace("paper", "mine")
     (themes / "mine.toml").write_text(mine)
@@ -604,7 +604,7 @@ async def test_a_broken_theme_or_key_file_is_a_toast(tmp_path: Path) -> None:
         assert "run.pause" in told
 
 
-async def test_a_focus_that_is_heard_of_late_takes_nobody_back() -> None:
+async def test_a_late_focus_event_takes_nobody_back() -> None:
     async with workbench() as (screen, pilot):
         before = screen.focused
         assert before is not None
@@ -626,7 +626,7 @@ async def test_keys_are_remapped_by_id(tmp_path: Path) -> None:
         assert screen.query_one("#config").has_focus_within
 
 
-async def test_marked_runs_are_laid_over_each_other_in_the_chart(tmp_path: Path) -> None:
+async def test_marked_runs_are_overlaid_in_the_chart(tmp_path: Path) -> None:
     make_run("first")
     make_run("second")
     async with workbench(watch=Path("runs/first")) as (screen, pilot):
@@ -639,12 +639,12 @@ async def test_marked_runs_are_laid_over_each_other_in_the_chart(tmp_path: Path)
 
 
 def chart_text(screen: Any) -> str:
-    """The lines of the Training pane, cut out of the screen."""
+    """Return the lines of the Training pane, cut out of the screen."""
     region = screen.query_one(TrainingPane).region
     return "\n".join(line[region.x : region.right] for line in screen_text(screen).splitlines())
 
 
-async def test_a_journal_of_a_newer_version_is_told_and_shown() -> None:
+async def test_a_journal_of_a_newer_version_is_reported_and_shown() -> None:
     folder = make_run("past")
     journal = (folder / "events.jsonl").read_text()
     (folder / "events.jsonl").write_text(journal.replace('{"journal":1', '{"journal":2', 1))
@@ -673,7 +673,7 @@ async def test_a_run_of_another_kind_is_watched_with_metrics_of_its_own() -> Non
         assert screen.app.is_running
 
 
-async def test_a_signal_to_who_watches_a_run_leaves_the_run_alone() -> None:
+async def test_a_signal_to_a_watching_workbench_leaves_the_run_alone() -> None:
     run = RunFolder(make_run("past").resolve())
     with run.lock():  # as the process that trains it holds it
         async with workbench(watch=run.root) as (screen, pilot):

@@ -18,7 +18,7 @@ from workbench.samples.sample_list import SampleList
 from workbench.samples.token_inspector import TokenInspector
 
 
-async def test_a_run_is_started_paused_changed_gone_on_with_and_stopped_twice_in_one_process(tmp_path: Path) -> None:
+async def test_a_run_is_started_paused_changed_resumed_and_stopped_twice_in_one_process(tmp_path: Path) -> None:
     toml = workspace(tmp_path)
     endless = ("ppo.iterations=100000", "eval.every=0")
     async with workbench(source=str(toml), overrides=endless) as (screen, pilot):

@@ -1,4 +1,4 @@
-"""A stranger's run: none of its code runs until the user has trusted it, whatever is done with the run."""
+"""A stranger's run: none of its code runs until the user trusts it, whatever is done with the run."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """What the code makes when it is run."""
+    """Return the file that the code makes when it is run."""
     return tmp_path / "executed"
 
 
 @pytest.fixture
 def evil(tmp_path: Path, marker: Path) -> str:
-    """A reward source."""
+    """Return a reward source."""
     file = tmp_path / "evil.py"
     file.write_text(EVIL.format(marker=str(marker)))
     return f"{file}:score"
@@ -55,7 +55,7 @@ def evil(tmp_path: Path, marker: Path) -> str:
 
 @pytest.fixture
 def config(tmp_path: Path, evil: str) -> Path:
-    """A configuration in a file."""
+    """Write a configuration file."""
     file = tmp_path / "evil.toml"
     file.write_text(f"[reward]\nsources = [{evil!r}]\n")
     return file
@@ -63,14 +63,14 @@ def config(tmp_path: Path, evil: str) -> Path:
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """The scripted trainer in the place of the real one."""
+    """Put the scripted trainer in place of the real one."""
     script = Script(scripted_run.done)
     monkeypatch.setitem(sys.modules, "trainer.session.training", scripted_run.training_module(script))
     return script
 
 
 class Keyboard(io.StringIO):
-    """A terminal that somebody types at, or reads from."""
+    """Terminal that somebody types at, or reads from."""
 
     def isatty(self) -> bool:
         return True
@@ -98,7 +98,7 @@ def test_the_flag_trusts_it_for_later_runs_as_it_is_now(trainer: Script, config:
     assert cli.main(argv) == 3
 
 
-def test_what_is_typed_on_the_command_line_is_the_users_own_word(trainer: Script, config: Path, evil: str) -> None:
+def test_code_named_on_the_command_line_is_trusted(trainer: Script, config: Path, evil: str) -> None:
     assert cli.main(["--no-ui", "--set", f"reward.sources=[{evil!r}]"]) == 0
     assert cli.main(["--no-ui", "--config", str(config)]) == 0
     assert cli.main(["--no-ui", "--config", str(config), "--set", "ppo.epochs=2"]) == 0
@@ -121,7 +121,7 @@ def test_on_a_terminal_the_code_is_shown_and_asked_for(
     assert "\x1b" not in shown.getvalue()
 
 
-def test_a_list_that_cannot_be_written_costs_a_warning(
+def test_a_trust_list_that_cannot_be_written_causes_a_warning(
     trainer: Script, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "state").write_text("a file")
@@ -145,7 +145,7 @@ def test_preferences_without_a_trusted_reward_train_nothing(config: Path, marker
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with a run that a stranger trained."""
+    """Make a workspace with a run that a stranger trained."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "evil.py").write_text(EVIL.format(marker=str(folder / "executed")))
     record(tiny_config(folder, "run.name=a", "ppo.iterations=1", f"reward.sources=['{folder}/evil.py:score']"))
@@ -186,7 +186,7 @@ def test_the_library_runs_no_code_of_a_folder_that_it_is_handed(trained: Path) -
 def test_a_request_for_code_that_is_not_trusted_is_refused_and_the_run_goes_on(
     tmp_path: Path, evil: str, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)  # else the run may end before it looks again
+    monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)  # otherwise the run may end before it looks again
     folder = tmp_path / "runs/a"
 
     def ask(event: Event) -> None:
@@ -228,7 +228,7 @@ async def test_the_workbench_shows_all_of_the_code_and_obeys_none_of_it(config: 
         await pilot.press("pagedown", "pageup", "n")
 
 
-async def test_a_run_that_is_resumed_in_the_workbench_is_asked_for(evil: str, tmp_path: Path) -> None:
+async def test_code_of_a_run_resumed_in_the_workbench_is_asked_about(evil: str, tmp_path: Path) -> None:
     folder = scripted_run.make_run("past")
     save_config(Config.model_validate({"reward": {"sources": [evil]}}), folder / "config.toml")
     script = Script(scripted_run.done)
@@ -240,7 +240,7 @@ async def test_a_run_that_is_resumed_in_the_workbench_is_asked_for(evil: str, tm
     assert script.received["resume"] == folder
 
 
-async def test_a_live_reward_of_code_is_asked_for_before_the_run_hears_of_it(evil: str) -> None:
+async def test_a_live_reward_of_code_is_asked_about_before_the_run_hears_of_it(evil: str) -> None:
     heard: list[tuple[str, object]] = []
     async with workbench(scripted_run.steered) as (screen, pilot):
         await pilot.press("space")

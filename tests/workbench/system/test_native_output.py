@@ -1,4 +1,4 @@
-"""What native code prints goes to the log, and the screen keeps the terminal."""
+"""Output of native code goes to the log, and the screen keeps the terminal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_process_has_a_log_and_the_newest_of_those_that_have_ended_stay(tmp
     assert other.exists()
 
 
-def test_a_log_that_is_long_is_cut_to_its_last_lines_and_is_written_on(tmp_path: Path) -> None:
+def test_a_long_log_is_cut_to_its_last_lines_and_continued(tmp_path: Path) -> None:
     log = tmp_path / "workbench-1.log"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:

@@ -1,4 +1,4 @@
-"""Processes that the program starts: what lies in the working folder is not imported."""
+"""Processes that the program starts import nothing from the working folder."""
 
 from __future__ import annotations
 

@@ -124,21 +124,21 @@ def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(terminals: list[T
     terminal.close()  # SIGHUP
     terminal.wait_until((tmp_path / "gone").exists)
     for _ in range(50):
-        terminal.process.send_signal(signal.SIGHUP)  # heard before: the run goes on
+        terminal.process.send_signal(signal.SIGHUP)  # already handled: the run goes on
         terminal.process.send_signal(signal.SIGTERM)
     assert terminal.process.wait(DEADLINE) == 130
     assert_stopped(tmp_path, REASONS[signal.SIGTERM])
 
 
 def assert_stopped(folder: Path, reason: str) -> None:
-    """The run in `folder` saved a checkpoint and says in its journal that it stopped for `reason`."""
+    """Check that the run in `folder` saved a checkpoint and recorded in its journal that it stopped for `reason`."""
     saved, end = read_journal(folder / "events.jsonl").events[-2:]
     assert isinstance(saved, CheckpointSaved)
     assert isinstance(end, RunEnded)
     assert (end.state, end.reason) == ("stopped", reason)
 
 
-def test_what_cannot_be_opened_is_one_line_and_exit_2(terminals: list[Terminal], tmp_path: Path) -> None:
+def test_an_error_at_opening_prints_one_line_and_exits_with_2(terminals: list[Terminal], tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tests" / "support" / "scripted_run.py"), "--config", "nowhere.toml"]
     master, inner = pty.openpty()
     done = subprocess.run(

@@ -33,7 +33,7 @@ def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Troubled(SteeredRun):
-    """A run of which alarms are told, and which then keeps what is asked of it until it is told to stop."""
+    """Run that raises alarms, then keeps what is asked of it until it is told to stop."""
 
     def __init__(self, *alarms: Alarm) -> None:
         super().__init__(lambda _: None)
@@ -73,7 +73,7 @@ async def troubled(screen: MainScreen, pilot: Pilot[str], count: int = 1) -> Non
 
 
 def shown(pilot: Pilot[str]) -> str:
-    """What is on the terminal, whichever screen is on top."""
+    """Return the terminal's text, whichever screen is on top."""
     return screen_text(pilot.app.screen)  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None
         await pilot.press(*["down"] * downs, "enter")
         await until(pilot, lambda: bool(run.asked))
         assert run.asked == [asked]
-        if asked != "pause":  # which mends nothing
+        if asked != "pause":  # which fixes nothing
             await until(pilot, lambda: screen.supervisor.view.alarms == [])
             assert "opens" not in screen_text(screen)
         assert not screen.query_one(Banner).display
@@ -143,7 +143,7 @@ async def test_one_key_applies_the_first_fix_once_the_user_agrees(key: str, aske
         assert run.asked == ([("ppo.kl_coef", 0.1)] if asked else [])
 
 
-async def test_an_alarm_that_was_read_is_put_away_and_the_next_is_the_newest() -> None:
+async def test_a_dismissed_alarm_disappears_and_the_next_is_the_newest() -> None:
     run = Troubled(alarm(0, code="truncation"), alarm(1))
     async with workbench(run) as (screen, pilot):
         await troubled(screen, pilot, 2)
@@ -181,7 +181,7 @@ async def test_an_alarm_without_a_fix_has_advice_alone() -> None:
 
 
 def watched(name: str, *alarms: Alarm) -> Path:
-    """A run on disk with these alarms at its end."""
+    """Make a run on disk with these alarms at its end."""
     folder = make_run(name)
     (folder / "events.jsonl").unlink()
     journal = Journal(folder / "events.jsonl")
@@ -191,7 +191,7 @@ def watched(name: str, *alarms: Alarm) -> Path:
     return folder
 
 
-async def test_a_run_that_has_ended_is_advised_and_not_mended() -> None:
+async def test_a_run_that_has_ended_gets_advice_and_no_fixes() -> None:
     async with workbench(watch=watched("past", alarm(1))) as (screen, pilot):
         await until(pilot, lambda: bool(screen.supervisor.view.alarms))
         await pilot.press("F")
@@ -218,7 +218,7 @@ async def test_fixes_reach_a_run_of_another_process_by_its_inbox() -> None:
 
 
 @pytest.mark.parametrize("key", ["exclamation_mark", "F"])
-async def test_what_does_not_stand_any_more_when_the_user_agrees_changes_nothing(key: str) -> None:
+async def test_a_fix_that_no_longer_applies_when_the_user_agrees_changes_nothing(key: str) -> None:
     run = Troubled(alarm(1))
     async with workbench(run) as (screen, pilot):
         await troubled(screen, pilot)
@@ -231,7 +231,7 @@ async def test_what_does_not_stand_any_more_when_the_user_agrees_changes_nothing
         assert "KL high is no longer active" in str(screen.query_one(Banner).render())
 
 
-async def test_while_labels_are_made_no_slip_of_the_hand_mends_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_labelling_no_stray_key_applies_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     async with workbench(Troubled(alarm(1))) as (screen, pilot):
         await troubled(screen, pilot)
         await pilot.press("f5")
@@ -277,7 +277,7 @@ async def test_a_long_advice_is_read_page_by_page(size: tuple[int, int]) -> None
         assert "the KL is 24.1" in shown(pilot)
 
 
-async def test_the_keys_are_those_of_the_user(tmp_path: Path) -> None:
+async def test_the_keys_can_be_remapped(tmp_path: Path) -> None:
     folder = tmp_path / "config"
     folder.mkdir()
     keys = 'preset = "vim"\n[keys]\n"alarm.open" = "ctrl+a"\n"alarm.put-away" = "w"\n'

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import scripted_run
 from scripted_run import alarm, evaluation
-from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn
-from workbench_app import screen_text, status, until, workbench
+from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, in_scheme
+from workbench_app import screen_text, status, until
 
 from trainer.control.control import Control
 from trainer.events import Decision, RolledBack, RunEnded, StateChanged
@@ -18,7 +18,7 @@ from workbench.training.alarms import AlarmScreen
 
 
 def going_wrong(emit: Any, control: Control) -> RunEnded:
-    """Forty iterations whose KL runs away, rolled back once, with evaluations and three alarms; then a pause."""
+    """Play forty iterations whose KL runs away, rolled back once, with evaluations and three alarms; then a pause."""
     random.seed(0)
     emit(scripted_run.started(iterations=60))
     for number in range(1, 41):
@@ -64,14 +64,8 @@ def going_wrong(emit: Any, control: Control) -> RunEnded:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
-async def test_alarms_are_as_they_were_looked_at(
-    size: tuple[int, int], scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if scheme == "NO_COLOR":
-        monkeypatch.setenv("NO_COLOR", "1")
-    async with workbench(going_wrong, size=size) as (screen, pilot):
-        if scheme != "NO_COLOR":
-            screen.app.theme = scheme
+async def test_alarms_match_their_snapshots(size: tuple[int, int], scheme: str) -> None:
+    async with in_scheme(scheme, going_wrong, size=size) as (screen, pilot):
         await pilot.press("space")
         await until(pilot, lambda: "‖ paused" in status(screen))
         await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"alarms-{size[0]}x{size[1]}.txt")

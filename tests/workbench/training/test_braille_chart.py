@@ -42,13 +42,13 @@ def chart(
 
 
 def plot(lines: list[Line]) -> list[str]:
-    """The rows between title and axis, right of the y axis."""
+    """Return the rows between title and axis, right of the y axis."""
     rows = [text[LEFT:] for text in texts(lines)[1:]]
     return rows[: next(number for number, text in enumerate(texts(lines)[1:]) if "└" in text)]
 
 
 def dots(rows: list[str]) -> set[tuple[int, int]]:
-    """Places of the dots, x from the left and y from the top."""
+    """Return the places of the dots, x from the left and y from the top."""
     bits = {
         0x01: (0, 0),
         0x02: (0, 1),
@@ -76,7 +76,7 @@ def test_a_character_has_two_by_four_dots():
         assert canvas.rows() == [[(character, "series")]]
 
 
-def test_what_lies_outside_the_canvas_is_left_out():
+def test_points_outside_the_canvas_are_left_out():
     canvas = Canvas(2, 1)
     canvas.column(-1, 0, 3, "series")
     canvas.column(4, 0, 3, "series")
@@ -191,14 +191,14 @@ def test_the_threshold_is_a_line_at_its_height_behind_the_metric():
     assert not any("┄" in row for row in plot(far)), "far above, it would flatten the metric"
 
 
-def test_marks_stand_under_their_iterations_the_alert_first():
+def test_marks_are_under_their_iterations_the_alert_first():
     marks = (Mark(1, "checkpoint", ""), Mark(50, "alert", ""), Mark(50, "checkpoint", ""), Mark(99, "setting", ""))
     lines = chart(history_of([0.5] * 99), marks=(*marks, Mark(200, "end", "")))
     row = texts(lines)[-1][LEFT:]
     assert {place: cell for place, cell in enumerate(row) if cell != " "} == {0: "✓", 34: "⚠", 67: "→"}
 
 
-def test_an_error_is_seen_where_marks_meet():
+def test_an_error_is_visible_where_marks_meet():
     marks = (Mark(50, "alarm", "", "error"), Mark(50, "rollback", ""), Mark(1, "alarm", "", "warning"))
     lines = chart(history_of([0.5] * 99), marks=marks)
     assert texts(lines)[-1].split() == ["!", "✖"]
@@ -225,7 +225,7 @@ def test_further_runs_have_letters_at_their_ends_and_in_the_legend_and_a_colour_
     own=st.integers(1, 60),
     height=st.integers(12, 30),
 )
-def test_each_letter_stands_right_after_the_end_of_its_line(ends, own, height):
+def test_each_letter_is_right_after_the_end_of_its_line(ends, own, height):
     others = tuple((f"run-{n}", history_of([0.5] * (size - 1) + [end])) for n, (size, end) in enumerate(ends))
     lines = chart(history_of([0.0] * own), others=others, width=90, height=height)
     rows = plot(lines)
@@ -237,7 +237,7 @@ def test_each_letter_stands_right_after_the_end_of_its_line(ends, own, height):
         assert [x for _, x in places] == [dot // 2 + 1]
 
 
-def test_the_letter_of_a_short_run_stands_beside_its_last_value():
+def test_the_letter_of_a_short_run_is_beside_its_last_value():
     short = history_of([0.8 * i / 19 for i in range(20)])
     lines = chart(history_of([i / 99 for i in range(100)]), others=(("short", short),), width=110, height=25)
     labels = {text[:9].strip(): row for row, text in enumerate(texts(lines)[1:]) if "┤" in text}
@@ -249,7 +249,7 @@ def test_names_of_runs_are_shown_and_not_obeyed():
     assert "␛[2J[/x]" in texts(lines)[-1]
 
 
-def test_a_logarithmic_axis_is_used_where_it_says_something_and_told_where_not():
+def test_a_logarithmic_axis_is_used_where_it_fits_and_otherwise_its_absence_is_noted():
     values = [10.0 ** (i / 10) for i in range(-20, 11)]
     lines = chart(history_of(values, field="kl"), KL, log=True)
     assert "log scale" in texts(lines)[0]

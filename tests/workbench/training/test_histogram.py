@@ -42,7 +42,7 @@ def test_every_score_is_counted_the_greatest_one_too():
     assert heights(line)[0] == heights(line)[-1] == 7
 
 
-def test_scores_that_are_not_finite_are_told_and_left_out():
+def test_non_finite_scores_are_reported_and_left_out():
     lines = histogram([0.1, math.nan, 0.9, math.inf], 7, 100, 3)
     assert "× 2 not finite" in roles(lines, "missing")
     assert "4 · mean 0.50" in texts(lines)[0]

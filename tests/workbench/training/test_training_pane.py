@@ -1,4 +1,4 @@
-"""The training pane: what its keys do, what it tells the app, and how its lines are shared out."""
+"""The training pane: what its keys do, what it reports to the app, and how its lines are shared out."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def shown(pilot: Pilot[None]) -> str:
 
 
 def text(app: App[Any]) -> str:
-    """What is on the screen, of the widgets that draw."""
+    """Return the text of the widgets that draw."""
     lines = []
     for widget in app.query(Drawn):
         if widget.display:
@@ -101,7 +101,7 @@ async def test_every_metric_has_a_row_with_its_value_at_every_size(size):
         assert all(len(line) <= size[0] - 2 for line in screen.splitlines())
 
 
-async def test_left_and_right_scrub_through_the_iterations_and_tell_the_app():
+async def test_left_and_right_scrub_through_the_iterations_and_inform_the_app():
     async with Bench().run_test(size=(100, 30)) as pilot:
         await opened(pilot, view_of(50))
         await pilot.press("left")
@@ -178,7 +178,7 @@ async def test_zoom_goes_from_all_iterations_to_the_last_fifty_and_back():
         assert "iteration 1 of 300" in await shown(pilot), "the window goes where the cursor goes"
 
 
-async def test_log_scale_and_moving_average_are_told_where_they_are_on():
+async def test_log_scale_and_moving_average_are_indicated_where_they_are_on():
     async with Bench().run_test(size=(100, 30)) as pilot:
         await opened(pilot, view_of(20))
         plain = await shown(pilot)
@@ -204,7 +204,7 @@ async def test_metrics_are_chosen_in_a_list_and_kept_in_a_property():
         assert pane.metrics_shown == tuple(metric.field for metric in DEFAULT)
 
 
-async def test_numbers_of_evaluations_and_such_as_vary_have_a_row_where_the_run_has_them():
+async def test_evaluation_metrics_and_those_that_vary_have_a_row_where_the_run_has_them():
     async with Bench().run_test(size=(100, 40)) as pilot:
         pane = await opened(pilot, view_of(20))
         bare = await shown(pilot)
@@ -249,7 +249,7 @@ async def test_the_selected_metric_stays_selected_when_another_gets_a_row():
         assert (await shown(pilot)).startswith(" KL nats/seq")
 
 
-async def test_what_is_not_shown_by_default_can_be_chosen():
+async def test_metrics_that_are_not_shown_by_default_can_be_chosen():
     async with Bench().run_test(size=(100, 40)) as pilot:
         pane = await opened(pilot, view_of(20, repetition=0.35, length_correlation=0.5, advantage_std=1.25))
         assert "repetition" not in await shown(pilot)
@@ -260,7 +260,7 @@ async def test_what_is_not_shown_by_default_can_be_chosen():
         assert "adv. deviation     1.250" in screen
 
 
-async def test_the_kl_has_the_target_of_a_run_that_aims_at_one_and_else_a_limit():
+async def test_the_kl_has_the_target_of_a_run_that_aims_at_one_and_otherwise_a_limit():
     async with Bench().run_test(size=(100, 30)) as pilot:
         view = view_of(50)
         pane = await opened(pilot, view)
@@ -275,7 +275,7 @@ async def test_the_kl_has_the_target_of_a_run_that_aims_at_one_and_else_a_limit(
 
 
 @pytest.mark.parametrize(("height", "lines"), [(14, 1), (30, 3)])
-async def test_alarms_stand_above_the_metrics_while_they_stand(height, lines):
+async def test_active_alarms_are_shown_above_the_metrics(height, lines):
     async with Bench().run_test(size=(100, height)) as pilot:
         view = view_of(20)
         pane = await opened(pilot, view)
@@ -295,7 +295,7 @@ async def test_alarms_stand_above_the_metrics_while_they_stand(height, lines):
         assert await shown(pilot) == before
 
 
-async def test_the_selected_row_is_in_sight_where_not_all_fit():
+async def test_the_selected_row_is_visible_where_not_all_fit():
     async with Bench().run_test(size=(60, 10)) as pilot:
         await opened(pilot, view_of(20))
         assert "speed" not in await shown(pilot)
@@ -317,7 +317,7 @@ async def test_a_click_selects_a_row_and_the_iteration_under_it():
         assert pilot.app.chosen == [10]
 
 
-async def test_scores_and_events_stand_under_the_rows():
+async def test_scores_and_events_are_under_the_rows():
     async with Bench().run_test(size=(80, 30)) as pilot:
         view = view_of(20)
         pane = await opened(pilot, view)
@@ -346,7 +346,7 @@ async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
         assert "this run" not in await shown(pilot)
 
 
-async def test_the_open_run_has_one_line_also_where_it_is_among_the_compared():
+async def test_the_open_run_has_one_line_even_where_it_is_among_the_compared():
     async with Bench().run_test(size=(120, 30)) as pilot:
         view = view_of(20)
         assert view.started is not None
@@ -362,7 +362,7 @@ async def test_the_open_run_has_one_line_also_where_it_is_among_the_compared():
         assert "a quickstart-0001" in await shown(pilot), "another run was opened meanwhile"
 
 
-async def test_nothing_is_drawn_anew_while_no_iteration_is_added():
+async def test_nothing_is_redrawn_while_no_iteration_is_added():
     async with Bench().run_test(size=(80, 30)) as pilot:
         view = view_of(20)
         pane = await opened(pilot, view)

@@ -1,4 +1,4 @@
-"""A desk that keeps labels in memory and answers, refuses or waits as a test wishes; items; and the pane in an app."""
+"""A session that keeps labels in memory and answers, refuses or waits as a test asks; items; the pane in an app."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def item(
     columns: dict[str, Any] | None = None,
     queue: Queue = "samples",
 ) -> Item:
-    """An item; its completions stand as they are given unless an order says otherwise."""
+    """Return an item; its completions keep their order unless an order is given."""
     completions = completions or ("Because of the air.", "Rayleigh scattering.")
     comparison = Comparison(prompt=prompt, completions=completions, origins=origins, columns=columns or {})
     return Item(comparison=comparison, queue=queue, order=tuple(order) or tuple(range(len(completions))))
 
 
 def items(count: int) -> list[Item]:
-    """Pairs that differ in every text."""
+    """Return pairs that differ in every text."""
     return [item(f"left {n}", f"right {n}", prompt=f"prompt {n}") for n in range(count)]
 
 
 class FakeSession:
-    """The interface of SessionThread as far as the pane uses it.
+    """Stand-in for SessionThread, as far as the pane uses it.
 
-    refusal: what the next writes fail with, until it is None again. held: with a list, answers wait in it for the test.
+    refusal: error of the next writes, until it is None again. held: a list in which answers wait for the test.
     """
 
     def __init__(self, given: Sequence[Item], *, guidelines: str = "", limit: int = 0) -> None:
-        self.session = [SessionItem(position=place, item=one) for place, one in enumerate(given)]
-        self.labels: list[tuple[int, Preference]] = []  # those that stand, the oldest first
+        self.items = [SessionItem(position=place, item=one) for place, one in enumerate(given)]
+        self.labels: list[tuple[int, Preference]] = []  # labels that are not undone, oldest first
         self.refusal: TrainerError | None = None
         self.held: list[Callable[[], None]] | None = None
         self.no_more = True
@@ -67,7 +67,7 @@ class FakeSession:
 
     def now(self) -> SessionState:
         standing = dict(self.labels)
-        unlabelled = [one for one in self.session if one.position not in standing]
+        unlabelled = [one for one in self.items if one.position not in standing]
         last = self.labels[-1] if self.labels else None
         figures: dict[str, Any] = {
             "done": len(standing),
@@ -88,13 +88,13 @@ class FakeSession:
                 plan=SessionPlan(queues=(), limit=self._limit),
                 guidelines=self._guidelines,
                 began=0.0,
-                items=len(self.session),
+                items=len(self.items),
                 done=len(standing),
             ),
             current=unlabelled[0] if unlabelled else None,
             ahead=max(len(unlabelled) - 1, 0),
             progress=Progress(**figures | self.figures),
-            last=replace(self.session[last[0]], label=last[1]) if last else None,
+            last=replace(self.items[last[0]], label=last[1]) if last else None,
             exhausted=self.no_more,
         )
 
@@ -103,8 +103,8 @@ class FakeSession:
 
     def put(self, given: Sequence[Item]) -> Future[SessionState]:
         def work() -> SessionState:
-            start = len(self.session)
-            self.session += [SessionItem(position=start + place, item=one) for place, one in enumerate(given)]
+            start = len(self.items)
+            self.items += [SessionItem(position=start + place, item=one) for place, one in enumerate(given)]
             return self.now()
 
         return self._answer(work)
@@ -144,14 +144,14 @@ class FakeSession:
         return self._answer(lambda: self._guidelines)
 
     def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
-        return self._answer(lambda: [replace(self.session[at], label=label) for at, label in reversed(self.labels)])
+        return self._answer(lambda: [replace(self.items[at], label=label) for at, label in reversed(self.labels)])
 
     def item(self, position: int) -> Future[SessionItem]:
-        return self._answer(lambda: replace(self.session[position], label=dict(self.labels).get(position)))
+        return self._answer(lambda: replace(self.items[position], label=dict(self.labels).get(position)))
 
     def _keep(self, position: int, judgement: Judgement) -> SessionState:
         self._ids += 1
-        comparison = self.session[position].item.comparison
+        comparison = self.items[position].item.comparison
         self.labels.append((position, Preference(comparison=comparison, judgement=judgement, id=self._ids)))
         return self.now()
 
@@ -174,7 +174,7 @@ class FakeSession:
 
 
 class FakePrefetcher:
-    """What the pane reads of the supply."""
+    """Stand-in for the prefetcher, as far as the pane reads it."""
 
     def __init__(self, waiting: str = "", problem: str = "") -> None:
         self.waiting, self.problem = waiting, problem
@@ -194,7 +194,7 @@ class Labelling(ThemedApp[None]):
         super().__init__()
         self.animation_level = "none"
         self.seconds = 0.0
-        self.requested: list[str] = []  # what the pane asked of the screen
+        self.requested: list[str] = []  # requests of the pane to the screen
         self.pane = LabelPane(
             self.requested.append,
             lambda: self.requested.append("labels changed"),
@@ -211,27 +211,27 @@ class Labelling(ThemedApp[None]):
         self.pane.take_focus()
 
     def told(self, name: str) -> str:
-        """A line of the pane."""
+        """Return the text of one line of the pane."""
         widget = self.query_one(f"#label-{name}", Static)
         return str(widget.render()) if widget.display else ""
 
     @property
     def text(self) -> str:
-        """What the terminal shows, line by line."""
+        """Return the terminal's text, line by line."""
         strips = self.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
 
 @asynccontextmanager
 async def labelling(
-    desk: Any = None, *, size: tuple[int, int] = (120, 40), supply: Any = None, state: SessionState | None = None
+    session: Any = None, *, size: tuple[int, int] = (120, 40), prefetcher: Any = None, state: SessionState | None = None
 ) -> AsyncIterator[tuple[Labelling, Pilot[None]]]:
-    """The pane, with a session under way where there is a desk. state: of a real desk."""
+    """Open the pane, with a session under way if there is one. state: of a real session."""
     app = Labelling()
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
-        if desk is not None:
-            app.pane.begin(desk, state or desk.now(), supply)
+        if session is not None:
+            app.pane.begin(session, state or session.now(), prefetcher)
             await pilot.pause()
         yield app, pilot
 
@@ -239,7 +239,7 @@ async def labelling(
 async def until(condition: Callable[[], bool]) -> None:
     """Let the application work until the condition holds; an assertion fails after 30 seconds.
 
-    Unlike the pilot's `pause` it does not wait for the application, which may be waiting for the desk.
+    Unlike the pilot's `pause` it does not wait for the application, which may be waiting for the session.
     """
     for _ in range(1500):
         if condition():

@@ -1,0 +1,163 @@
+"""What is typed while a key's dialog is being read: it is for the dialog, and never a key of the pane below."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import scripted_run
+from label_material import reward_model
+from scripted_run import Script
+from snapshots import written_run
+from textual.pilot import Pilot
+from textual.widgets import Input
+from workbench_app import screen_text, until, workbench
+
+from workbench.kit.banner import Banner
+from workbench.kit.dialog import AnswerScreen, ConfirmScreen
+from workbench.kit.wait_screen import WaitScreen
+from workbench.labelling.start_screen import LabelStartScreen
+from workbench.samples.ask_screen import AskScreen
+from workbench.screen.main_screen import MainScreen
+
+MATERIAL = "workbench.screen.labelling_controller.labelling_material"
+MODELS = "workbench.screen.reward_models.labelling_material"
+SAMPLE = "workbench.samples.pane.read_token_sample"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], threading.Event]]:
+    """Hold a function, named by its path, until the event that this returns is set."""
+    go_on = threading.Event()
+
+    def hold(path: str) -> threading.Event:
+        module, _, name = path.rpartition(".")
+        function = getattr(__import__(module, fromlist=[name]), name)
+
+        def waiting(*args: Any) -> Any:
+            assert go_on.wait(30)
+            return function(*args)
+
+        monkeypatch.setattr(path, waiting)
+        return go_on
+
+    yield hold
+    go_on.set()
+
+
+async def waits(screen: MainScreen, pilot: Pilot[str], *keys: str) -> None:
+    """Press the keys, the last of which opens a dialog that is still being read."""
+    await pilot.press(*keys)
+    assert isinstance(screen.app.screen, WaitScreen)
+
+
+async def test_what_is_typed_before_the_dialog_opens_is_text_of_its_field(
+    held: Callable[[str], threading.Event],
+) -> None:
+    script = Script(scripted_run.wait)
+    async with workbench(script) as (screen, pilot):
+        go_on = held(MATERIAL)
+        await waits(screen, pilot, "f5", "enter")
+        await pilot.press(*"stq", "space", *"X.jsonl")
+        go_on.set()
+        await until(pilot, lambda: isinstance(screen.app.screen, LabelStartScreen))
+        data = cast("Input", screen.app.screen.query_one("#data"))
+        await until(pilot, lambda: data.value == "stq X.jsonl")
+        assert not screen.supervisor.trains_here
+        assert not screen.query_one(Banner).display
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+
+
+@pytest.mark.parametrize(
+    ("reading", "keys", "dialog"),
+    [
+        (MATERIAL, ["f5", "enter"], LabelStartScreen),
+        (MODELS, ["f5", "T"], ConfirmScreen),
+        (SAMPLE, ["f4", "p"], AskScreen),
+    ],
+)
+async def test_no_key_reaches_the_run_while_a_dialog_is_being_read(
+    reading: str, keys: list[str], dialog: type[Any], held: Callable[[str], threading.Event]
+) -> None:
+    reward_model("liked")
+    run = Path("runs/past")
+    written_run(run)
+    async with workbench(Script(scripted_run.wait), watch=run) as (screen, pilot):
+        await pilot.press("f4")
+        pane = screen.query_one("#samples")
+        await until(pilot, lambda: pane.check_action("export", ()) is True)
+        go_on = held(reading)
+        await waits(screen, pilot, *keys)
+        await pilot.press("s", "space", "c")
+        assert not screen.supervisor.trains_here
+        go_on.set()
+        await until(pilot, lambda: isinstance(screen.app.screen, dialog))
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+        assert not screen.supervisor.trains_here
+
+
+async def test_escape_cancels_a_long_reading_and_no_dialog_opens(held: Callable[[str], threading.Event]) -> None:
+    async with workbench() as (screen, pilot):
+        go_on = held(MATERIAL)
+        await waits(screen, pilot, "f5", "enter")
+        await until(pilot, lambda: "Reading..." in screen_text(cast("MainScreen", screen.app.screen)))
+        await pilot.press("s", "escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+        go_on.set()
+        await pilot.press("f5")
+        assert screen.app.screen is screen
+        assert not screen.supervisor.trains_here
+
+
+async def test_a_reading_that_fails_leaves_no_keys_behind(held: Callable[[str], threading.Event]) -> None:
+    async with workbench() as (screen, pilot):
+        go_on = held(MODELS)
+        await waits(screen, pilot, "f5", "T")
+        await pilot.press("s")
+        go_on.set()
+        await until(pilot, lambda: "No trained reward model yet" in screen_text(screen))
+        await until(pilot, lambda: screen.app.screen is screen)
+        await pilot.pause()
+        assert not screen.supervisor.trains_here
+
+
+async def test_between_two_dialogs_of_one_action_no_key_reaches_the_pane() -> None:
+    opened: list[str] = []
+
+    async with workbench() as (screen, pilot):
+        between = asyncio.Event()
+
+        async def two() -> None:
+            await screen.app.push_screen_wait(ConfirmScreen("One?"))
+            await between.wait()
+            opened.append(str(await screen.app.push_screen_wait(ConfirmScreen("Two?"))))
+
+        screen.app.push_screen(WaitScreen(two))
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        await pilot.press("y", "s", "y")
+        assert isinstance(screen.app.screen, WaitScreen)
+        between.set()
+        await until(pilot, lambda: opened == ["True"])
+        await until(pilot, lambda: screen.app.screen is screen)
+        assert not screen.supervisor.trains_here
+
+
+async def test_a_configuration_is_chosen_without_a_key_for_the_pane_below() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f2", "o")
+        await until(pilot, lambda: isinstance(screen.app.screen, AnswerScreen))
+        assert isinstance(screen.app.screen_stack[-2], WaitScreen)
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)

@@ -10,7 +10,7 @@ from trainer.errors import StorageError
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class Format(NamedTuple):
+class FileFormat(NamedTuple):
     """Format of a file whose number `key` tells its version, from 1.
 
     migrations: from version 1 to 2, from 2 to 3, and so on. Each must leave alone what is not there.

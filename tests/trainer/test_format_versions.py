@@ -20,7 +20,7 @@ from trainer.config.schema import PPOConfig
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import DPOStep, Iteration, RunStarted
-from trainer.format_versions import Format
+from trainer.format_versions import FileFormat
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.reward_model_run import train_reward_model
@@ -39,7 +39,7 @@ def renamed(old: str, new: str) -> Any:
     return lambda content: {new if key == old else key: value for key, value in content.items()}
 
 
-FORMAT = Format("format", (renamed("a", "b"), renamed("b", "c")))
+FORMAT = FileFormat("format", (renamed("a", "b"), renamed("b", "c")))
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, {"format": 1, "a": 1}, {"format": 2, "b": 1}, {"format": 3, "c": 1}])
@@ -73,7 +73,7 @@ def test_an_old_runs_configuration_is_read_under_its_new_keys(tmp_path: Path, mo
     old.write_text("schema = 1\n[ppo]\nbeta = 0.3\n")
     with pytest.raises(ConfigError, match="unknown key"):
         load_config(old)
-    monkeypatch.setattr("trainer.config.loading.CONFIG_FORMAT", Format("schema", (moved,)))
+    monkeypatch.setattr("trainer.config.loading.CONFIG_FORMAT", FileFormat("schema", (moved,)))
     assert load_config(old).ppo.kl_coef == 0.3
 
 
@@ -84,7 +84,7 @@ def test_the_list_of_runs_and_the_displays_read_an_old_runs_configuration_under_
         ppo = renamed("count", "iterations")(renamed("wanted_kl", "kl_target")(content["ppo"]))
         return {**content, "ppo": ppo}
 
-    monkeypatch.setattr("trainer.runs.folder.CONFIG_FORMAT", Format("schema", (moved,)))
+    monkeypatch.setattr("trainer.runs.folder.CONFIG_FORMAT", FileFormat("schema", (moved,)))
     run = RunFolder(tmp_path / "runs/old")
     run.root.mkdir(parents=True)
     run.config.write_text("[model]\npath = 'x'\n[ppo]\ncount = 7\nwanted_kl = 3\nkl_controller = 'adaptive'\n")

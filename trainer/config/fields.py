@@ -9,9 +9,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic.config import JsonDict
 
 from trainer.config.earlier_settings import version_2
-from trainer.format_versions import Format
+from trainer.format_versions import FileFormat
 
-CONFIG_FORMAT = Format("schema", (version_2,))
+CONFIG_FORMAT = FileFormat("schema", (version_2,))
 """Format of a configuration file, of any kind of run."""
 
 RUN_NAME = r"^(\w[\w.\-]*)?$"

@@ -101,7 +101,7 @@ class EvaluationReport:
         return values
 
 
-class Baseline:
+class ReferenceBaseline:
     """Responses of the reference to some prompts, sampled when first needed and scored by the run's reward.
 
     They depend on the seed, so that a resumed run has the same. They are sampled again when the settings of sampling
@@ -135,12 +135,14 @@ class Baseline:
         return self._scored[2]
 
 
-def reference_baseline(ppo: PPO, prompts: Sequence[Prompt]) -> Baseline:
+def reference_baseline(ppo: PPO, prompts: Sequence[Prompt]) -> ReferenceBaseline:
     """Return a baseline of `eval.best_of` responses to each of `prompts`; the first uses the draws of evaluations."""
-    return Baseline(prompts, draws=ppo.config.eval.best_of)
+    return ReferenceBaseline(prompts, draws=ppo.config.eval.best_of)
 
 
-def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: Baseline | None = None) -> Evaluation:
+def evaluate(
+    ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: ReferenceBaseline | None = None
+) -> Evaluation:
     """Sample one response to each of `prompts` with the same draws every time, and score them.
 
     The policy is its moving average if one is kept. Neither the statistics of the rewards nor the weights change.
@@ -178,7 +180,7 @@ def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: Base
 
 
 def measure(
-    ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: Baseline | None, *, samples: int = 1
+    ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: ReferenceBaseline | None, *, samples: int = 1
 ) -> Measured:
     """Measure the policy, or its moving average if one is kept, on `samples` responses to each of `prompts`.
 

@@ -46,7 +46,7 @@ def step_groups(groups: Sequence[Item], number: int, config: TrainConfig, seed: 
     return [groups[place] for place in order[step * config.batch_size : (step + 1) * config.batch_size]]
 
 
-class Learner(Protocol):
+class StepLearner(Protocol):
     """Policy or reward model in training: its loss, its gradient, and Adam."""
 
     optimizer: StepOptimizer
@@ -55,7 +55,7 @@ class Learner(Protocol):
         """Take step `number` on `groups`; return the fields of the step's event that the loss gives."""
 
 
-class Snapshot(Protocol):
+class StepSnapshot(Protocol):
     """State after a whole step."""
 
     iteration: int
@@ -69,7 +69,7 @@ class StepTraining(ABC):
     """
 
     step_event: ClassVar[type[RewardModelStep]] = RewardModelStep
-    learner: Learner
+    learner: StepLearner
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class StepTraining(ABC):
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """Return the current state, a `Snapshot`."""
+        """Return the current state, a `StepSnapshot`."""
 
     @abstractmethod
     def restore(self, snapshot: Any) -> None:
@@ -160,7 +160,7 @@ class StepRun:
     """A run that counts steps, from its first step to its last."""
 
     parts: Loaded
-    snapshot: Snapshot
+    snapshot: StepSnapshot
 
     def __init__(
         self, config: RewardModelConfig | DPOConfig, resume: Path | None, out: Sinks, control: Control

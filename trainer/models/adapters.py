@@ -20,11 +20,11 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig, Config
 from trainer.errors import ModelError, StorageError, one_line, shortened
 from trainer.files import read_regular
-from trainer.format_versions import Format
+from trainer.format_versions import FileFormat
 
 ADAPTER_FILE = "adapters.safetensors"
 _SIDECAR = "adapter_config.json"
-ADAPTER_FORMAT = Format("schema")
+ADAPTER_FORMAT = FileFormat("schema")
 ADAPTER = "adapter."  # prefix of an adapter's arrays among those of a critic or reward model
 _WRAPPED = "linear"  # name in a LoRA layer of the layer that it wraps
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
-from trainer.format_versions import Format
+from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
 from trainer.ppo.loop import PPO
 from trainer.runs.checkpoint_files import (
@@ -23,7 +23,7 @@ from trainer.runs.checkpoint_files import (
     write_folder,
 )
 
-STATE_FORMAT = Format("format")
+STATE_FORMAT = FileFormat("format")
 
 
 class Rollback(NamedTuple):

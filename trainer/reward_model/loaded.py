@@ -83,7 +83,7 @@ class LoadedRewardModel:
         return [float(score) for score in (scores - scale.mean) / scale.std]
 
 
-class Evaluated(NamedTuple):
+class HeldOutEvaluation(NamedTuple):
     """An evaluation, and warnings on its comparisons for the user, one line each."""
 
     report: RewardModelReport
@@ -122,7 +122,7 @@ def is_same_backbone(loaded: LoadedModel, config: BackboneConfig) -> bool:
     )
 
 
-def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> Evaluated:
+def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> HeldOutEvaluation:
     """Evaluate the model on the comparisons that its run held out. Raises TrainerError if they are not available."""
     config = load_config_as(RewardModelConfig, folder.config)
     preferences, warnings = load_preferences(config.data)
@@ -131,15 +131,15 @@ def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> Evaluated
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     if not data.held_out:
         raise UsageError(f"run '{folder.name}' held nothing out: name a source by --data")
-    return Evaluated(_evaluate(loaded, data.held_out), warnings + data.warnings)
+    return HeldOutEvaluation(_evaluate(loaded, data.held_out), warnings + data.warnings)
 
 
-def evaluate_on(loaded: LoadedRewardModel, source: str) -> Evaluated:
+def evaluate_on(loaded: LoadedRewardModel, source: str) -> HeldOutEvaluation:
     """Evaluate the model on all preferences of `source`, a store, file or dataset. Raises TrainerError."""
     config = loaded.config.data.model_copy(update={"preferences": source})
     preferences, warnings = load_preferences(config)
     groups, found = group_preferences(preferences, loaded.encoder, config)
-    return Evaluated(_evaluate(loaded, groups), warnings + found)
+    return HeldOutEvaluation(_evaluate(loaded, groups), warnings + found)
 
 
 def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModelReport:

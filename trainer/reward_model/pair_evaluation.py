@@ -115,7 +115,11 @@ def log_loss_of(leads: Leads) -> float:
 
 
 def report_on(
-    found: Outcomes, *, length_slope: float, untrained: Baseline | None = None, log_nu: mx.array | float | None = None
+    found: Outcomes,
+    *,
+    length_slope: float,
+    untrained: Baseline | None = None,
+    log_nu: mx.array | float | None = None,
 ) -> RewardModelReport:
     """Compute the report on `found`.
 

@@ -19,7 +19,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import ConfigError, StorageError
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
-from trainer.format_versions import Format
+from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
 from trainer.reward_model.network import Scale
 from trainer.reward_model.predictions import Baseline
@@ -33,8 +33,8 @@ from trainer.runs.checkpoint_files import (
     write_json,
 )
 
-CARD_FORMAT = Format("format", (without_float16,))
-STATE_FORMAT = Format("format")
+CARD_FORMAT = FileFormat("format", (without_float16,))
+STATE_FORMAT = FileFormat("format")
 CARD = "reward_model.json"
 
 

@@ -30,7 +30,7 @@ PREFILL_STEP = 2048  # positions of each, even
 _CLEAR_EVERY = 512  # steps; caches grow, and their old buffers fit nothing else
 
 
-class Step(NamedTuple):
+class DecodingStep(NamedTuple):
     """One decoding step, possibly still under way on the device."""
 
     rows: list[int]  # B
@@ -79,7 +79,7 @@ class Decoding:
             self._keys = mx.concatenate([self._keys, keys[mx.array(group)]])
         mx.clear_cache()
 
-    def step(self) -> Step:
+    def step(self) -> DecodingStep:
         """Begin to decode one token of each row."""
         logits = self._backbone(self._inputs[:, None], cache=self._caches or None)[:, -1]
         sampled = sample_tokens(logits, self._keys, self._sampling)
@@ -88,7 +88,7 @@ class Decoding:
         self._steps += 1
         if self._steps % _CLEAR_EVERY == 0:
             mx.clear_cache()
-        return Step(list(self.rows), sampled.tokens, sampled.logprobs)
+        return DecodingStep(list(self.rows), sampled.tokens, sampled.logprobs)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but `rows`, which are some of the present ones, in their order."""

@@ -14,7 +14,7 @@ import numpy as np
 from trainer.arrays import pad, to_list
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
-from trainer.rollout.decoding import Decoding, Step, wired_memory
+from trainer.rollout.decoding import Decoding, DecodingStep, wired_memory
 from trainer.rollout.experience import Experience
 
 _DROP_AT = 1 / 8  # share of the rows of a batch that have ended
@@ -82,7 +82,7 @@ def generate_responses(
     rows = [_Row(prompt.tokens + list(begun), list(begun), sampling.max_new_tokens) for prompt in prompts]
     waiting = sorted(range(len(rows)), key=lambda number: len(rows[number].context), reverse=True)
     decoding = Decoding(backbone, sampling)
-    steps: list[Step] = []
+    steps: list[DecodingStep] = []
     read = written = 0
     with wired_memory():
         while waiting or decoding.rows or read < len(steps):
@@ -159,7 +159,7 @@ def _response(row: _Row, begun: int, logprobs: Sequence[float], tokenizer: Any, 
     )
 
 
-def _logprobs_by_row(steps: Sequence[Step], count: int) -> list[list[float]]:
+def _logprobs_by_row(steps: Sequence[DecodingStep], count: int) -> list[list[float]]:
     """Return the log-probs of each of `count` rows, step by step, read from the device at once."""
     found: list[list[float]] = [[] for _ in range(count)]
     numbers = [number for step in steps for number in step.rows]

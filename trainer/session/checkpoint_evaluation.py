@@ -15,7 +15,7 @@ from trainer.config.problems import short
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, load_prompts
 from trainer.errors import StorageError, UsageError
-from trainer.evaluation.held_out import Baseline, BestOfN, EvaluationReport, Measured, Scores, measure
+from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
 from trainer.evaluation.intervals import (
     Interval,
     best_of_kl,
@@ -96,7 +96,7 @@ def evaluate_checkpoint(
         )
     ppo = _restored(run, actor, snapshot, options, emit, trust)
     samples, best_of = options.samples, options.best_of or ppo.config.eval.best_of
-    baseline = Baseline(run.prompts, draws=max(samples, best_of))
+    baseline = ReferenceBaseline(run.prompts, draws=max(samples, best_of))
     measured = measure(ppo, run.prompts, snapshot.iteration, baseline, samples=samples)
     about = {
         "run": folder.name,

@@ -53,7 +53,7 @@ class Frontier(NamedTuple):
         return [evaluations if held_out else training for held_out, evaluations, training in chosen]
 
 
-class Mark(NamedTuple):
+class ScatterMark(NamedTuple):
     """A point: its place, the letter of its run, and the character to draw."""
 
     x: float
@@ -121,7 +121,7 @@ def frontier_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
         yield from table_lines(run_columns(runs), [_level_row(found, kl) for kl in kls], width)
 
 
-def scatter(marks: Sequence[Mark], width: int, height: int) -> list[Line]:
+def scatter(marks: Sequence[ScatterMark], width: int, height: int) -> list[Line]:
     """Return score (y) against KL (x) as `height` lines of `width` columns, including axes. marks: at least one.
 
     A place that several runs share is +; of one run's marks, the later one is shown. Spikes are drawn at the edge.
@@ -129,7 +129,7 @@ def scatter(marks: Sequence[Mark], width: int, height: int) -> list[Line]:
     across, down = max(width - _LABELS - 2, 1), max(height - 2, 1)
     x_axis = scale_of(((mark.x, mark.x) for mark in marks), _AXES["kl"])
     y_axis = scale_of(((mark.y, mark.y) for mark in marks), _AXES["score_mean"])
-    cells: dict[tuple[int, int], Mark] = {}
+    cells: dict[tuple[int, int], ScatterMark] = {}
     for mark in marks:
         place = _row(y_axis.position(mark.y), down), round(x_axis.position(mark.x) * (across - 1))
         other = cells.get(place, mark)
@@ -160,10 +160,10 @@ def _mean_point(points: Sequence[Point]) -> Point:
     return Point(points[-1].iteration, mean(p.kl for p in points), mean(p.score for p in points))
 
 
-def _marks(runs: Sequence[ComparedRun], found: Frontier) -> list[Mark]:
+def _marks(runs: Sequence[ComparedRun], found: Frontier) -> list[ScatterMark]:
     """Return the marks of all runs, evaluations last so that they stay visible."""
     return [
-        Mark(point.kl, point.score, run.letter, sign(run.letter))
+        ScatterMark(point.kl, point.score, run.letter, sign(run.letter))
         for sign, of_runs in ((str.lower, found.training), (str.upper, found.evaluations))
         for run, points in zip(runs, of_runs, strict=True)
         for point in points
@@ -200,7 +200,7 @@ def _level_row(found: Frontier, kl: float) -> Row:
     return Row(f"  {kl:g}", "nats/seq", cells)
 
 
-def _piece(mark: Mark | None) -> Piece:
+def _piece(mark: ScatterMark | None) -> Piece:
     if mark is None:
         return " ", "text"
     return mark.sign, role_of(mark.letter) if mark.letter else "strong"

@@ -22,7 +22,7 @@ from workbench.labelling.label_form import LabelForm, choice, row, text_field
 from workbench.text import visible
 
 if TYPE_CHECKING:
-    from trainer.preferences.formats import Written
+    from trainer.preferences.formats import ExportSummary
 
 _SUFFIX = ".jsonl"  # works for every format
 FORMATS_OUT = {
@@ -46,7 +46,7 @@ class Export(NamedTuple):
     provenance: bool
 
 
-def write_export(store: Path, export: Export, *, overwrite: bool = False) -> Written:
+def write_export(store: Path, export: Export, *, overwrite: bool = False) -> ExportSummary:
     """Write the preferences in `store` to a file. Raises TrainerError, as `write_preferences` does."""
     from trainer.preferences.formats import write_preferences
 
@@ -61,7 +61,7 @@ def write_export(store: Path, export: Export, *, overwrite: bool = False) -> Wri
         )
 
 
-def try_export(store: Path, export: Export) -> Written:
+def try_export(store: Path, export: Export) -> ExportSummary:
     """Count what `write_export` would write, by writing a temporary file.
 
     Raises TrainerError for the preferences and options, as `write_export` does.
@@ -89,7 +89,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         super().__init__(f"Export the preferences in {store.name}")
         self._store = store
         self._tried: tuple[object, ...] = ()  # the options that the count belongs to
-        self._count: Written | None = None
+        self._count: ExportSummary | None = None
         self._proposed = ""  # the last path filled in automatically
 
     def fields(self) -> ComposeResult:
@@ -182,7 +182,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         )
 
 
-def _counts(written: Written) -> str:
+def _counts(written: ExportSummary) -> str:
     reasons = ((count, reason.replace("_", " ")) for reason, count in written.left_out.items())
     left_out = ", ".join(counted(count, reason, reason if " " in reason else "") for count, reason in reasons)
     rows = counted(written.rows, "row")

@@ -17,7 +17,7 @@ from runs_helper import comparable, outcome, record, tiny_config, workspace
 
 from trainer.arrays import to_list
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
-from trainer.evaluation.held_out import Baseline, evaluate, measure, reference_baseline
+from trainer.evaluation.held_out import ReferenceBaseline, evaluate, measure, reference_baseline
 from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
@@ -104,7 +104,7 @@ def test_identical_responses_tie_whatever_their_scores(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, iterations=0)
     (tmp_path / "growing.py").write_text(GROWING)
     ppo.rewards = build_rewards(tiny_config(tmp_path, f"reward.sources=['{tmp_path}/growing.py:score']").reward)
-    found = measure(ppo, held_out, 0, Baseline(held_out, draws=2), samples=2)
+    found = measure(ppo, held_out, 0, ReferenceBaseline(held_out, draws=2), samples=2)
     assert found.wins is not None
     assert found.wins.tolist() == [0.25] * 3  # two of the four pairs have one and the same response, and two are lost
 
@@ -127,7 +127,7 @@ def test_without_a_baseline_nothing_is_reported_about_the_reference(tmp_path: Pa
 
 def test_more_draws_of_the_reference_extend_the_first_ones_so_that_the_best_only_grows(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path)
-    found = [evaluate(ppo, held_out, 1, Baseline(held_out, draws=draws)) for draws in (1, 2, 6)]
+    found = [evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=draws)) for draws in (1, 2, 6)]
     best = [evaluation.best_of_score for evaluation in found]
     assert best[0] == found[0].reference_score
     assert best == sorted(set(best))
@@ -230,8 +230,8 @@ def test_without_a_critic_there_are_no_critic_numbers(tmp_path: Path) -> None:
 
 def test_several_responses_to_a_prompt_begin_with_the_single_one(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED)
-    one = measure(ppo, held_out, 1, Baseline(held_out, draws=1))
-    three = measure(ppo, held_out, 1, Baseline(held_out, draws=4), samples=3)
+    one = measure(ppo, held_out, 1, ReferenceBaseline(held_out, draws=1))
+    three = measure(ppo, held_out, 1, ReferenceBaseline(held_out, draws=4), samples=3)
     assert three.scores.total.shape == (3, 3)
     assert three.reference is not None
     assert three.reference.total.shape == (3, 4)
@@ -266,7 +266,7 @@ def test_an_evaluation_learns_nothing_and_changes_no_statistics(value_model: str
 
     before, statistics = state(), ppo.rewards.state()
     assert statistics["count"] == 4
-    evaluate(ppo, held_out, 1, Baseline(held_out, draws=3))
+    evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=3))
     assert state() == before
     assert (ppo.rewards.state(), ppo.learner.steps) == (statistics, 2)
 

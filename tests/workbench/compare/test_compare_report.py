@@ -15,7 +15,7 @@ from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
 from workbench.compare.compared_run import ComparedRun
-from workbench.compare.frontier import SEVERAL, Mark, scatter
+from workbench.compare.frontier import SEVERAL, ScatterMark, scatter
 from workbench.compare.lines import Row, line_text, table_lines, wrapped
 from workbench.compare.prompts import shared_prompts
 from workbench.compare.report import curve_lines, report_lines
@@ -132,7 +132,12 @@ def test_a_table_that_does_not_fit_continues_below() -> None:
 
 
 def test_points_are_drawn_at_their_kl_and_score() -> None:
-    marks = [Mark(0.0, 0.0, "A", "a"), Mark(10.0, 1.0, "A", "A"), Mark(5.0, 0.5, "B", "b"), Mark(5.0, 0.5, "A", "a")]
+    marks = [
+        ScatterMark(0.0, 0.0, "A", "a"),
+        ScatterMark(10.0, 1.0, "A", "A"),
+        ScatterMark(5.0, 0.5, "B", "b"),
+        ScatterMark(5.0, 0.5, "A", "a"),
+    ]
     lines = text(scatter(marks, 60, 13))
     plot = [line.ljust(60)[10:] for line in lines[:11]]
     found = {(row, column): cell for row, line in enumerate(plot) for column, cell in enumerate(line) if cell != " "}

@@ -193,7 +193,7 @@ def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading_can_b
 
 def test_a_long_text_of_the_preview_shows_that_it_was_cut() -> None:
     write_lines(Path("rows.jsonl"), {"prompt": "p" * 400, "chosen": "c" * 300, "rejected": "r" * 301})
-    lines = preview_text(list(read_preview("rows.jsonl", skip_broken=False))[-1]).plain.splitlines()
+    lines = preview_text(read_preview("rows.jsonl", "auto", lambda _: None, Event())).plain.splitlines()
     assert f"{'p' * 299}…" in lines
     assert [line[-2:] for line in lines if "better" in line or "worse" in line] == ["cc", "r…"]
 

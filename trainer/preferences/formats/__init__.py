@@ -33,7 +33,15 @@ from trainer.preferences.formats.row_writer import write_rows
 from trainer.preferences.formats.values import ColumnNames, check_encodable
 from trainer.preferences.records import Preference, content_hash, ranked_pairs
 
-__all__ = ["FORMATS_IN", "FORMATS_OUT", "ColumnNames", "Reading", "Written", "read_preferences", "write_preferences"]
+__all__ = [
+    "FORMATS_IN",
+    "FORMATS_OUT",
+    "ColumnNames",
+    "ExportSummary",
+    "Reading",
+    "read_preferences",
+    "write_preferences",
+]
 
 _REPORTED = 20  # broken rows reported one by one
 
@@ -192,7 +200,7 @@ def _detect(row: SourceRow, names: ColumnNames) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ExportSummary:
     """Result of writing preferences: rows in the file, and how much was left out, by reason."""
 
     path: Path
@@ -208,7 +216,7 @@ def write_preferences(
     ties: Ties = "keep",
     provenance: bool = False,
     overwrite: bool = False,
-) -> Written:
+) -> ExportSummary:
     """Write `preferences` to `path` in one of FORMATS_OUT.
 
     ties: keep those that the format can hold, or drop all of them. provenance: add columns with everything else that is
@@ -240,7 +248,7 @@ def write_preferences(
             yield row
 
     write_rows(path, counted(), overwrite=overwrite)
-    return Written(path, count, dict(sorted(options.left_out.items())))
+    return ExportSummary(path, count, dict(sorted(options.left_out.items())))
 
 
 def _rows(preferences: Iterable[Preference], format: Format, options: WriteOptions) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from trainer.preferences.queues import Ask, Drawn, QueueInputs, Wait, awaited, o
 from trainer.preferences.queues.run_samples import (
     PromptSamples,
     SampledIterations,
-    Written,
+    WrittenSample,
     checkpoint_of,
     newest_first,
 )
@@ -100,7 +100,7 @@ def _pairs_of(prompt: PromptSamples, rng: random.Random) -> Iterator[Comparison]
             yield _comparison(prompt.prompt, (samples[place], samples[(place + distance) % count]))
 
 
-def _comparison(prompt: Text, written: Sequence[Written]) -> Comparison:
+def _comparison(prompt: Text, written: Sequence[WrittenSample]) -> Comparison:
     """Build a comparison of `written` to `prompt`, as messages where the prompt is; scores and lengths are columns.
 
     The completions are in the order of their texts. A store that has them already has them in this order too, and the
@@ -204,7 +204,7 @@ def _questions(prompt: PromptSamples, writers: tuple[Writer, Writer], rng: rando
     ]
 
 
-def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[Written] | str:
+def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[WrittenSample] | str:
     """Return what was written to `questions`, or why it was not, in one line."""
     written = []
     for question in questions:
@@ -222,5 +222,5 @@ def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[W
             writer=answer.writer,
             sampling={"seed": question.seed},
         )
-        written += [Written(one.text, origin, plain(one.score), len(one.tokens)) for one in answer.completions]
+        written += [WrittenSample(one.text, origin, plain(one.score), len(one.tokens)) for one in answer.completions]
     return written

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _COLUMNS = ("row", "prompt", "source_prompt", "prompt_tokens", "columns", "completion", "score", "length")
 
 
-class Written(NamedTuple):
+class WrittenSample(NamedTuple):
     """A completion, with what is shown of it once it is judged. None where a file does not say."""
 
     text: str
@@ -39,7 +39,7 @@ class PromptSamples:
     prompt: Text
     tokens: list[int] | None
     columns: dict[str, Any]
-    samples: list[Written] = field(default_factory=list)
+    samples: list[WrittenSample] = field(default_factory=list)
 
 
 class SampledIterations:
@@ -91,7 +91,7 @@ class SampledIterations:
                 writer="policy",
                 sampling=sampling,
             )
-            written = Written(row["completion"] or "", origin, plain(row["score"]), row["length"])
+            written = WrittenSample(row["completion"] or "", origin, plain(row["score"]), row["length"])
             found[key].samples.append(written)
         return list(found.values())
 

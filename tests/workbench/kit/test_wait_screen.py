@@ -13,6 +13,7 @@ import scripted_run
 from label_material import reward_model
 from scripted_run import Script
 from snapshots import written_run
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 from workbench_app import screen_text, until, workbench
@@ -161,3 +162,29 @@ async def test_a_configuration_is_chosen_without_a_key_for_the_pane_below() -> N
         assert isinstance(screen.app.screen_stack[-2], WaitScreen)
         await pilot.press("escape")
         await until(pilot, lambda: screen.app.screen is screen)
+
+
+async def test_text_that_arrives_with_the_key_that_opens_a_dialog_is_text_of_its_field() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5")
+        for key in ("enter", "s", "t", "q", "X"):
+            screen.app.post_message(events.Key(key, None if key == "enter" else key))  # as one read of the terminal
+        await until(pilot, lambda: isinstance(screen.app.screen, LabelStartScreen))
+        await until(
+            pilot, lambda: cast("LabelStartScreen", screen.app.screen).query_one("#data", Input).value == "stqX"
+        )
+        assert not screen.supervisor.trains_here
+
+
+async def test_a_key_typed_in_a_dialog_that_has_closed_since_does_nothing() -> None:
+    async with workbench() as (screen, pilot):
+        dialog = ConfirmScreen("Sure?")
+        screen.app.push_screen(dialog)
+        await until(pilot, lambda: screen.app.screen is dialog)
+        late = events.Key("s", "s")
+        await screen.app.on_event(late)  # on its way to the dialog
+        dialog.dismiss(None)
+        await until(pilot, lambda: screen.app.screen is screen)
+        screen.app.post_message(late)  # back from the dialog, which has no such key
+        await pilot.pause()
+        assert not screen.supervisor.trains_here

@@ -10,9 +10,8 @@ import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
 
-from textual import events, work
+from textual import work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -26,6 +25,7 @@ from workbench.kit.keys import known_bindings, load_keymap
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.status_line import StatusLine
 from workbench.kit.theming import DEFAULT_THEME, EXTRA_VARIABLES, apply_themes, load_themes, no_color, theme_stamps
+from workbench.kit.typed_ahead import TypedAhead
 from workbench.opening import Opening
 from workbench.system.environment import config_dir
 from workbench.system.signals import REASONS
@@ -37,7 +37,7 @@ ALL_STYLES = sorted(Path(__file__).parent.rglob("*.tcss"), key=lambda path: path
 """The stylesheets, each in the package of the widgets that it styles."""
 
 
-class WorkbenchApp(Guarded, App[str]):
+class WorkbenchApp(TypedAhead, Guarded, App[str]):
     """The application. It shows a first frame at once, then the main screen, which takes longer to import.
 
     The result is a message for the user, to print once the terminal is restored.
@@ -66,7 +66,6 @@ class WorkbenchApp(Guarded, App[str]):
         self.bug: Exception | None = None  # what ended the application
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
-        self._pressed_on: WeakKeyDictionary[events.Key, Screen[Any]] = WeakKeyDictionary()
         self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
 
     def compose(self) -> ComposeResult:
@@ -108,28 +107,6 @@ class WorkbenchApp(Guarded, App[str]):
         else:
             self.bug = self.bug or error
             super()._handle_exception(error)
-
-    # Keys that are typed ahead
-
-    async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key) and not event.is_forwarded:
-            self._pressed_on[event] = self.screen
-        await super().on_event(event)
-
-    async def _on_key(self, event: events.Key) -> None:
-        """Handle a key that no widget has handled, after a busy moment perhaps on another screen than it was meant for.
-
-        One that was typed right behind a key that opens a dialog is for the dialog. One that was typed in a dialog that
-        has closed since is for nothing.
-        """
-        pressed_on = self._pressed_on.get(event, self.screen)
-        if pressed_on is self.screen:
-            return  # Textual looks for its binding
-        event.prevent_default()
-        if pressed_on in self.screen_stack:
-            again = events.Key(event.key, event.character)
-            self._pressed_on[again] = self.screen
-            (self.focused or self.screen)._forward_event(again)
 
     # Themes, keys and help
 

@@ -37,7 +37,7 @@ async def workbench(
             assert app.main is not None
             try:
                 yield app.main, pilot
-                assert app.main.bugs == list(bugs)
+                assert list(app.main.bugs.values()) == list(bugs)
             finally:  # a thread that is left behind would keep the test run from ending
                 if app.main.supervisor.trains_here:
                     app.main.supervisor.abort()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+_LARGEST = 1e300  # of value_clip; what is not below it is left for the check of the new key to report
+
 
 def relative_value_clip(content: dict[str, Any]) -> dict[str, Any]:
     """Replace ppo.value_clip, in units of the reward, by ppo.relative_value_clip; 0.2 was the default, now it is 1."""
@@ -11,7 +13,7 @@ def relative_value_clip(content: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(ppo, dict) or "value_clip" not in ppo:
         return content
     clip = ppo["value_clip"]
-    number = isinstance(clip, int | float) and not isinstance(clip, bool)
+    number = isinstance(clip, int | float) and not isinstance(clip, bool) and clip < _LARGEST
     rest = {key: value for key, value in ppo.items() if key != "value_clip"}
     return {**content, "ppo": rest | {"relative_value_clip": 5 * float(clip) if number else clip}}
 

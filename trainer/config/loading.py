@@ -73,7 +73,7 @@ def replaced_settings(path: Path) -> list[str]:
     except (OSError, ValueError, StorageError):
         return []
     return [
-        f"{table}.{name} = {shown(value)} is no longer supported: using {shown(now[table][name])}"
+        f"{table}.{name} = {shown(value)} is from an earlier version: it is read as {shown(now[table][name])}"
         for table, settings in raw.items()
         if isinstance(settings, dict)
         for name, value in settings.items()

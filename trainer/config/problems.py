@@ -383,4 +383,4 @@ def _course_warnings(config: Config) -> Iterator[str]:
     keeps_best = checkpoint.best != "off" and config.eval.every > 0
     if rolls_back and not keeps_best:
         kept = f"only {counted(checkpoint.keep, 'checkpoint')}" if checkpoint.keep else "no best checkpoint"
-        yield (f"[convergence] may roll back, but the run keeps {kept}: set eval.every, and checkpoint.best to 'score'")
+        yield f"[convergence] may roll back, but the run keeps {kept}: set eval.every, and checkpoint.best to 'score'"

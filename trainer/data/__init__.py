@@ -138,7 +138,7 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     if too_long and not prompts:
         shortest, longest = min(too_long), max(too_long)
         raise DataError(
-            f"every prompt is longer than data.max_prompt_tokens = {limit}: they have "
+            f"every prompt is longer than data.max_prompt_tokens = {limit}: prompts have "
             f"{shortest} to {longest} tokens; raise it to {longest}, or set data.too_long = 'truncate'"
         )
     dropped = len(rows) - len(prompts)

@@ -113,7 +113,7 @@ class StepTraining(ABC):
 
     @abstractmethod
     def restore(self, snapshot: Any) -> None:
-        """Continue from `snapshot`. Raises UsageError if it was trained on other comparisons."""
+        """Continue from `snapshot`."""
 
     def step(self) -> RewardModelStep:
         """Take the next step: the gradient over its comparisons, then Adam.

@@ -75,8 +75,8 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
 def quantize_backbone(backbone: nn.Module, bits: int) -> None:
     """Quantise the weights of linear layers and embeddings to `bits` bits, in groups of 64 or else 32.
 
-    Layers whose number of inputs is not a multiple of 32 stay as they are. As in `mlx_lm.convert`, so do those that the
-    family leaves out, and some, such as the routers of experts, get the 8 bits that the family asks for.
+    Layers whose number of inputs is not a multiple of 32 stay as they are, and so do those that the family excludes, as
+    in `mlx_lm.convert`. Some, such as the routers of experts, get the family's 8 bits.
     """
     choice = getattr(backbone, "quant_predicate", None) or (lambda *_: True)
 

@@ -166,7 +166,6 @@ def read_state(folder: Path) -> dict[str, Any]:
 def load_parameters(folder: Path) -> Parameters:
     """Read adapter and head of the checkpoint in `folder`. Raises StorageError."""
     try:
-        read_adapter_config(folder / "adapter")
         adapter = read_arrays(folder / "adapter" / ADAPTER_FILE)
         head = read_arrays(folder / "head.safetensors")
     except (OSError, ValueError, RuntimeError) as error:

@@ -176,7 +176,8 @@ class _PPORun:
         if self.saved:
             self._report(changes(self.saved, self.config))
         self.run.report_damaged(problems)
-        complete_index(self.run.folder.samples, self.iteration)
+        if self.config.run.save_samples:
+            complete_index(self.run.folder.samples, self.iteration)
         self._replay_journal(loaded)
 
     def _replay_journal(self, loaded: Snapshot | None) -> None:

@@ -56,12 +56,13 @@ class TomlView(GuardedWidget, TextArea, inherit_bindings=False):
         self._coloured = ""
 
     def show_text(self, text: str) -> None:
-        """Show `text`; the cursor stays where it was."""
+        """Show `text`; the cursor stays where it was, also below lines that are new at the start."""
         if text == self.text:
             return
-        cursor, scroll = self.cursor_location, self.scroll_offset
+        (row, column), scroll = self.cursor_location, self.scroll_offset
+        above = text.count("\n") - self.text.count("\n") if text.endswith(self.text) else 0
         self.load_text(text)
-        self.move_cursor(cursor)
+        self.move_cursor((row + above, column))
         self.scroll_to(scroll.x, scroll.y, animate=False)
 
     def go_to_line(self, line: int) -> None:

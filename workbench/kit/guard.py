@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from textual.geometry import Region
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.screen import Screen
 from textual.strip import Strip
 
 if TYPE_CHECKING:
@@ -14,14 +15,20 @@ if TYPE_CHECKING:
 else:
     Widget = object  # Textual takes the styles of the first base that is a widget: not of GuardedWidget
 
-_ENDS_A_WIDGET = {MessagePump._process_messages_loop.__code__, MessagePump._pre_process.__code__}
-"""Where Textual catches an exception, and then handles no more messages of the widget."""
+_LOOP = MessagePump._process_messages_loop.__code__
+_ENDS_A_WIDGET = {_LOOP, MessagePump._pre_process.__code__, Screen._refresh_layout.__code__}
+"""Where Textual catches an exception, and then handles no more messages of the widget, or lays out no screen."""
 
 
 def is_outlived(error: Exception) -> bool:
     """Return whether the widget that raised `error` still works. Called where Textual handles the exception."""
     traceback = error.__traceback__
-    return traceback is None or traceback.tb_frame.f_code not in _ENDS_A_WIDGET
+    if traceback is None:
+        return True
+    inner = traceback.tb_next
+    if traceback.tb_frame.f_code is _LOOP and inner is not None:
+        return inner.tb_frame.f_code is not MessagePump._dispatch_message.__code__  # the loop outlives its callbacks
+    return traceback.tb_frame.f_code not in _ENDS_A_WIDGET
 
 
 class Guarded(MessagePump):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.screen import Screen
 from textual.widgets import Static
 
 from workbench.kit.dialog import Dialog
+from workbench.kit.typed_ahead import forward
 
 _PATIENCE = 0.3  # seconds until it shows that the action takes time
 
@@ -45,13 +47,16 @@ class WaitScreen(Dialog[None]):
         try:
             await self._action()
         finally:
-            self.call_after_refresh(self._close)  # after a dialog that the action requested by a message
+            if self.is_active:
+                self.call_after_refresh(self._close)  # after a dialog that the action requested by a message
+            else:
+                self._close()
 
     def _close(self) -> None:
         self.dismiss()  # not awaited: it ends once this screen is gone
 
     def on_key(self, event: events.Key) -> None:
-        """Keep the text that is typed; any other key ends it."""
+        """Keep the text that is typed; any other key discards it."""
         if event.is_printable:
             self._typed.append(event)
             event.stop()
@@ -61,9 +66,9 @@ class WaitScreen(Dialog[None]):
     def on_screen_suspend(self) -> None:
         self.remove_class("-slow")
         if self in self.app.screen_stack:
-            self.app.screen.call_after_refresh(self._pass_on)  # once its field has the focus
+            self.app.screen.call_after_refresh(self._pass_on, self.app.screen)  # once its field has the focus
 
-    def _pass_on(self) -> None:
-        for key in self._typed:
-            self.app.post_message(events.Key(key.key, key.character))
+    def _pass_on(self, dialog: Screen[Any]) -> None:
+        for key in self._typed if self.app.screen is dialog else ():
+            forward(key, dialog)
         self._typed.clear()

@@ -135,6 +135,9 @@ class LabellingController:
             state = await self.workspace.open(choice)
         except TrainerError as error:
             return str(error)
+        except asyncio.CancelledError:
+            self.workspace.leave()  # it may have begun on its thread
+            raise
         self._labeller = state.record.labeller
         self._screen.action_show_pane("label")
         self._pane.begin(self.workspace.thread, state, self.workspace.prefetcher)
@@ -222,7 +225,8 @@ class LabellingController:
             self._screen.say(line, "done")
 
     def _open_dialog(self, action: Callable[[], Awaitable[None]]) -> None:
-        self._screen.app.push_screen(WaitScreen(action))
+        if self._screen.is_active:  # else a second key came with the one that opened a dialog
+            self._screen.app.push_screen(WaitScreen(action))
 
     async def tried(self, work: Awaitable[T], about: str) -> T | None:
         """Return the result of `work` and settle errors about it; None if it fails: the banner shows why."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import traceback
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -104,7 +105,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
         self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
-        self.bugs: list[str] = []  # reported so far
+        self.bugs: dict[str, str] = {}  # reported so far, by where they arose
         self.ready = False  # the panes exist and show the run
 
     def compose(self) -> ComposeResult:
@@ -174,8 +175,9 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def report(self, bug: Exception) -> None:
         """Report an unexpected error once in the banner, with its traceback in the log; the run goes on."""
-        if (line := repr(bug)) not in self.bugs:
-            self.bugs.append(line)
+        place = f"{type(bug)} {traceback.format_tb(bug.__traceback__)[-1:]}"  # its words may differ each time
+        if place not in self.bugs:
+            self.bugs[place] = repr(bug)
             self.say(report_bug(bug), about="bug")
 
     @property

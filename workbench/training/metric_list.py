@@ -223,7 +223,7 @@ def heading(charted: Charted, shape: RowShape, width: int) -> Line:
     if charted.iteration is None:
         return [(fit_start(text, width), "muted")]
     column = shape.spark_at + window.column_of(charted.iteration, min(shape.spark, window.iterations))
-    if len(text) < column:
+    if len(text) < column < width:
         return [(text.ljust(column), "muted"), ("▾", "cursor")]
     if column + 1 + len(text) <= width:
         return [(" " * column, "text"), ("▾", "cursor"), (text, "muted")]

@@ -25,7 +25,7 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(("schema", "kind"), [(RewardModelConfig, "reward-model"), (DPOConfig, "dpo")])
 def test_a_backbone_in_float16_is_read_in_bfloat16_and_said_so(schema: Any, kind: str, tmp_path: Path) -> None:
-    line = "model.dtype = 'float16' is no longer supported: using 'bfloat16'"
+    line = "model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
     path = written(tmp_path, '[model]\ndtype = "float16"\n')
     assert (load_config(path).model.dtype, replaced_settings(path)) == ("bfloat16", [line])
     path = written(tmp_path, f'kind = "{kind}"\n[model]\ndtype = "float16"\n')
@@ -37,7 +37,7 @@ def test_a_backbone_in_float16_is_read_in_bfloat16_and_said_so(schema: Any, kind
 def test_remax_is_read_without_the_whitening_that_its_baseline_does_not_have(tmp_path: Path) -> None:
     path = written(tmp_path, REMAX)
     assert load_config(path).ppo.whiten_rewards is False
-    assert replaced_settings(path) == ["ppo.whiten_rewards = true is no longer supported: using false"]
+    assert replaced_settings(path) == ["ppo.whiten_rewards = true is from an earlier version: it is read as false"]
     with pytest.raises(ConfigError, match="changes the scale of the rewards"):
         load_config(path, parse_overrides(["ppo.whiten_rewards=true"]))
     assert load_config(
@@ -56,3 +56,10 @@ def test_what_keeps_its_meaning_is_read_without_a_word(tmp_path: Path) -> None:
 def test_an_unknown_key_that_was_known_names_its_replacement_with_the_value() -> None:
     with pytest.raises(ConfigError, match=r"'ppo.value_clip': its replacement is ppo.relative_value_clip = 2.5$"):
         load_config("quickstart", parse_overrides(["ppo.value_clip=0.5"]))
+
+
+def test_a_value_clip_that_no_number_can_hold_is_reported_by_its_replacement(tmp_path: Path) -> None:
+    path = written(tmp_path, f"[ppo]\nvalue_clip = 1{400 * '0'}\n")
+    with pytest.raises(ConfigError, match=r"ppo.relative_value_clip"):
+        load_config(path)
+    assert len(replaced_settings(path)) <= 1

@@ -117,7 +117,7 @@ def test_its_reward_model_continues(earlier: Path) -> None:
 
 def test_its_runs_in_float16_are_evaluated_and_continue_in_bfloat16_and_say_so(earlier: Path) -> None:
     in_float16(earlier)
-    line = "model.dtype = 'float16' is no longer supported: using 'bfloat16'"
+    line = "model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
     folder = RunFolder(earlier / "runs/ppo")
     assert evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).warnings == [line]
     events = record(load_config(folder.config, {"ppo": {"iterations": 3}}), resume=folder.root)
@@ -137,7 +137,7 @@ def test_its_run_of_remax_with_whitened_rewards_is_evaluated_and_continues(earli
     folder = RunFolder(earlier / "runs/ppo")
     text = folder.config.read_text().replace('estimator = "gae"', 'estimator = "remax"')
     folder.config.write_text(text.replace("whiten_rewards = false", "whiten_rewards = true"))
-    line = "ppo.whiten_rewards = true is no longer supported: using false"
+    line = "ppo.whiten_rewards = true is from an earlier version: it is read as false"
     assert evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).warnings == [line]
     events = record(load_config(folder.config, {"ppo": {"iterations": 3}}), resume=folder.root)
     assert line in events.of(RunStarted)[0].warnings

@@ -112,7 +112,7 @@ def test_a_setting_of_an_earlier_version_that_changed_is_a_warning(
 ) -> None:
     Path("old.toml").write_text(f"{first}\n[model]\ndtype = 'float16'\n")
     assert cli.main(["config", "validate", "--kind", kind, "--config", "old.toml"]) == 0
-    line = "'old.toml': model.dtype = 'float16' is no longer supported: using 'bfloat16'"
+    line = "'old.toml': model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
     assert lines(capsys) == (["ok"], [f"ppo-workbench: warning: {line}"])
 
 

@@ -977,3 +977,17 @@ async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(o
         await s.go_to("ppo.epochs")
         assert s.row("epochs")
         assert "dpo" not in s.text()
+
+
+async def test_the_cursor_stays_in_its_line_when_saving_adds_the_version_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[ppo]\nepochs = 2\n")
+    async with opened(str(path), (120, 40)) as s:
+        await s.press("t")
+        view = s.app.query_one(TomlView)
+        view.move_cursor((1, 10))
+        view.insert("3")
+        s.pane.action_save()
+        await s.press("4")
+        assert "epochs = 234" in view.text
+        assert view.text.startswith("schema = ")

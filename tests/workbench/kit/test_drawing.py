@@ -33,7 +33,7 @@ def test_colours_and_empty_lines_stay() -> None:
 
 @pytest.mark.parametrize(
     ("width", "drawn"),
-    [(0, ""), (8, " accura…"), (9, " accuracy"), (20, " accuracy · × 2 not…"), (29, " accuracy · × 2 not finite ──")],
+    [(0, ""), (8, " accura…"), (9, " accuracy"), (20, " accuracy · × 2 not…"), (29, " accuracy · × 2 not finite ─")],
 )
 def test_a_heading_shows_where_it_was_cut(width: int, drawn: str) -> None:
     assert plain(rule("accuracy", width, missing=2)) == drawn

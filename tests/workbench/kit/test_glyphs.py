@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 from charts import CLIP, KL, SCORE, Counted, any_values, history_of, metric, roles, texts
@@ -112,7 +113,7 @@ def test_the_line_above_the_metrics_shows_where_it_was_cut() -> None:
     charted = Charted(window=window_of(history_of([0.5] * 40)), average=True)
     assert texts([heading(charted, row_shape(60, 1), 60)]) == [" iterations 1–40 · EMA"]
     assert texts([heading(charted, row_shape(14, 1), 14)]) == [" iterations 1…"]
-    at = charted._replace(iteration=7)
+    at = replace(charted, at=6)
     assert texts([heading(at, row_shape(14, 1), 14)]) == [" iteration 7 …"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -188,3 +189,35 @@ async def test_a_key_typed_in_a_dialog_that_has_closed_since_does_nothing() -> N
         screen.app.post_message(late)  # back from the dialog, which has no such key
         await pilot.pause()
         assert not screen.supervisor.trains_here
+
+
+async def test_kept_keys_are_dropped_if_the_dialog_is_left_before_it_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    due: list[Callable[[], None]] = []
+    async with workbench() as (screen, pilot):
+        dialog, go_on = ConfirmScreen("Sure?"), asyncio.Event()
+
+        async def confirm() -> None:
+            await go_on.wait()
+            await screen.app.push_screen_wait(dialog)
+
+        screen.app.push_screen(WaitScreen(confirm))
+        await until(pilot, lambda: isinstance(screen.app.screen, WaitScreen))
+        await pilot.press("s", "space", "c")
+        monkeypatch.setattr(dialog, "call_after_refresh", lambda *call: due.append(partial(*call)))
+        go_on.set()
+        await until(pilot, lambda: screen.app.screen is dialog and bool(due))
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+        for call in due:
+            call()
+        await pilot.pause()
+        assert not screen.supervisor.trains_here
+
+
+async def test_a_key_that_arrives_twice_opens_its_dialog_once() -> None:
+    async with workbench() as (screen, pilot):
+        for _ in range(2):
+            screen.labelling.label_again(("key",))
+        assert [type(one) for one in screen.app.screen_stack].count(WaitScreen) == 1
+        await until(pilot, lambda: screen.app.screen is not screen)
+        await pilot.press("escape")

@@ -37,7 +37,7 @@ ALL_STYLES = sorted(Path(__file__).parent.rglob("*.tcss"), key=lambda path: path
 """The stylesheets, each in the package of the widgets that it styles."""
 
 
-class WorkbenchApp(TypedAhead, Guarded, App[str]):
+class WorkbenchApp(Guarded, TypedAhead):
     """The application. It shows a first frame at once, then the main screen, which takes longer to import.
 
     The result is a message for the user, to print once the terminal is restored.

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from textual import events, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import Screen
 from textual.widgets import Static
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.typed_ahead import forward
+from workbench.kit.typed_ahead import KeepsText
 
 _PATIENCE = 0.3  # seconds until it shows that the action takes time
 
 
-class WaitScreen(Dialog[None]):
+class WaitScreen(KeepsText, Dialog[None]):
     """Does the work of an action that reads before it opens a dialog. Closes after both.
 
     Text typed until then is for the dialog: the pane below would take it for its keys.
@@ -31,7 +30,6 @@ class WaitScreen(Dialog[None]):
     def __init__(self, action: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
         self._action = action
-        self._typed: list[events.Key] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -55,20 +53,5 @@ class WaitScreen(Dialog[None]):
     def _close(self) -> None:
         self.dismiss()  # not awaited: it ends once this screen is gone
 
-    def on_key(self, event: events.Key) -> None:
-        """Keep the text that is typed; any other key discards it."""
-        if event.is_printable:
-            self._typed.append(event)
-            event.stop()
-        else:
-            self._typed.clear()
-
     def on_screen_suspend(self) -> None:
         self.remove_class("-slow")
-        if self in self.app.screen_stack:
-            self.app.screen.call_after_refresh(self._pass_on, self.app.screen)  # once its field has the focus
-
-    def _pass_on(self, dialog: Screen[Any]) -> None:
-        for key in self._typed if self.app.screen is dialog else ():
-            forward(key, dialog)
-        self._typed.clear()

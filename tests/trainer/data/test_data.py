@@ -333,7 +333,7 @@ def test_a_prompt_that_is_too_long_is_named_where_none_is_allowed() -> None:
 
 def test_if_all_prompts_are_too_long_the_message_gives_their_lengths() -> None:
     message = encoding_error(rows("a b c", "a b c d e"), word_tokenizer(), max_prompt_tokens=2)
-    assert "every prompt is longer than data.max_prompt_tokens = 2: they have 4 to 6 tokens; raise it" in message
+    assert "every prompt is longer than data.max_prompt_tokens = 2: prompts have 4 to 6 tokens; raise it" in message
 
 
 # Splitting

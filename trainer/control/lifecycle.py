@@ -56,7 +56,7 @@ def closing(out: Sinks, control: Control) -> Iterator[None]:
 
 
 class Trained(Protocol):
-    """What a run trains, as its `RunUnderWay` sees it."""
+    """The part of a run that trains: its configuration, how far it is, and how to save it."""
 
     @property
     def config(self) -> AnyConfig:

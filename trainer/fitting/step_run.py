@@ -92,12 +92,12 @@ class StepTraining(ABC):
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """Whether there are no more steps."""
+        """Return whether all steps have been taken."""
 
     @property
     @abstractmethod
     def reason(self) -> str:
-        """Reason why there are no more steps."""
+        """Return why there are no more steps."""
 
     @abstractmethod
     def prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""LoRA adapters on a frozen backbone: attach, switch off, save and load in mlx-lm's format."""
+"""LoRA adapters on a frozen backbone: drawn, switched on and off, saved and loaded in mlx-lm's format."""
 
 from __future__ import annotations
 

@@ -71,11 +71,7 @@ def train_reward_model(
 
 
 class RewardModelTraining(StepTraining):
-    """Training of a reward model: normalise the untrained one, take steps, evaluate on held-out comparisons, normalise.
-
-    Call `prepare` once, then `step`, each time followed by what is `due`. `snapshot` and `restore` may be called
-    between steps.
-    """
+    """Training of a reward model: normalise the untrained one, take steps, evaluate on held-out pairs, normalise again."""
 
     config: RewardModelConfig
 
@@ -106,7 +102,7 @@ class RewardModelTraining(StepTraining):
 
     @property
     def finished(self) -> bool:
-        """Whether `finish` was called: a resume with more steps takes none."""
+        """Return whether `finish` was called; a run that has finished cannot be resumed with more steps."""
         return self._is_finished
 
     @property

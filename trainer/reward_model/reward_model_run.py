@@ -71,7 +71,7 @@ def train_reward_model(
 
 
 class RewardModelTraining(StepTraining):
-    """Training of a reward model: normalise the untrained one, take steps, evaluate on held-out pairs, normalise again."""
+    """Training of a reward model: normalise, take steps, evaluate on held-out comparisons, normalise again."""
 
     config: RewardModelConfig
 

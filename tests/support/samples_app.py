@@ -60,18 +60,15 @@ class Workbench(ThemedApp[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pane = SamplesPane()
         self.heard: list[tuple[int, list[float]]] = []
         self.asked: list[StartingPoint] = []
+        self.pane = SamplesPane(self.asked.append)
 
     def compose(self) -> ComposeResult:
         yield self.pane
 
     def on_sample_list_view_scores_read(self, message: SampleListView.ScoresRead) -> None:
         self.heard.append((message.iteration, message.scores))
-
-    def on_samples_pane_ask_requested(self, message: SamplesPane.AskRequested) -> None:
-        self.asked.append(message.start)
 
     @property
     def heading(self) -> str:

@@ -52,7 +52,7 @@ class Dialog(MountedWhole, ModalScreen[T]):
     def on_screen_resume(self) -> None:
         if self._answer is not None:
             (result,), self._answer = self._answer, None
-            super().dismiss(result)
+            self.dismiss(result)  # another dialog may lie over this one again
 
     def hint(self, *parts: tuple[str, str]) -> Content:
         """Return a line about keys. parts: pairs of a key, or the id of a binding, and what it does."""

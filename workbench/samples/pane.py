@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from trainer.errors import StorageError
 from trainer.plurals import counted
@@ -45,7 +44,10 @@ The search takes words and conditions: {examples}.
 
 
 class SamplesPane(Pane):
-    """Pane with a list of samples, or one of them open."""
+    """Pane with a list of samples, or one of them open.
+
+    ask: opens the dialog in which the models of the run continue from a starting point.
+    """
 
     TITLE = "Samples"
     HELP = _HELP.format(
@@ -90,15 +92,9 @@ class SamplesPane(Pane):
         Binding("y", "copy", "copy", show=False, id="samples.copy", tooltip="Copy prompt and response"),
     ]
 
-    class AskRequested(Message):
-        """Message sent when the user wants the models of the run to continue from `start`."""
-
-        def __init__(self, start: StartingPoint) -> None:
-            super().__init__()
-            self.start = start
-
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, ask: Callable[[StartingPoint], None], *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._ask = ask
         self._list_view = SampleListView(self.refresh_keys)
         self._list = self._list_view.sample_list
         self._view = SampleView()
@@ -221,7 +217,7 @@ class SamplesPane(Pane):
 
     def action_ask(self) -> None:
         def ask(sample: TokenSample) -> None:
-            self.post_message(self.AskRequested(StartingPoint.of_prompt(sample)))
+            self._ask(StartingPoint.of_prompt(sample))
 
         folder, selected = self._browser.folder, self._list.selected
         if (opened := self.opened) is not None:
@@ -232,11 +228,11 @@ class SamplesPane(Pane):
             self.workers.cancel_group(self, "open")
             self.app.push_screen(WaitScreen(partial(self._read, folder, selected.key, ask)))
         else:
-            self.post_message(self.AskRequested(StartingPoint()))
+            self._ask(StartingPoint())
 
     def action_try_from_here(self) -> None:
         if (opened := self.opened) is not None and len(opened):
-            self.post_message(self.AskRequested(StartingPoint.at_token(opened, self._view.text.cursor)))
+            self._ask(StartingPoint.at_token(opened, self._view.text.cursor))
 
     def action_copy(self) -> None:
         if (opened := self.opened) is not None:

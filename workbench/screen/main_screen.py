@@ -37,6 +37,7 @@ from workbench.run.journal_source import whole_run
 from workbench.run.metrics import DEFAULT
 from workbench.run.supervisor import Request, Supervisor, report_bug
 from workbench.runs.pane import RunsPane
+from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
@@ -115,7 +116,7 @@ class MainScreen(MountedWhole, Screen[None]):
             with Horizontal(id="top"):
                 yield ConfigPane(self._document, id="config")
                 yield self._training
-                yield SamplesPane(id="samples")
+                yield SamplesPane(self._ask, id="samples")
             yield LabelPane(self.labelling.request, self.labelling.labels_changed, id="label")
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
@@ -292,8 +293,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self._training.show_run(self.supervisor.view)  # while hidden, it may still show the run before
         self._training.show_scores(message.iteration, message.scores)
 
-    @on(SamplesPane.AskRequested)
-    def _ask(self, message: SamplesPane.AskRequested) -> None:
+    def _ask(self, start: StartingPoint) -> None:
         """Show the dialog that asks the run's models: the trainer's if it is under way, else a saved one."""
         folder = self.supervisor.folder
         if folder is None:
@@ -305,7 +305,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.app.push_screen(
             AskScreen(
                 self.supervisor.ask_model,
-                message.start,
+                start,
                 temperature=rollout.temperature,
                 max_new_tokens=rollout.max_new_tokens,
                 checkpoints=self.supervisor.saved_policies(),

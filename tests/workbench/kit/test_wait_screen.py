@@ -16,7 +16,7 @@ from scripted_run import Script
 from snapshots import written_run
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 from workbench_app import screen_text, until, workbench
 
 from workbench.kit.banner import Banner
@@ -110,6 +110,26 @@ async def test_no_key_reaches_the_run_while_a_dialog_is_being_read(
         assert not screen.supervisor.trains_here
 
 
+async def test_what_is_typed_while_a_sample_is_being_read_is_text_of_the_prompt(
+    held: Callable[[str], threading.Event],
+) -> None:
+    run = Path("runs/past")
+    written_run(run)
+    async with workbench(Script(scripted_run.wait), watch=run) as (screen, pilot):
+        await pilot.press("f4")
+        pane = screen.query_one("#samples")
+        await until(pilot, lambda: pane.check_action("export", ()) is True)
+        go_on = held(SAMPLE)
+        await waits(screen, pilot, "f4", "p")
+        await pilot.press(*"stq")
+        go_on.set()
+        await until(pilot, lambda: isinstance(screen.app.screen, AskScreen))
+        await until(pilot, lambda: screen.app.screen.query_one(TextArea).text.endswith("stq"))
+        assert not screen.supervisor.trains_here
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+
+
 async def test_escape_cancels_a_long_reading_and_no_dialog_opens(held: Callable[[str], threading.Event]) -> None:
     async with workbench() as (screen, pilot):
         go_on = held(MATERIAL)
@@ -154,6 +174,24 @@ async def test_between_two_dialogs_of_one_action_no_key_reaches_the_pane() -> No
         await until(pilot, lambda: opened == ["True"])
         await until(pilot, lambda: screen.app.screen is screen)
         assert not screen.supervisor.trains_here
+
+
+async def test_a_dialog_that_an_action_opens_without_waiting_stays_open_above_it() -> None:
+    async with workbench() as (screen, pilot):
+        dialog = ConfirmScreen("Sure?")
+
+        async def ask() -> None:
+            screen.app.push_screen(dialog)
+
+        waiting = WaitScreen(ask)
+        screen.app.push_screen(waiting)
+        await until(pilot, lambda: screen.app.screen is dialog)
+        waiting.dismiss(None)  # it has ended
+        waiting.post_message(events.ScreenResume())  # on its way since before the dialog opened
+        await pilot.pause()
+        assert screen.app.screen is dialog
+        dialog.dismiss(None)
+        await until(pilot, lambda: screen.app.screen is screen)
 
 
 async def test_a_configuration_is_chosen_without_a_key_for_the_pane_below() -> None:

@@ -224,7 +224,8 @@ class MainScreen(MountedWhole, Screen[None]):
 
         A message that does not concern all panes also goes when the user leaves its pane.
         """
-        self.query_one(Banner).say(message, kind, {about} if about in ("run", "bug") else {about, self._panes.current})
+        for banner in self.query(Banner):  # there is none while the screen closes
+            banner.say(message, kind, {about} if about in ("run", "bug") else {about, self._panes.current})
 
     def say_once(self, problem: str, *, about: str) -> None:
         """Show an error that lasts, once; "" settles it."""
@@ -236,7 +237,8 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def settle(self, about: str) -> None:
         """Remove an error about this: it no longer applies."""
-        self.query_one(Banner).settle(about)
+        for banner in self.query(Banner):
+            banner.settle(about)
 
     def action_put_away(self) -> None:
         self.query_one(Banner).put_away()

@@ -50,6 +50,12 @@ async def test_a_listing_that_fails_is_reported_once_and_the_run_goes_on(monkeyp
         await until(pilot, lambda: "ZeroDivisionError: a bug of ours [/x]" in screen_text(screen))
 
 
+async def test_a_bug_that_arises_while_the_screen_closes_raises_no_other() -> None:
+    async with workbench(bugs=[BUG]) as (screen, _):
+        await screen.query_one(Banner).remove()
+        screen.report(ZeroDivisionError("a bug of ours [/x]"))
+
+
 @pytest.mark.parametrize(
     ("where", "keys"),
     [

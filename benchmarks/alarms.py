@@ -34,8 +34,8 @@ from trainer.config import Config, load_config, validate
 from trainer.errors import DivergedError
 from trainer.events import Alarm, Event, Iteration
 from trainer.monitoring import ALARM_RULES, Monitor
+from trainer.ppo_run.training import train
 from trainer.runs.journal import read_journal
-from trainer.session.training import train
 
 CHARACTERS = " 0123456789abcdefghijklmnopqrstuvwxyz"
 

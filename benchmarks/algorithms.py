@@ -26,12 +26,12 @@ from train_runs import events, train, train_ppo
 import trainer
 from trainer.data import Prompt, load_prompts
 from trainer.events import DPOStep, Iteration
+from trainer.ppo_run.prompts import run_prompts
 from trainer.preferences.formats import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.rewards import RewardInput, Rewards, build_rewards
 from trainer.rollout.generation import generate_responses
 from trainer.seeding import key_for
-from trainer.session.prompts import run_prompts
 
 COMPLETIONS = 4
 SEQUENCES = 8  # per iteration

@@ -19,8 +19,8 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 from trainer.config import load_config, parse_overrides
 from trainer.events import Event, Iteration
 from trainer.ppo import steps
-from trainer.session import artifacts
-from trainer.session.training import train
+from trainer.ppo_run import artifacts
+from trainer.ppo_run.training import train
 
 
 class Clock:

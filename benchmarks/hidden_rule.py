@@ -86,9 +86,9 @@ def sources(folder: Path) -> str:
 def completions(seed: int) -> Iterator[tuple[str, list[str]]]:
     """Yield each training prompt of the quickstart with the starter model's completions."""
     from trainer.data import load_prompts
+    from trainer.ppo_run.prompts import run_prompts
     from trainer.rollout.generation import generate_responses
     from trainer.seeding import key_for
-    from trainer.session.prompts import run_prompts
 
     config = trainer.load_config("quickstart", trainer.parse_overrides([f"run.seed={seed}"]))
     model = trainer.load_backbone(config.model)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from trainer.models.actor_critic import ActorCriticLLM as ActorCriticLLM
     from trainer.models.backbone import load_backbone as load_backbone
     from trainer.ppo.loop import PPO as PPO
+    from trainer.ppo_run.training import release_thread as release_thread
+    from trainer.ppo_run.training import train as train
     from trainer.preferences.store import PreferenceStore as PreferenceStore
     from trainer.reward_model.loaded import load_reward_model as load_reward_model
     from trainer.reward_model.reward_model_run import train_reward_model as train_reward_model
     from trainer.rewards import build_rewards as build_rewards
     from trainer.rollout.experience import Experience as Experience
     from trainer.rollout.experience import sa_pairs as sa_pairs
-    from trainer.session.training import release_thread as release_thread
-    from trainer.session.training import train as train
 
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
@@ -47,7 +47,7 @@ _HOMES = {
     "trainer.reward_model.loaded": ("load_reward_model",),
     "trainer.reward_model.reward_model_run": ("train_reward_model",),
     "trainer.rewards": ("build_rewards",),
-    "trainer.session.training": ("release_thread", "train"),
+    "trainer.ppo_run.training": ("release_thread", "train"),
 }
 
 __all__ = [name for names in _HOMES.values() for name in names]

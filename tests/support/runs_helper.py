@@ -22,13 +22,13 @@ from trainer.config import Config, load_config, parse_overrides
 from trainer.control.control import Control
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.ppo import checkpoint
+from trainer.ppo_run.training import train
 from trainer.rewards.code import code_of
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 from trainer.runs.sinks import Sinks
-from trainer.session.training import train
 from workbench.system.code_trust import trusted_code
 
 PROMPTS = ["one", "two of them", "three", "four by four", "five", "six or seven", "eight", "nine to go", "and ten"]

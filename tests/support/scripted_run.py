@@ -180,7 +180,7 @@ ERROR = "ppo-workbench: error: "
 
 
 class Script:
-    """Stand-in for `trainer.session.training.train`; `received` is what it was called with.
+    """Stand-in for `trainer.ppo_run.training.train`; `received` is what it was called with.
 
     play(emit, control) emits events and returns the end of the run, or raises what the trainer would raise.
     """
@@ -360,8 +360,8 @@ def _until_interrupted(emit: Callable[..., None], control: Control, step: Callab
 
 
 def training_module(script: Script) -> types.ModuleType:
-    """Return a replacement for `trainer.session.training`, which imports MLX."""
-    module = types.ModuleType("trainer.session.training")
+    """Return a replacement for `trainer.ppo_run.training`, which imports MLX."""
+    module = types.ModuleType("trainer.ppo_run.training")
     module.train = script  # type: ignore[attr-defined]
     module.release_thread = lambda: None  # type: ignore[attr-defined]
     return module
@@ -407,7 +407,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
 if __name__ == "__main__":
     from workbench.cli.main import main
 
-    sys.modules["trainer.session.training"] = training_module(Script(globals()[os.environ.get("SCRIPT", "done")]))
+    sys.modules["trainer.ppo_run.training"] = training_module(Script(globals()[os.environ.get("SCRIPT", "done")]))
     code = main()
     if os.environ.get("LIST_MODULES"):
         print("\n".join(sys.modules), file=sys.stderr)

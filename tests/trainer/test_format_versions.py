@@ -22,6 +22,8 @@ from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import DPOStep, Iteration, RunStarted
 from trainer.format_versions import FileFormat
 from trainer.ppo.checkpoint import load_checkpoint
+from trainer.ppo_run.answers import SavedPolicy
+from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card
@@ -30,8 +32,6 @@ from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import list_runs
-from trainer.session.answers import SavedPolicy
-from trainer.session.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from workbench.run.supervisor import kl_target
 
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from trainer.config.fields import RUN_NAME, FilePath, FileSection, Section, Text, setting
+from trainer.config.monitoring import ConvergenceConfig, HealthConfig
 from trainer.config.reward_sources import RewardSource
-from trainer.config.watching import ConvergenceConfig, HealthConfig
 
 _TUNING = "PPO concepts reference, hyperparameter guide"
 _N_DETAILS = "The N Implementation Details of RLHF with PPO"

@@ -17,7 +17,13 @@ from trainer.models.adapters import Parameters
 from trainer.models.logprobs import token_logprobs
 from trainer.preference_data.groups import Group, Progress, micro_batches
 
-_MEANS = ("lead", "chosen_reward", "rejected_reward", "chosen_logprob", "rejected_logprob")  # of LossSums and DPOStep
+_MEANS = (
+    "lead",
+    "chosen_reward",
+    "rejected_reward",
+    "chosen_logprob",
+    "rejected_logprob",
+)  # of DPOLossSums and DPOStep
 
 
 class Completions(NamedTuple):
@@ -29,7 +35,7 @@ class Completions(NamedTuple):
     mask: mx.array  # [N, T] 1.0 on real tokens of the completion; made from the lengths, never from ids
 
 
-class PairBatch(NamedTuple):
+class DPOBatch(NamedTuple):
     """P pairs of N completions."""
 
     completions: Completions
@@ -38,7 +44,7 @@ class PairBatch(NamedTuple):
     weights: mx.array  # [P] in the loss; those of a group sum to 1
 
 
-class LossSums(NamedTuple):
+class DPOLossSums(NamedTuple):
     """Sums over the pairs of a micro-batch; in the loss, a group counts once."""
 
     loss: mx.array
@@ -73,7 +79,7 @@ class DPOLearner:
 
     def gradients(
         self, groups: Sequence[Group], progress: Progress = lambda done, total: None
-    ) -> tuple[Parameters, LossSums]:
+    ) -> tuple[Parameters, DPOLossSums]:
         """Return the gradient of the mean loss over `groups`, and the sums over all of them.
 
         The split into micro-batches does not change the result. The reference reads each micro-batch just before the
@@ -81,7 +87,7 @@ class DPOLearner:
         start the two agree to the bit.
         """
 
-        def parts() -> Iterator[tuple[PairBatch, mx.array]]:
+        def parts() -> Iterator[tuple[DPOBatch, mx.array]]:
             for part in micro_batches(groups, self.config.optim.micro_batch_tokens, progress):
                 batch = to_batch(part)
                 with self.actor.reference():
@@ -89,7 +95,7 @@ class DPOLearner:
                     mx.eval(reference)  # frees the reference's logits
                 yield batch, reference
 
-        def loss(part: tuple[PairBatch, mx.array]) -> tuple[mx.array, LossSums]:
+        def loss(part: tuple[DPOBatch, mx.array]) -> tuple[mx.array, DPOLossSums]:
             found = pair_loss(self.actor, *part, self.config.train)
             return found.loss / len(groups), found
 
@@ -113,7 +119,7 @@ def to_completions(sequences: Sequence[list[int]], counts: Sequence[int]) -> Com
     )
 
 
-def to_batch(groups: Sequence[Group]) -> PairBatch:
+def to_batch(groups: Sequence[Group]) -> DPOBatch:
     """Build a batch of `groups`, none of them with ties. A ranking counts as its pairs."""
     sequences: list[list[int]] = []
     counts: list[int] = []
@@ -126,10 +132,10 @@ def to_batch(groups: Sequence[Group]) -> PairBatch:
         weights += [1 / len(pairs)] * len(pairs)
         sequences += group.sequences
         counts += group.completions
-    return PairBatch(to_completions(sequences, counts), mx.array(better), mx.array(worse), mx.array(weights))
+    return DPOBatch(to_completions(sequences, counts), mx.array(better), mx.array(worse), mx.array(weights))
 
 
-def pair_loss(actor: ActorCriticLLM, batch: PairBatch, reference: mx.array, config: DPOTrainConfig) -> LossSums:
+def pair_loss(actor: ActorCriticLLM, batch: DPOBatch, reference: mx.array, config: DPOTrainConfig) -> DPOLossSums:
     """Compute DPO's or IPO's loss of the current policy.
 
     reference: [N] log-probs of the completions under the reference.
@@ -139,7 +145,7 @@ def pair_loss(actor: ActorCriticLLM, batch: PairBatch, reference: mx.array, conf
     chosen, rejected = rewards[batch.better], rewards[batch.worse]
     lead = chosen - rejected
     right = (lead > 0).astype(mx.float32) + 0.5 * (lead == 0)
-    return LossSums(
+    return DPOLossSums(
         (batch.weights * losses(lead, config)).sum(),
         right.sum(),
         lead.sum(),

@@ -47,7 +47,7 @@ def train_dpo(
     """Train as `config` says, wholly on the calling thread, and return how the run ended.
 
     preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control, trust: as for
-    `trainer.session.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
+    `trainer.ppo_run.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):

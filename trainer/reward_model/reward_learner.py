@@ -34,7 +34,7 @@ class PairBatch(NamedTuple):
     ranking_weights: mx.array  # [R]
 
 
-class LossSums(NamedTuple):
+class RewardLossSums(NamedTuple):
     """Loss and counts of one micro-batch, which add up to those of a step."""
 
     loss: mx.array  # over its groups
@@ -67,13 +67,13 @@ class RewardLearner:
 
     def gradients(
         self, groups: Sequence[Group], progress: Progress = lambda done, total: None
-    ) -> tuple[Parameters, LossSums]:
+    ) -> tuple[Parameters, RewardLossSums]:
         """Return the gradient of the mean loss over `groups`, and the sums over all of them.
 
         The split into micro-batches does not change the result.
         """
 
-        def loss(batch: PairBatch) -> tuple[mx.array, LossSums]:
+        def loss(batch: PairBatch) -> tuple[mx.array, RewardLossSums]:
             found = preference_loss(self.model, batch)
             return found.loss / len(groups), found
 
@@ -113,7 +113,7 @@ def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
     )
 
 
-def preference_loss(model: RewardModel, batch: PairBatch) -> LossSums:
+def preference_loss(model: RewardModel, batch: PairBatch) -> RewardLossSums:
     """Compute the loss of a batch, averaged over each group's terms and summed over the groups.
 
     Pairs use Bradley-Terry with a margin, or Davidson if the model allows ties; rankings use Plackett-Luce.
@@ -131,7 +131,7 @@ def preference_loss(model: RewardModel, batch: PairBatch) -> LossSums:
         loss = loss + (batch.ranking_weights * rankings).sum()
     decided = mx.logical_not(batch.is_tie)
     right = (leads > 0).astype(mx.float32) + 0.5 * (leads == 0)
-    return LossSums(
+    return RewardLossSums(
         loss,
         mx.where(decided, right, 0.0).sum(),
         mx.where(decided, leads, 0.0).sum(),

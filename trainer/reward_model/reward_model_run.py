@@ -61,7 +61,7 @@ def train_reward_model(
     """Train as `config` says, entirely on the calling thread, and return how the run ended.
 
     preferences: used instead of `config.data.preferences`. resume, preset, sinks, control: as for
-    `trainer.session.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
+    `trainer.ppo_run.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):

@@ -26,7 +26,7 @@ from workbench.text import visible
 if TYPE_CHECKING:
     from trainer.evaluation.held_out import EvaluationReport
     from trainer.evaluation.intervals import Interval
-    from trainer.session.checkpoint_evaluation import EvaluationOptions
+    from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions
 
 _MOST = 1024  # responses to a prompt
 _DIGITS = 18  # of a number of prompts; Python reads no number of more than 4300
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     folder = open_run(args.run, runs_dir(args))
     options = _options(args)
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
-    from trainer.session.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
+    from trainer.ppo_run.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
 
     output.note(f"evaluating '{find_checkpoint(folder, options.checkpoint).name}' of run '{folder.name}'")
     require_trust(reward_of(folder, options), given=args.trust_code or bool(options.reward))
@@ -101,7 +101,7 @@ def _options(args: argparse.Namespace) -> EvaluationOptions:
         count = int(args.prompts)
         if count < 1:
             raise UsageError(f"--prompts {count}: must be at least 1, or the name of a file")
-    from trainer.session.checkpoint_evaluation import EvaluationOptions
+    from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions
 
     return EvaluationOptions(
         checkpoint=args.checkpoint,

@@ -22,7 +22,7 @@ from trainer.runs.listing import is_complete
 from workbench.cli.config import configuration, resumed
 from workbench.cli.parser import add_preference_training, add_trust_code
 from workbench.headless import Display
-from workbench.run.session import Session
+from workbench.run.training_thread import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust, trusted_code
 from workbench.system.signals import stop_on_signals
@@ -58,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
             more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
             output.note(f"{folder.name} is complete after {counted(done, 'iteration')}; continue with {more}")
             return 0
-        session = Session(config, resume=folder.root)
+        thread = TrainingThread(config, resume=folder.root)
     else:
         config = configuration(args, Config)
         check_name_is_free(config)
-        session = Session(config, preset=Path(args.config).name.removesuffix(".toml"))
+        thread = TrainingThread(config, preset=Path(args.config).name.removesuffix(".toml"))
     require_trust(config.reward, given=is_given(args))
-    return _headless(session, choose_display(args.display))[0]
+    return _headless(thread, choose_display(args.display))[0]
 
 
 def train_on_preferences(
@@ -87,15 +87,17 @@ def train_on_preferences(
         require_trust(config.reward, given=is_given(args, DPOConfig))
 
     def on_this_thread(config: Any, **options: Any) -> RunEnded:
-        from trainer.session.training import release_thread
+        from trainer.ppo_run.training import release_thread
 
         try:
             return train(config, **options)
         finally:
             release_thread()
 
-    untyped: Any = config  # a session passes it on unchanged
-    return _headless(Session(untyped, resume=resume, preset=preset, train=on_this_thread), choose_display(args.display))
+    untyped: Any = config  # the thread passes it on unchanged
+    return _headless(
+        TrainingThread(untyped, resume=resume, preset=preset, train=on_this_thread), choose_display(args.display)
+    )
 
 
 def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
@@ -116,16 +118,16 @@ def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
     return RichDisplay(stdout)
 
 
-def _headless(session: Session, display: Display) -> tuple[int, Path | None]:
-    """Show `session` on `display` to its end, and handle signals; return the exit code and the run's folder."""
-    follower = _Follower(session, display)
+def _headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:
+    """Show the run of `thread` on `display`, and handle signals; return the exit code and the run's folder."""
+    follower = _Follower(thread, display)
     try:
-        with stop_on_signals(session.stop, follower.restore), session:
+        with stop_on_signals(thread.stop, follower.restore), thread:
             try:
                 follower.follow()
             finally:
                 follower.close()
-            return session.result().exit_code, follower.folder
+            return thread.result().exit_code, follower.folder
     except TrainerError:
         raise
     except Exception as bug:  # noqa: BLE001 - a user gets one line, the traceback goes to a file
@@ -134,24 +136,24 @@ def _headless(session: Session, display: Display) -> tuple[int, Path | None]:
 
 
 class _Follower:
-    """Bridge from a session's events to a display; it stops the run when the display's reader goes away."""
+    """Bridge from a run's events to a display; it stops the run when the display's reader goes away."""
 
-    def __init__(self, session: Session, display: Display) -> None:
-        self._session = session
+    def __init__(self, thread: TrainingThread, display: Display) -> None:
+        self._thread = thread
         self._display = display
         self._noticed = False
         self.folder: Path | None = None
 
     def follow(self) -> None:
         """Show events until the run is over."""
-        while not self._session.finished:
-            events = self._session.take(self._display.interval)
+        while not self._thread.finished:
+            events = self._thread.take(self._display.interval)
             with self._reader_may_go():
                 for event in events:
                     if isinstance(event, RunStarted):
                         self.folder = Path(event.folder)
                     self._display.show(event)
-                if (reason := self._session.stop_reason) and not self._noticed:
+                if (reason := self._thread.stop_reason) and not self._noticed:
                     self._noticed = True
                     self._display.notice(f"{reason}: saving a checkpoint; Ctrl+C ends at once without one")
                 self._display.refresh()
@@ -173,4 +175,4 @@ class _Follower:
                 raise StorageError(f"cannot write to the output: {problem.strerror}: redirect it") from None
             self._display = Display()
             output.discard_stdout()
-            self._session.stop("the reader of the output went away")
+            self._thread.stop("the reader of the output went away")

@@ -14,11 +14,11 @@ from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question, QuestionDroppedError, unanswered
 from trainer.errors import TrainerError, UsageError
 from trainer.runs.folder import RunFolder
-from workbench.run.session import give
+from workbench.run.training_thread import give
 
 
 class Policy(Protocol):
-    """A loaded policy: `trainer.session.answers.SavedPolicy`, or a stand-in for it."""
+    """A loaded policy: `trainer.ppo_run.answers.SavedPolicy`, or a stand-in for it."""
 
     def use(self, checkpoint: str) -> None: ...
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer: ...
@@ -65,7 +65,7 @@ class PolicyThread:
         try:
             self._serve()
         finally:
-            from trainer.session.training import release_thread  # not above, as in `_load`
+            from trainer.ppo_run.training import release_thread  # not above, as in `_load`
 
             release_thread()
 
@@ -99,7 +99,7 @@ class PolicyThread:
 
 def _load(folder: RunFolder, checkpoint: str) -> Policy:
     # Imported here, because that imports mlx, and only the thread that asks the model may use it.
-    from trainer.session.answers import SavedPolicy
+    from trainer.ppo_run.answers import SavedPolicy
     from workbench.system.code_trust import trusted_code
 
     return SavedPolicy(folder, checkpoint, trust=trusted_code().check)

@@ -18,7 +18,7 @@ from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, read_config
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
-from workbench.run.session import Session, Train
+from workbench.run.training_thread import Train, TrainingThread
 from workbench.run.view import RunView
 from workbench.system.environment import own_command
 from workbench.system.output import bug_line
@@ -57,15 +57,15 @@ Request = Literal["start", "pause", "resume", "step", "checkpoint", "stop"]
 class Supervisor:
     """The connection between the screen and one run at a time. It does not depend on widgets.
 
-    train: replaces the trainer in tests, as in `Session`.
+    train: replaces the trainer in tests, as in `TrainingThread`.
     """
 
     def __init__(self, train: Train | None = None) -> None:
         self._train = train
-        self._session: Session | None = None  # `run` while it is trained here
+        self._thread: TrainingThread | None = None  # `run` while it is trained here
         self._policies: PolicyThread | None = None  # set once a run that has ended is asked
         self._past: RunOnDisk | None = None  # the journal to be read further, from its newest part backwards
-        self.run: Session | RunOnDisk | None = None
+        self.run: TrainingThread | RunOnDisk | None = None
         self.view = RunView()
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._ending = ""  # "stopping" or "aborting", once asked for
@@ -74,7 +74,7 @@ class Supervisor:
     @property
     def trains_here(self) -> bool:
         """Return whether a run is under way on this process's trainer thread."""
-        return self._session is not None
+        return self._thread is not None
 
     @property
     def note(self) -> str:
@@ -130,14 +130,14 @@ class Supervisor:
         self.check_free()
         if resume is None:
             check_name_is_free(config)
-        session = Session(config, resume=resume, preset=preset, train=self._train)
-        self._attach(session)
-        self._session = session
+        thread = TrainingThread(config, resume=resume, preset=preset, train=self._train)
+        self._attach(thread)
+        self._thread = thread
         if resume is not None:
             self._read_what_was(resume)
         if one_iteration:
-            session.send("step")
-        session.start()
+            thread.send("step")
+        thread.start()
 
     def watch(self, folder: Path) -> None:
         """Show the run in `folder`, live or ended. Raises UsageError while another run trains here."""
@@ -231,8 +231,8 @@ class Supervisor:
         if isinstance(self.run, RunOnDisk):
             self.view.problems = self.run.problems
         changed |= self._read_past()
-        if self._session is not None and self._session.finished:
-            self._conclude(self._session)
+        if self._thread is not None and self._thread.finished:
+            self._conclude(self._thread)
             changed = True
         return changed
 
@@ -250,11 +250,11 @@ class Supervisor:
 
     def wait(self) -> None:
         """Block until the run that is trained here has ended; its events go to its journal only."""
-        while self._session is not None:
-            if self._session.finished:
-                self._conclude(self._session)
+        while self._thread is not None:
+            if self._thread.finished:
+                self._conclude(self._thread)
             else:
-                self._session.take(timeout=1.0)
+                self._thread.take(timeout=1.0)
 
     def detach(self) -> str:
         """Continue the run that has just stopped here headless; return a message. Raises StorageError."""
@@ -272,13 +272,13 @@ class Supervisor:
             name = self.view.started.name if self.view.started else "a run"
             raise UsageError(f"{name} is training here: stop it, or quit and detach it")
 
-    def _attach(self, run: Session | RunOnDisk) -> None:
+    def _attach(self, run: TrainingThread | RunOnDisk) -> None:
         self.close()
         self.run = run
         self.view = RunView()
         self.failure = self._ending = ""
         self._pausing = False
-        self._session = None
+        self._thread = None
         self._past = None
 
     def _read_what_was(self, folder: Path) -> None:
@@ -300,13 +300,13 @@ class Supervisor:
             found = True
         return found
 
-    def _conclude(self, session: Session) -> None:
-        self._session = None
+    def _conclude(self, thread: TrainingThread) -> None:
+        self._thread = None
         self._ending = ""
         gc.unfreeze()
         gc.collect()  # 0.1 s once, so that the model is gone before another is loaded
         try:
-            session.result()
+            thread.result()
         except TrainerError as error:
             self.failure = str(error)
         except BaseException as bug:  # noqa: BLE001  the screen outlives its trainer and says what happened

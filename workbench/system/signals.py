@@ -55,7 +55,7 @@ def stop_on_signals(
 ) -> Iterator[None]:
     """Call `stop(reason)` for every signal of `REASONS` within the block; a SIGINT after another leaves at once.
 
-    stop: asks the run to checkpoint and end, as `Session.stop`; restore: leaves the terminal usable, called
+    stop: asks the run to checkpoint and end, as `TrainingThread.stop`; restore: leaves the terminal usable, called
     before `leave`. All three run inside a signal handler: they must not print through a buffer.
     """
     stopping = False

@@ -15,9 +15,9 @@ from trainer.control.control import Control
 from trainer.control.questions import DROPPED, Answer, Question
 from trainer.errors import RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Event, PhaseProgress, RunEnded, StateChanged
+from trainer.ppo_run import answers
+from trainer.ppo_run.training import train
 from trainer.rollout.generation import generate_responses
-from trainer.session import answers
-from trainer.session.training import train
 
 QUESTIONS = {
     "policy": Question(prompt="one", count=2, max_new_tokens=4),
@@ -169,7 +169,7 @@ def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
 
         return real(question, progress=check, **how)
 
-    monkeypatch.setattr("trainer.session.policy.answer", slow)
+    monkeypatch.setattr("trainer.ppo_run.policy.answer", slow)
     asked: list[Event] = []
 
     def ask(event: Event) -> None:
@@ -223,8 +223,8 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     def full(*_: Any) -> None:
         raise StorageError("no space")
 
-    monkeypatch.setattr("trainer.session.policy.answer", slow)
-    monkeypatch.setattr("trainer.session.artifacts.save_checkpoint", full)
+    monkeypatch.setattr("trainer.ppo_run.policy.answer", slow)
+    monkeypatch.setattr("trainer.ppo_run.artifacts.save_checkpoint", full)
     recorder = Recorder(
         lambda event: control.ask(QUESTIONS["policy"], told.append) if within(event, "update", 1) else None
     )

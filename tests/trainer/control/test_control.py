@@ -29,8 +29,8 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.session.training import train
-from workbench.run.session import Session
+from trainer.ppo_run.training import train
+from workbench.run.training_thread import TrainingThread
 from workbench.system.signals import stop_on_signals
 
 PHASES = ("generate", "score", "reward", "update", "evaluate")
@@ -387,7 +387,7 @@ def test_the_clock_stops_while_a_question_is_answered(monkeypatch: pytest.Monkey
 
 
 def test_an_interrupt_ends_a_session_that_is_paused() -> None:
-    session, events = Session(Config(), train=Script(steered)), list[Event]()
+    session, events = TrainingThread(Config(), train=Script(steered)), list[Event]()
     session.send("pause")
     with stop_on_signals(session.stop, lambda: None), session:
         while StateChanged(state="paused") not in events:
@@ -399,7 +399,7 @@ def test_an_interrupt_ends_a_session_that_is_paused() -> None:
 
 
 def test_a_session_passes_requests_on_to_its_trainer() -> None:
-    session, events = Session(Config(), train=Script(steered)), list[Event]()
+    session, events = TrainingThread(Config(), train=Script(steered)), list[Event]()
 
     def until(state: str, times: int) -> None:
         while [event.state for event in events if isinstance(event, StateChanged)].count(state) < times:

@@ -19,8 +19,8 @@ from trainer.control.inbox import Inbox, ask, read_answer, send, withdraw
 from trainer.control.questions import Question
 from trainer.errors import StorageError, UsageError
 from trainer.events import Alert, Event, Iteration, SettingChanged, StateChanged
+from trainer.ppo_run.training import train
 from trainer.runs.folder import RunFolder
-from trainer.session.training import train
 
 
 def complaint(message: str) -> None:

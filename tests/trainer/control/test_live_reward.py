@@ -16,11 +16,11 @@ from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError
 from trainer.events import Alert, Event, Iteration, RunEnded, RunStarted, SettingChanged, StateChanged
+from trainer.ppo_run.training import train
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
-from trainer.session.training import train
 
 LENGTH = {"kind": "length", "target": 3}
 RUNNING = ("reward.normalize=running", "ppo.iterations=4", "eval.every=0")

@@ -25,8 +25,8 @@ from trainer.events import (
     SettingChanged,
     StateChanged,
 )
+from trainer.ppo_run.training import train
 from trainer.runs.journal import read_journal
-from trainer.session.training import train
 from workbench.run.sentences import sentences
 
 OTHERS: dict[str, Any] = {

@@ -41,6 +41,7 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
+from trainer.ppo_run.training import train
 from trainer.preference_data.comparisons import policy_comparisons
 from trainer.preference_data.encoders import PolicyEncoder
 from trainer.preference_data.groups import Group, split_groups
@@ -50,7 +51,6 @@ from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
-from trainer.session.training import train
 
 PAIRS = labelled(36)
 

@@ -18,15 +18,15 @@ from trainer.control.inbox import Inbox, send
 from trainer.errors import UsageError
 from trainer.evaluation.human import add_event, human_evaluation
 from trainer.events import Event, HumanEvaluation, Iteration, RunEnded
+from trainer.ppo_run.training import train
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
-from trainer.session.training import train
 from workbench.run.journal_source import RunOnDisk
-from workbench.run.session import Session
+from workbench.run.training_thread import TrainingThread
 from workbench.run.view import RunView
 
 TOLD = HumanEvaluation(
@@ -156,7 +156,7 @@ def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_s
 
 
 def test_a_session_reports_to_the_run_that_it_trains(tmp_path: Path) -> None:
-    with Session(tiny_config(tmp_path, "run.name=a", "eval.every=0")) as session:
+    with TrainingThread(tiny_config(tmp_path, "run.name=a", "eval.every=0")) as session:
         session.send("tell", event=TOLD)
         assert session.result().state == "done"
         assert [event for event in session.take() if isinstance(event, HumanEvaluation)] == [TOLD]

@@ -24,12 +24,12 @@ from trainer.errors import DivergedError, ModelError, RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
 from trainer.ppo import checkpoint
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
+from trainer.ppo_run.training import train
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, load_newest, write_state
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sinks
-from trainer.session.training import train
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Fill the disk from the checkpoint or the samples of an iteration on."""
-    from trainer.session import artifacts
+    from trainer.ppo_run import artifacts
 
     original: Callable[..., None] = getattr(artifacts, where)
 

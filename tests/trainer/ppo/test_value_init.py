@@ -246,7 +246,7 @@ def test_the_checkpoint_is_kept_before_the_backbone_loads_and_one_that_cannot_be
     mark = used.with_name(f".{used.name}.used")
     init = ('model.value_model="adapter"', f'model.value_init="{used}"', "ppo.iterations=1")
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.session.training.load_backbone", lambda _: pytest.fail(f"kept: {mark.exists()}"))
+        patch.setattr("trainer.ppo_run.training.load_backbone", lambda _: pytest.fail(f"kept: {mark.exists()}"))
         with pytest.raises(pytest.fail.Exception, match="kept: True"):
             record(tiny_config(made, *init))
     mark.unlink()

@@ -24,6 +24,8 @@ from trainer.errors import RewardError
 from trainer.events import RunEnded, RunStarted, StateChanged
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.ppo_run.answers import SavedPolicy
+from trainer.ppo_run.training import train
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
 from trainer.rewards import build_rewards
@@ -31,8 +33,6 @@ from trainer.rewards.model_reward import load_model_reward
 from trainer.runs.checkpoint_index import checkpoints, prune_checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
-from trainer.session.answers import SavedPolicy
-from trainer.session.training import train
 
 TEXTS = ["aaaa", "bcd", "a fox, and a hen", "", "eeeee"]
 BATCH = inputs(*TEXTS)

@@ -17,6 +17,7 @@ from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.events import Evaluation, Iteration, RewardModelStep, RunStarted
+from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.preferences.formats import read_preferences, write_preferences
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
@@ -26,7 +27,6 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 from trainer.runs.samples import read_samples
-from trainer.session.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 
 EARLIER = Path(__file__).parents[2] / "earlier"
 WORKSPACE = "/workspace"  # where it was written

@@ -11,9 +11,9 @@ from runs_helper import Recorder, tiny_config
 from scripted_run import iteration
 
 from trainer.events import Event, Phase, PhaseProgress
+from trainer.ppo_run.training import train
 from trainer.runs.folder import RunFolder
 from trainer.runs.sinks import ProgressFile, read_progress
-from trainer.session.training import train
 
 
 def progress(done: int, phase: Phase = "generate", iteration: int = 1) -> PhaseProgress:

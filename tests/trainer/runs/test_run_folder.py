@@ -19,12 +19,12 @@ from trainer.control.control import Control
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
+from trainer.ppo_run.training import train
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.journal import read_journal
-from trainer.session.training import train
 from workbench.cli import main as cli
 from workbench.system import output
 

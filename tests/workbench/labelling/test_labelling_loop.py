@@ -13,12 +13,12 @@ from tiny import make_checkpoint
 
 from trainer.control.control import Control
 from trainer.events import Alarm, Alert, Event, Iteration, RewardModelEvaluation, SamplesWritten, SettingChanged
+from trainer.ppo_run.training import train
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
-from trainer.session.training import train
 
 LABELLED, LEARNT = 6, 20
 """Iterations whose samples are judged, and those after them."""

@@ -15,9 +15,9 @@ from tiny import make_tokenizer
 
 from trainer.control.control import Control
 from trainer.events import Iteration
+from trainer.ppo_run.training import train
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, sample_settings
-from trainer.session.training import train
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import SampleKey
 from workbench.samples.token_facts import TokenFacts

@@ -143,7 +143,7 @@ def broken(self):
 
 
 Button.on_mount = broken
-sys.modules["trainer.session.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.wait))
+sys.modules["trainer.ppo_run.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.wait))
 sys.exit(main())
 """
 

@@ -18,10 +18,10 @@ from trainer.config import Config
 from trainer.control.inbox import send
 from trainer.control.questions import Question
 from trainer.events import Alert, Event, Iteration
+from trainer.ppo_run.answers import SavedPolicy
+from trainer.ppo_run.training import train
 from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
-from trainer.session.answers import SavedPolicy
-from trainer.session.training import train
 from workbench.cli import main as cli
 from workbench.config.pane import ConfigPane
 from workbench.opening import Opening
@@ -65,7 +65,7 @@ def config(tmp_path: Path, evil: str) -> Path:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
     """Put the scripted trainer in place of the real one."""
     script = Script(scripted_run.done)
-    monkeypatch.setitem(sys.modules, "trainer.session.training", scripted_run.training_module(script))
+    monkeypatch.setitem(sys.modules, "trainer.ppo_run.training", scripted_run.training_module(script))
     return script
 
 

@@ -19,8 +19,8 @@ from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError, StorageError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
+from trainer.ppo_run import answers
 from trainer.rewards import RewardInput, RewardResult
-from trainer.session import answers
 
 END = 256
 SETTINGS: dict[str, Any] = {"rollout": {"max_new_tokens": 12, "temperature": 0.8}, "data": {"max_prompt_tokens": 64}}

@@ -16,10 +16,10 @@ from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
+from trainer.ppo_run.artifacts import keep_best, save_if_new
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
 from trainer.runs.folder import RunFolder, create_run
-from trainer.session.artifacts import keep_best, save_if_new
 from workbench.runs.details import read_detail
 
 SOURCES = [{"kind": "lexicon", "weight": 1.0}]

@@ -24,6 +24,9 @@ from trainer.monitoring import Monitor
 from trainer.plurals import counted
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint
 from trainer.ppo.value_init import check_value_init
+from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
+from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
+from trainer.ppo_run.prompts import run_prompts
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest
@@ -32,9 +35,6 @@ from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sample_index import complete_index
 from trainer.runs.sinks import Sink, Sinks
-from trainer.session.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
-from trainer.session.policy import STATISTICS_RESTARTED, TrainedPolicy
-from trainer.session.prompts import run_prompts
 
 
 def train(

@@ -27,13 +27,13 @@ from trainer.events import (
     SettingChanged,
 )
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.ppo_run.artifacts import forget_best, older_checkpoint
+from trainer.ppo_run.training import train
 from trainer.runs.checkpoint_files import read_arrays
 from trainer.runs.checkpoint_index import Best, read_best, write_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
-from trainer.session.artifacts import forget_best, older_checkpoint
-from trainer.session.training import train
 
 BY_RULE = (
     *("convergence.window=2", "convergence.on_target=rollback", "convergence.target_score=-1"),

@@ -17,9 +17,9 @@ from trainer.models.backbone import LoadedModel
 from trainer.ppo.checkpoint import Rollback, Snapshot, restore_snapshot, take_snapshot
 from trainer.ppo.loop import PPO
 from trainer.ppo.value_init import init_value_model
+from trainer.ppo_run.answers import answer
 from trainer.rewards import Rewards, Trust, build_run_rewards
 from trainer.seeding import Purpose, key_for
-from trainer.session.answers import answer
 
 STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
 

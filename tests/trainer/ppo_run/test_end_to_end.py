@@ -13,8 +13,8 @@ from runs_helper import PROMPTS, outcome, run_python, tiny_config, workspace
 
 from trainer import load_config, parse_overrides, train
 from trainer.errors import UsageError
+from trainer.ppo_run import training
 from trainer.runs.listing import list_runs
-from trainer.session import training
 from workbench.cli import main as cli
 
 ERROR = "ppo-workbench: error: "

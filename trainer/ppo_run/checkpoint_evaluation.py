@@ -33,6 +33,7 @@ from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.plurals import counted
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
+from trainer.ppo_run.prompts import run_prompts
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
 from trainer.preference_data.groups import fingerprint
 from trainer.rewards import Trust, build_run_rewards, load_functions
@@ -42,7 +43,6 @@ from trainer.runs.checkpoint_files import read_newest
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config, read_pairs
 from trainer.seeding import Purpose, key_for
-from trainer.session.prompts import run_prompts
 
 LAST, BEST = "last", "best"
 

@@ -1,7 +1,7 @@
 """A training run inside this process: its thread, its events and its end.
 
 MLX ties arrays, streams and random keys to a thread, so the trainer gets one of its own, never one of a pool.
-Nothing here depends on a display: the headless commands and the workbench use the same session.
+Nothing here depends on a display: the headless commands and the workbench use the same class.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class EventQueue:
         return len(self._events)
 
 
-class Session:
+class TrainingThread:
     """The trainer's thread, its events, its control and its result.
 
     Start it, `take` events until `finished`, then call `result`. As a context manager it starts on entry and leaves
@@ -149,7 +149,7 @@ class Session:
             raise RuntimeError("the trainer returned no end of the run")
         return self._ended
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> TrainingThread:
         self.start()
         return self
 
@@ -187,7 +187,7 @@ def _train_on_this_thread(
     config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
 ) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
-    from trainer.session.training import release_thread, train
+    from trainer.ppo_run.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:

@@ -14,12 +14,12 @@ from trainer.config.schema import BackboneConfig
 from trainer.errors import UsageError
 from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
 from trainer.models.backbone import LoadedModel
+from trainer.ppo_run import training
+from trainer.ppo_run.training import train
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
-from trainer.session import training
-from trainer.session.training import train
 
 ACCIDENTS = [
     ("generate", 1),

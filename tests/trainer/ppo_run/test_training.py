@@ -17,11 +17,11 @@ from trainer.errors import DivergedError, RewardError
 from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
 from trainer.ppo.learner import Learner, LossSums
 from trainer.ppo.loop import PPO
+from trainer.ppo_run.training import train
 from trainer.runs import sample_index
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import TOKEN_COLUMNS, read_samples
-from trainer.session.training import train
 
 
 def test_the_same_seed_gives_the_same_run_to_the_bit(tmp_path: Path) -> None:

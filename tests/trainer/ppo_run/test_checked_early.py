@@ -17,12 +17,12 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.dpo import dpo_run
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import TrainerError
+from trainer.ppo_run import checkpoint_evaluation, training
+from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.reward_model import reward_model_run
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import trust_all
 from trainer.runs.folder import RunFolder
-from trainer.session import checkpoint_evaluation, training
-from trainer.session.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 
 
 @pytest.fixture

@@ -264,7 +264,7 @@ class SavedPolicy:
         self._at, self.iteration = path, snapshot.iteration
 
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
-        """Answer like `trainer.session.answers.answer`; raises only what `progress` raises.
+        """Answer like `trainer.ppo_run.answers.answer`; raises only what `progress` raises.
 
         `problem` names damaged checkpoints that were left out.
         """

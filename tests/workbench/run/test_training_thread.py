@@ -22,7 +22,7 @@ from trainer.events import (
     PhaseProgress,
     RunEnded,
 )
-from workbench.run.session import EventQueue, Session
+from workbench.run.training_thread import EventQueue, TrainingThread
 from workbench.system.signals import REASONS, stop_on_signals
 
 
@@ -30,10 +30,10 @@ def progress(count: int) -> PhaseProgress:
     return PhaseProgress(iteration=1, phase="generate", done=count, total=9)
 
 
-def all_events(session: Session) -> list[Event]:
+def all_events(running: TrainingThread) -> list[Event]:
     events: list[Event] = []
-    while not session.finished:
-        events += session.take(timeout=5)
+    while not running.finished:
+        events += running.take(timeout=5)
     return events
 
 
@@ -86,19 +86,19 @@ def test_events_taken_by_a_reader_that_competes_with_the_writer_are_all_there() 
     assert [event.iteration for event in taken if isinstance(event, Iteration)] == list(range(count))
 
 
-def test_a_session_gives_every_event_and_then_the_end() -> None:
+def test_a_thread_gives_every_event_and_then_the_end() -> None:
     script = Script(done)
-    with Session(Config(), preset="quickstart", train=script) as session:
-        events = all_events(session)
-        assert session.result() == events[-1] == ended(checkpoint="checkpoints/step-000012")
+    with TrainingThread(Config(), preset="quickstart", train=script) as running:
+        events = all_events(running)
+        assert running.result() == events[-1] == ended(checkpoint="checkpoints/step-000012")
     assert sum(isinstance(event, Iteration) for event in events) == 12
     assert script.received == {"config": Config(), "resume": None, "preset": "quickstart"}
 
 
 def test_the_trainer_runs_on_one_thread_of_its_own_that_the_exit_waits_for() -> None:
     script = Script(done)
-    with Session(Config(), train=script) as session:
-        all_events(session)
+    with TrainingThread(Config(), train=script) as running:
+        all_events(running)
     assert script.thread is not None
     assert script.thread is not threading.main_thread()
     assert (script.thread.name, script.thread.daemon) == ("trainer", False)
@@ -106,65 +106,65 @@ def test_the_trainer_runs_on_one_thread_of_its_own_that_the_exit_waits_for() -> 
 
 
 def test_an_error_of_the_trainer_comes_out_of_the_result_after_its_events() -> None:
-    with Session(Config(), train=Script(diverged)) as session:
-        events = all_events(session)
+    with TrainingThread(Config(), train=Script(diverged)) as running:
+        events = all_events(running)
         with pytest.raises(DivergedError, match=r"lower optim\.policy_lr"):
-            session.result()
+            running.result()
     assert isinstance(events[-1], RunEnded)
 
 
 def test_a_stop_ends_the_run_after_a_checkpoint_and_keeps_the_first_reason() -> None:
-    with Session(Config(), train=Script(wait)) as session:
-        session.stop("first")
-        session.stop("second")
-        events = all_events(session)
-        end = session.result()
-    assert (end.state, end.reason, session.stop_reason) == ("stopped", "first", "first")
+    with TrainingThread(Config(), train=Script(wait)) as running:
+        running.stop("first")
+        running.stop("second")
+        events = all_events(running)
+        end = running.result()
+    assert (end.state, end.reason, running.stop_reason) == ("stopped", "first", "first")
     assert any(isinstance(event, CheckpointSaved) for event in events)
 
 
 def test_an_abort_ends_the_run_without_a_checkpoint() -> None:
-    with Session(Config(), train=Script(wait)) as session:
-        session.send("abort")
-        events = all_events(session)
-    assert session.result().state == "stopped"
+    with TrainingThread(Config(), train=Script(wait)) as running:
+        running.send("abort")
+        events = all_events(running)
+    assert running.result().state == "stopped"
     assert not any(isinstance(event, CheckpointSaved) for event in events)
 
 
 def test_leaving_the_block_stops_the_run_and_waits_for_its_checkpoint() -> None:
-    session = Session(Config(), train=Script(wait))
-    with pytest.raises(KeyError), session:
+    running = TrainingThread(Config(), train=Script(wait))
+    with pytest.raises(KeyError), running:
         raise KeyError("a bug of the display")
-    assert session.result().state == "stopped"
-    assert any(isinstance(event, CheckpointSaved) for event in session.take())
+    assert running.result().state == "stopped"
+    assert any(isinstance(event, CheckpointSaved) for event in running.take())
 
 
-def test_a_session_is_finished_only_when_its_last_event_was_taken() -> None:
-    session = Session(Config(), train=Script(done))
-    session.start()
-    session.result()
-    assert not session.finished
-    assert session.take()
-    assert session.finished
+def test_a_thread_is_finished_only_when_its_last_event_was_taken() -> None:
+    running = TrainingThread(Config(), train=Script(done))
+    running.start()
+    running.result()
+    assert not running.finished
+    assert running.take()
+    assert running.finished
 
 
 def test_a_question_is_answered_by_the_trainer_paused_or_not() -> None:
     question = Question(prompt="Once", count=2)
-    with Session(Config(), train=Script(steered)) as session:
-        assert session.ask(question).result(30).completions == answered(question).completions
-        session.send("pause")
-        assert session.ask(question).result(30).problem == ""
+    with TrainingThread(Config(), train=Script(steered)) as running:
+        assert running.ask(question).result(30).completions == answered(question).completions
+        running.send("pause")
+        assert running.ask(question).result(30).problem == ""
 
 
 @pytest.mark.parametrize("play", [done, unhurt, diverged], ids=["done", "bug", "failed"])
 def test_a_question_to_a_run_that_ends_in_any_way_is_told_so(play: Any) -> None:
-    session = Session(Config(), train=Script(play))
-    futures: list[Future[Answer]] = [session.ask(Question(prompt="Once"))]
-    dropped = session.ask(Question(prompt="Once"))
+    running = TrainingThread(Config(), train=Script(play))
+    futures: list[Future[Answer]] = [running.ask(Question(prompt="Once"))]
+    dropped = running.ask(Question(prompt="Once"))
     assert dropped.cancel()
-    with session:
-        all_events(session)
-        futures.append(session.ask(Question(prompt="Once")))
+    with running:
+        all_events(running)
+        futures.append(running.ask(Question(prompt="Once")))
     problems = [future.result(30).problem for future in futures]
     assert problems == ["the run ended before it was answered"] * 2
 

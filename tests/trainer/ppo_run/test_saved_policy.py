@@ -14,10 +14,10 @@ from trainer.control.control import Control, Interrupted
 from trainer.control.questions import Answer, Question
 from trainer.errors import ConfigError, ModelError, StorageError, TrainerError, UsageError
 from trainer.events import StateChanged
+from trainer.ppo_run.answers import SavedPolicy
+from trainer.ppo_run.training import train
 from trainer.rewards import trust_all
 from trainer.runs.folder import RunFolder
-from trainer.session.answers import SavedPolicy
-from trainer.session.training import train
 
 QUESTION = Question(prompt="one", prefix=[65], count=3)
 

@@ -26,11 +26,11 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.monitoring import Monitor
+from trainer.ppo_run import artifacts
+from trainer.ppo_run.training import train
 from trainer.runs.checkpoint_index import read_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
-from trainer.session import artifacts
-from trainer.session.training import train
 
 AT_TARGET = (
     *("convergence.window=2", "convergence.on_target=stop", "convergence.target_score=-1"),
@@ -155,7 +155,7 @@ class Alarming(Monitor):
 
 @pytest.fixture
 def alarming(monkeypatch: pytest.MonkeyPatch) -> type[Alarming]:
-    monkeypatch.setattr("trainer.session.training.Monitor", Alarming)
+    monkeypatch.setattr("trainer.ppo_run.training.Monitor", Alarming)
     monkeypatch.setattr(Alarming, "level", "error")
     return Alarming
 

@@ -6,16 +6,17 @@ and 0 on padding. Logarithms are natural, so KL and entropy are in nats.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 KLEstimator = Literal["k1", "k2", "k3", "abs"]
 Aggregation = Literal["token", "sequence", "constant"]
 
-_LARGEST_K3 = 10.0
-_LARGEST_LOG_RATIO = 20.0
+_LARGEST_LOG_R = 2.610868638149876  # k3 is 10 there
 
 
 def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
@@ -42,12 +43,12 @@ def entropy(logits: mx.array) -> mx.array:
 def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimator = "k1") -> mx.array:
     """Estimate KL(pi || pi_ref) from tokens sampled by pi, with log r = log pi_ref - log pi.
 
-        k1 = -log r,   k2 = (log r)^2 / 2,   k3 = min(r - 1 - log r, 10),   abs = |log r|
+        k1 = -log r,   k2 = (log r)^2 / 2,   k3 = rho - 1 - log rho,   abs = |log r|,   rho = min(r, 13.6)
 
-    k1 and k3 are unbiased but for the bound, and k3 is never negative; k2 and abs are biased but never negative.
-    Without its bound, a token that only the reference likes gives a k3 of e^20, and one such token is the whole batch;
-    verl has the same bound. logprobs, ref_logprobs: any one shape. Returns that shape. Schulman 2020, "Approximating
-    KL divergence".
+    k1 and k3 are unbiased but for the bound on r, and k3 is never negative; k2 and abs are biased but never negative.
+    The bound limits k3 to 10, as in verl, where the reference finds a token likelier. Without it, one token that only
+    the reference likes could have a k3 of e^20 and outweigh the whole batch. logprobs, ref_logprobs: any one shape.
+    Returns that shape. Schulman 2020, "Approximating KL divergence".
     """
     log_r = ref_logprobs - logprobs
     if estimator == "k1":
@@ -55,9 +56,25 @@ def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimat
     if estimator == "k2":
         return 0.5 * log_r * log_r
     if estimator == "k3":
-        log_r = mx.clip(log_r, -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)  # exp of more is infinite
-        return mx.minimum(mx.expm1(log_r) - log_r, _LARGEST_K3)
+        log_rho = mx.minimum(log_r, _LARGEST_LOG_R)
+        return mx.expm1(log_rho) - log_rho
     return mx.abs(log_r)
+
+
+def kl_loss(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimator) -> mx.array:
+    """Return `kl_estimate` with k3 continued by its tangent beyond the bound on r, for a penalty in the loss.
+
+        k3 + (rho - 1) (log r - log rho)
+
+    A bounded k3 has no gradient where the policy has all but forgotten a token that the reference likes. The tangent
+    has one, 1 - rho by log pi, which is the largest that k3 has within the bound. logprobs, ref_logprobs: any one
+    shape. Returns that shape.
+    """
+    estimate = kl_estimate(logprobs, ref_logprobs, estimator)
+    if estimator != "k3":
+        return estimate
+    beyond = mx.maximum(ref_logprobs - logprobs - _LARGEST_LOG_R, 0.0)
+    return estimate + math.expm1(_LARGEST_LOG_R) * beyond
 
 
 def masked_mean(x: mx.array, mask: mx.array) -> mx.array:
@@ -143,8 +160,9 @@ def leave_one_out_mean(x: mx.array, group: int) -> mx.array:
     x: [B], consecutive groups of n = `group` > 1 members. Returns [B]. Kool et al. 2019, "Buy 4 REINFORCE samples,
     get a baseline for free!"; for language models Ahmadian et al. 2024 (arXiv 2402.14740), eq. 7.
     """
-    groups = x.reshape(-1, group)
-    return ((groups.sum(axis=1, keepdims=True) - groups) / (group - 1)).reshape(-1)
+    groups = _groups(x, group)
+    means = (groups.sum(axis=1, keepdims=True) - groups) / (group - 1)
+    return mx.array(means.reshape(-1).astype(np.float32))
 
 
 def group_moments(x: mx.array, group: int) -> tuple[mx.array, mx.array]:
@@ -153,10 +171,15 @@ def group_moments(x: mx.array, group: int) -> tuple[mx.array, mx.array]:
     x: [B], consecutive groups of n = `group` > 1 members. Returns two arrays [B]. Shao et al. 2024 (arXiv 2402.03300),
     section 4.1.2, with the deviation as in TRL and the authors' code.
     """
-    groups = np.array(x, dtype=np.float64).reshape(-1, group)  # in float32, the mean of equal numbers is another one
+    groups = _groups(x, group)
     moments = groups.mean(axis=1), groups.std(axis=1, ddof=1)
     mean, deviation = (mx.array(np.repeat(moment, group).astype(np.float32)) for moment in moments)
     return mean, deviation
+
+
+def _groups(x: mx.array, group: int) -> npt.NDArray[np.float64]:
+    """Return x, [B], as [B / n, n] in float64, because the mean of equal numbers may differ from them in float32."""
+    return np.array(x, dtype=np.float64).reshape(-1, group)
 
 
 def clipped_policy_loss(

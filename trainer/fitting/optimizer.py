@@ -71,7 +71,7 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 def global_norm(gradients: Any) -> float:
     """Return the norm of all gradients in a tree together."""
-    # Rounded once, whatever the order: a resumed run has its arrays in another one.
+    # Rounded once, so that the order does not matter: a resumed run has its arrays in a different order.
     return math.sqrt(math.fsum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
 
 

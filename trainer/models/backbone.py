@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_map_with_path
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from trainer.config.schema import BackboneConfig
@@ -50,7 +51,7 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SystemExit) as error:
         raise ModelError(
             f"model.path = '{config.path}' cannot be loaded ({reason_of(error)}): fetch the model again, or choose one "
-            "of a family that mlx-lm has"
+            "of a family that mlx-lm supports"
         ) from error
     tokenizer = _tokenizer(config.path, folder, settings.get("eos_token_id"))
     dtype = cast_backbone(backbone, config.dtype)
@@ -134,7 +135,7 @@ def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -
     except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
         raise ModelError(
             f"model.path = '{path}': its tokenizer cannot be loaded ({reason_of(error)}): fetch the model "
-            "again; a tokenizer that needs code of its own is not run"
+            "again; tokenizers with custom code are not supported"
         ) from error
     if not tokenizer.eos_token_ids:
         raise ModelError(
@@ -171,7 +172,7 @@ def _checked(path: str, folder: Path) -> Path:
     if settings.get("model_file") is not None:
         raise ModelError(
             f"model.path = '{path}' wants to run its own code ({settings['model_file']}), which is never done: "
-            "choose a model of a family that mlx-lm has"
+            "choose a model of a family that mlx-lm supports"
         )
     if not any(folder.glob("model*.safetensors")):
         raise ModelError(
@@ -211,12 +212,28 @@ def _on_gpu() -> bool:
 def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
     """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first.
 
-    On a GPU the scales of quantised weights are cast, too: float16 ones would make every activation float32.
+    Parameters that the family computes in float32 are not rounded to bfloat16, as in `mlx_lm.convert`. The scales of
+    quantised weights on a GPU are: float16 ones lose three bits, like any float16 weight, because their product with
+    activations in bfloat16 would be float32, and so would all activations after it. In float32 nothing is rounded.
     """
     if not _on_gpu():
-        from mlx_lm.utils import dequantize_model
-
-        dequantize_model(backbone)  # 4- and 8-bit products are scalar code there: 1 to 3 GFLOP/s instead of 125
+        _dequantize(backbone)
     dtype = held_precision(backbone, wanted)
-    backbone.set_dtype(dtype)
+    casts = getattr(backbone, "cast_predicate", lambda name: True)
+
+    def cast(name: str, array: mx.array) -> mx.array:
+        is_cast = mx.issubdtype(array.dtype, mx.floating) and (dtype == mx.float32 or casts(name))
+        return array.astype(dtype) if is_cast else array
+
+    backbone.update(tree_map_with_path(cast, backbone.parameters()))
     return dtype
+
+
+def _dequantize(backbone: nn.Module) -> None:
+    """Dequantise the weights: 4- and 8-bit products are scalar code on a CPU, 1 to 3 GFLOP/s instead of 125."""
+    from mlx_lm.utils import dequantize_model
+
+    for module in backbone.modules():
+        if {"scales", "biases"} <= module.keys():  # the weights get their type, and would be rounded to it
+            module.scales, module.biases = (module[name].astype(mx.float32) for name in ("scales", "biases"))
+    dequantize_model(backbone)

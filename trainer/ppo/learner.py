@@ -27,7 +27,7 @@ MAX_LOG_RATIO = 20.0
 """Largest plausible |log-ratio| of a token; beyond it something broke."""
 
 
-class How(TypedDict):
+class StepOptions(TypedDict):
     """Options of one optimiser step."""
 
     temperature: float
@@ -93,11 +93,9 @@ class Step(NamedTuple):
     ratios: mx.array | None  # [B, T] pi / pi_old of each token before the step, 0 in the padding; None for a critic
 
     def with_critic(self, critic: StepMetrics) -> Step:
-        """Return this actor step, its metrics combined with those of the critic's own step."""
-        mine = self.metrics
-        norm = math.hypot(mine.grad_norm, critic.grad_norm)
-        outcome = mine.outcome if critic.taken else critic.outcome
-        both = mine._replace(value_loss=critic.value_loss, grad_norm=norm, outcome=outcome)
+        """Return this actor step, its metrics combined with those of the critic's own pass."""
+        norm = math.hypot(self.metrics.grad_norm, critic.grad_norm)
+        both = self.metrics._replace(value_loss=critic.value_loss, grad_norm=norm, outcome=critic.outcome)
         return self._replace(metrics=both)
 
 
@@ -113,7 +111,7 @@ class Learner:
     """Optimisers of the policy's adapter and of the value model, and the steps they take.
 
     Adam with decoupled weight decay and bias correction; separate learning rates, one schedule. Clipping uses the
-    gradient's norm over everything that the step trains.
+    norm of a whole gradient, adapter and head together.
     """
 
     def __init__(self, actor: ActorCriticLLM, config: OptimConfig, *, total_steps: int, critic_steps: int = 0) -> None:
@@ -146,20 +144,32 @@ class Learner:
 
         return c.policy_lr * factor(self.critic_steps), c.value_lr * factor(0)
 
-    def train_joint(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
-        """Take one step of actor and critic on a minibatch: L = L_clip + c1 L_vf - c2 H (+ beta KL).
+    def train(self, batch: Experience, ppo: PPOConfig, *objectives: Objective, **options: Unpack[StepOptions]) -> Step:
+        """Take one step on a minibatch, or none: with a pass and a gradient for each objective.
 
-        Both share one pass over the trunk.
+            joint:  L = L_clip + c1 L_vf - c2 H (+ beta KL),  in one pass over a trunk that actor and critic share
+            policy: L = L_clip - c2 H (+ beta KL)
+            value:  L = L_vf
+
+        "policy", "value" trains a critic with its own adapter beside the actor: each gradient is clipped by its own
+        norm, and if one of them cannot be used, neither changes anything.
         """
-        return self._train(batch, ppo, "joint", **how)
-
-    def train_policy_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
-        """Take one step of the actor alone on a minibatch: L = L_clip - c2 H (+ beta KL)."""
-        return self._train(batch, ppo, "policy", **how)
-
-    def train_value_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
-        """Take one step of the critic alone on a minibatch: L = L_vf."""
-        return self._train(batch, ppo, "value", **how)
+        tokens = float(batch.mask.sum())
+        total = float(maths.aggregation_total(batch.mask, ppo.loss_aggregation, options.get("max_new_tokens", 0)))
+        step: Step | None = None
+        gradients: Trainables = {}
+        for objective in objectives:
+            found, sums, ratios = self.gradients(batch, ppo, objective, **options)
+            norm = global_norm(found)
+            metrics = _metrics(sums, objective, tokens=tokens, total=total, norm=norm)
+            metrics = metrics._replace(outcome=_outcome(metrics, sums, ppo))
+            step = step.with_critic(metrics) if step else Step(metrics, ratios)
+            if not metrics.taken:
+                return step
+            gradients |= clipped(found, norm, self.config.max_grad_norm)
+        assert step is not None
+        self._apply(gradients)
+        return step
 
     def ratios(self, batch: Experience, *, temperature: float, progress: Progress) -> mx.array:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
@@ -183,16 +193,6 @@ class Learner:
         self.policy_optimizer.state = state["policy"]
         self.value_optimizer.state = state["value"]
         self.steps = steps
-
-    def _train(self, batch: Experience, ppo: PPOConfig, objective: Objective, **how: Unpack[How]) -> Step:
-        gradients, sums, ratios = self.gradients(batch, ppo, objective, **how)
-        norm = global_norm(gradients)
-        total = float(maths.aggregation_total(batch.mask, ppo.loss_aggregation, how.get("max_new_tokens", 0)))
-        metrics = _metrics(sums, objective, tokens=float(batch.mask.sum()), total=total, norm=norm)
-        metrics = metrics._replace(outcome=_outcome(metrics, sums, ppo))
-        if metrics.taken:
-            self._apply(gradients, norm)
-        return Step(metrics, ratios)
 
     def gradients(
         self,
@@ -233,8 +233,7 @@ class Learner:
         gradients, found = accumulate(loss, before, parts(), put=self._put, backbone=actor.backbone, join=_Found.joined)
         return Gradients(gradients, found.sums, batch.gathered(found.ratios, order) if found.ratios else None)
 
-    def _apply(self, gradients: Trainables, norm: float) -> None:
-        gradients = clipped(gradients, norm, self.config.max_grad_norm)
+    def _apply(self, gradients: Trainables) -> None:
         policy_lr, value_lr = self.learning_rates()
         self.policy_optimizer.learning_rate = policy_lr
         self.value_optimizer.learning_rate = value_lr
@@ -347,7 +346,7 @@ def _loss(
         if ppo.entropy_coef > 0:
             loss = loss - ppo.entropy_coef * aggregated(entropy(forward.logits, temperature))
         if ppo.kl_in == "loss" and kl_coef > 0:
-            kl = maths.kl_estimate(logprobs, real(filled(batch.ref_logprobs)), ppo.kl_estimator)
+            kl = maths.kl_loss(logprobs, real(filled(batch.ref_logprobs)), ppo.kl_estimator)
             loss = loss + kl_coef * aggregated(kl)
         log_ratio = mx.stop_gradient(logprobs - old_logprobs)
         ratio = mx.exp(log_ratio)

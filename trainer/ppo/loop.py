@@ -23,7 +23,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.kl_controller import adapted_kl_coef
-from trainer.ppo.learner import How, Learner, Step, StepMetrics, has_signal
+from trainer.ppo.learner import Learner, Objective, StepMetrics, StepOptions, has_signal
 from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
 from trainer.rewards import RewardResult, Rewards
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
@@ -108,9 +108,10 @@ class PPO:
             batch = steps.generate_sequences(
                 self.actor.backbone, self.tokenizer, prompts, c.rollout, key=key, progress=progress
             )
+            greedy = None
             if c.ppo.estimator == "remax":
-                batch = steps.add_greedy_baselines(
-                    self.actor.backbone, self.tokenizer, batch, prompts, c.rollout, self.rewards, progress=progress
+                greedy = steps.generate_greedy_sequences(
+                    self.actor.backbone, self.tokenizer, prompts, c.rollout, progress=progress
                 )
 
         with self.phase(number, "score", passes=3 if self._critic_is_apart else 2) as progress:
@@ -118,6 +119,8 @@ class PPO:
 
         with self.phase(number, "reward"):
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
+            if greedy is not None:  # scored last, so that its normalisation is that of the batch
+                batch = steps.add_greedy_baselines(self.rewards, batch, greedy, prompts)
 
         batch = steps.adjust_rewards_with_kl(batch, kl_coef=self.kl_coef_in_rewards, whiten=c.ppo.whiten_rewards)
         if self.has_critic:
@@ -150,7 +153,7 @@ class PPO:
             parts={name: float(np.mean(scores)) for name, scores in rewards.parts.items()},
         )
         settings = settings_of(batch, c, kl_coef=kl_coef, trains_policy=not self._critic_learns_alone(number))
-        if c.ppo.kl_controller == "adaptive":
+        if c.ppo.kl_controller == "adaptive" and not self._critic_learns_alone(number):
             self.kl_coef = adapted_kl_coef(
                 kl_coef, metrics.kl, target=c.ppo.kl_target, horizon=c.ppo.kl_horizon, sequences=batch.size
             )
@@ -181,24 +184,22 @@ class PPO:
         error = maths.root_mean_square(filled(batch.advantages), batch.mask)  # returns less values, before whitening
         if ppo.whiten_advantages:
             batch = batch._replace(advantages=maths.whiten(filled(batch.advantages), batch.mask))
-        how = How(
+        options = StepOptions(
             temperature=rollout.temperature,
             progress=progress,
             kl_coef=self.kl_coef,
             max_new_tokens=rollout.max_new_tokens,
             value_unit=float(error),
         )
+        objectives = self._objectives(number)
         passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
         results: list[StepMetrics] = []
         ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
         for epoch, rows in passes:
             minibatch = batch.take(rows)
-            if warms_up:
-                step = self.learner.train_value_model(minibatch, ppo, **how)
-            else:
-                step = self._train(minibatch, how)
-                if step.metrics.taken:  # a ratio shows how a step pushed a token; a skipped step pushed none
-                    ratios.put(epoch, rows, step.ratios)
+            step = self.learner.train(minibatch, ppo, *objectives, **options)
+            if step.metrics.taken and not warms_up:
+                ratios.put(epoch, rows, step.ratios)  # how the step pushed each token; a skipped one pushed none
             self.learner.steps += step.metrics.outcome != "target_kl"
             results.append(step.metrics)
             self._check_step(number, step.metrics)
@@ -211,18 +212,6 @@ class PPO:
                 found = self.learner.ratios(batch.take(rows), temperature=rollout.temperature, progress=progress)
                 ratios.put(ppo.epochs, rows, found)
         return Update(results, ratios.array())
-
-    def _train(self, minibatch: Experience, how: How) -> Step:
-        """Take one optimiser step for the estimator: actor and critic in one pass, separately, or the actor alone."""
-        ppo = self.config.ppo
-        if not self.has_critic:
-            return self.learner.train_policy_model(minibatch, ppo, **how)
-        if self.actor.shares_trunk:
-            return self.learner.train_joint(minibatch, ppo, **how)
-        step = self.learner.train_policy_model(minibatch, ppo, **how)
-        if step.metrics.outcome == "target_kl":  # the epochs end here, for the critic too
-            return step
-        return step.with_critic(self.learner.train_value_model(minibatch, ppo, **how).metrics)
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""
@@ -249,6 +238,14 @@ class PPO:
 
     def _critic_learns_alone(self, number: int) -> bool:
         return self.has_critic and number <= self.config.ppo.critic_warmup
+
+    def _objectives(self, number: int) -> list[Objective]:
+        """Return what the steps of iteration `number` train."""
+        if self._critic_learns_alone(number):
+            return ["value"]
+        if self._critic_is_apart:
+            return ["policy", "value"]
+        return ["joint" if self.has_critic else "policy"]
 
     @property
     def _critic_is_apart(self) -> bool:

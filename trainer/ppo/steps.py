@@ -141,26 +141,32 @@ def compute_rewards(
     return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token)), result
 
 
-def add_greedy_baselines(
+def generate_greedy_sequences(
     backbone: nn.Module,
     tokenizer: Any,
-    batch: Experience,
     prompts: Sequence[Prompt],
     rollout: RolloutConfig,
-    rewards: Rewards,
     *,
     progress: Progress = silent,
 ) -> Experience:
-    """Add the baseline of ReMax: the score of the policy's greedy response to each prompt, for all its samples.
-
-    prompts: B, one per row. The greedy response does not change the statistics of the rewards. Raises RewardError.
-    """
+    """Generate the policy's greedy response to each prompt, once for all its samples. prompts: B, one per row."""
     once = prompts[:: rollout.samples_per_prompt]
     greedy, key = rollout.model_copy(update={"top_k": 1}), mx.random.key(0)  # top-1 draws nothing
-    written = generate_sequences(backbone, tokenizer, once, greedy, key=key, progress=progress)
-    written, _ = compute_rewards(rewards, written, once, update_statistics=False)
-    scores = filled(written.scores) + filled(written.token_scores).sum(axis=1)
-    return batch._replace(baselines=mx.repeat(scores, rollout.samples_per_prompt))
+    return generate_sequences(backbone, tokenizer, once, greedy, key=key, progress=progress)
+
+
+def add_greedy_baselines(
+    rewards: Rewards, batch: Experience, greedy: Experience, prompts: Sequence[Prompt]
+) -> Experience:
+    """Add the baseline of ReMax: the score of the greedy response to each prompt, for all its samples.
+
+    greedy: from `generate_greedy_sequences`; prompts: B, one per row. The greedy responses do not change the statistics
+    of the rewards. Raises RewardError.
+    """
+    samples = batch.size // greedy.size
+    greedy, _ = compute_rewards(rewards, greedy, prompts[::samples], update_statistics=False)
+    scores = filled(greedy.scores) + filled(greedy.token_scores).sum(axis=1)
+    return batch._replace(baselines=mx.repeat(scores, samples))
 
 
 def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = False) -> Experience:

@@ -37,7 +37,7 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
         return
     name = f"model.value_init = '{config.value_init}'"
     if actor.shares_trunk:
-        raise ModelError(f"{name}: the critic has no adapter to begin as another: set model.value_model = 'adapter'")
+        raise ModelError(f"{name}: the critic has no adapter to initialise: set model.value_model = 'adapter'")
     try:
         folder = reward_model_folder(Path(config.value_init).expanduser())
         card = read_whole_card(folder)
@@ -69,6 +69,6 @@ def _check_adapter(name: str, mine: Parameters, found: Parameters, model: Backbo
         return
     targets = ", ".join(f'"{target}"' for target in model.lora_targets)
     raise ModelError(
-        f"{name} has another adapter than the critic: set model.lora_rank = {model.lora_rank}, "
+        f"{name} has a different adapter from the critic's: set model.lora_rank = {model.lora_rank}, "
         f"model.lora_targets = [{targets}] and model.lora_layers = {model.lora_layers}, as it was trained with"
     )

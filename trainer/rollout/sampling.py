@@ -71,10 +71,21 @@ def _blocks(weights: mx.array) -> mx.array:
 
 
 def _invert(weights: mx.array, u: mx.array) -> mx.array:
-    """Find the first index whose cumulative sum exceeds u times the total. Its weight is positive despite rounding.
+    """Find the first index whose cumulative sum exceeds u times the total.
 
     weights: [..., N]; u: [...].
     """
-    sums = mx.cumsum(weights, axis=-1)
-    target = sums[..., -1:] * mx.minimum(u, _BELOW_ONE)[..., None]
-    return (sums <= target).sum(axis=-1)
+    return _first_above(mx.cumsum(weights, axis=-1), weights, u)
+
+
+def _first_above(sums: mx.array, weights: mx.array, u: mx.array) -> mx.array:
+    """Find the first index of positive weight whose sum exceeds u times the largest of such sums.
+
+    A GPU sums in parallel, and a sum may be one rounding below the one before it. So a sum that is the first above the
+    target may be that of a weight of 0, and the last sum may not be the largest. Without a positive weight, as when the
+    logits are NaN, it is index 0. sums, weights: [..., N]; u: [...].
+    """
+    sums = mx.where(weights > 0, sums, 0.0)
+    target = sums.max(axis=-1, keepdims=True) * mx.minimum(u, _BELOW_ONE)[..., None]
+    count = sums.shape[-1]
+    return mx.where(sums > target, mx.arange(count), count).min(axis=-1) % count

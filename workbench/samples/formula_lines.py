@@ -10,10 +10,11 @@ from typing import NamedTuple
 from trainer.plurals import counted
 from trainer.runs.samples import SampleSettings
 from workbench.columns import fit
-from workbench.kit.drawing import Line
+from workbench.kit.lines import Line
 from workbench.kit.scale import number_text
 from workbench.samples.token_facts import TokenFacts
-from workbench.samples.token_maths import PER_RESPONSE, TokenLoss, ratio_range
+from workbench.samples.token_maths import LARGEST_LOG_R, PER_RESPONSE, TokenLoss, ratio_range
+from workbench.samples.token_sentence import sentence
 
 _SYMBOL, _DEFINITION = 6, 36  # columns
 _ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns
@@ -51,7 +52,7 @@ def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
 
     width: columns; the numbers of a healthy run fit into 55.
     """
-    lines: list[Line] = [[(text, "text")] for text in textwrap.wrap(facts.sentence, width)]
+    lines: list[Line] = [[(text, "text")] for text in textwrap.wrap(sentence(facts), width)]
     if facts.settings is None:
         return [*lines, [], *([(text, "muted")] for text in textwrap.wrap(_NO_SETTINGS, width))]
     lines.append([])
@@ -148,11 +149,11 @@ def _terms(count: int) -> str:
 def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
     """Return the estimator's definition, and the same with numbers."""
     mine, theirs = number(facts.logprob), _operand(facts.ref_logprob)
-    log_r = None if facts.k1 is None else -facts.k1
+    log_r = None if facts.k1 is None else min(-facts.k1, LARGEST_LOG_R)
     return {
         "k1": ("log π - log π_ref", f"{mine} - {theirs}"),
         "k2": ("½ (log π - log π_ref)²", f"½ ({mine} - {theirs})²"),
-        "k3": ("min(r - 1 - log r, 10),  r = π_ref / π", f"min(exp({number(log_r)}) - 1 - {_operand(log_r)}, 10)"),
+        "k3": ("r - 1 - log r,  r = min(π_ref / π, 13.6)", f"exp({number(log_r)}) - 1 - {_operand(log_r)}"),
         "abs": ("|log π - log π_ref|", f"|{mine} - {theirs}|"),
     }.get(estimator, (f"by {estimator}", _UNKNOWN))
 

@@ -13,9 +13,12 @@ from trainer.runs.samples import SampleSettings
 from workbench.run.sample_table import TokenSample
 
 _EPSILON = 2.0**-23  # relative distance of neighbours in float32
-_LARGEST_K3 = 10.0  # as in `trainer.maths.kl_estimate`
 _ROUNDING = 32 * _EPSILON  # relative to the sum of the absolute terms
 _WHITENING = 1e-8  # added to the variance, as in `trainer.maths.whiten`
+
+
+LARGEST_LOG_R = 2.610868638149876
+"""Bound on log r in k3, as in `trainer.maths.kl_estimate`."""
 
 
 class Recomputed(NamedTuple):
@@ -46,8 +49,8 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
         case "k2":
             value, slope = 0.5 * log_r * log_r, abs(log_r)
         case "k3":
-            value = min(_k3(log_r), _LARGEST_K3)
-            slope = exp(log_r) + 1
+            log_rho = min(log_r, LARGEST_LOG_R)
+            value, slope = math.expm1(log_rho) - log_rho, exp(log_rho) + 1
         case "abs":
             value, slope = abs(log_r), 1.0
         case _:
@@ -56,8 +59,12 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
     return Recomputed(value, _ROUNDING * (slope * (abs(logprob) + abs(ref_logprob)) + abs(value)))
 
 
-def _k3(log_r: float) -> float:
-    return (math.expm1(log_r) if log_r < 1 else exp(log_r) - 1) - log_r
+def kl_loss(logprob: float, ref_logprob: float | None, settings: SampleSettings) -> float | None:
+    """Return the KL of a token in the loss, as `trainer.maths.kl_loss` does."""
+    value = kl(logprob, ref_logprob, settings).value
+    if value is None or ref_logprob is None or settings.kl_estimator != "k3":
+        return value
+    return value + math.expm1(LARGEST_LOG_R) * max(ref_logprob - logprob - LARGEST_LOG_R, 0.0)
 
 
 def kl_slope(logprob: float | None, ref_logprob: float | None, settings: SampleSettings | None) -> float | None:
@@ -68,8 +75,7 @@ def kl_slope(logprob: float | None, ref_logprob: float | None, settings: SampleS
         case "k2":
             return logprob - ref_logprob
         case "k3":
-            log_r = ref_logprob - logprob
-            return 1 - exp(log_r) if _k3(log_r) < _LARGEST_K3 else 0.0
+            return 1 - exp(min(ref_logprob - logprob, LARGEST_LOG_R))
         case _:
             return None
 

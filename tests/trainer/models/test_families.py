@@ -9,14 +9,16 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx.utils import tree_flatten
 from mlx_lm.utils import MODEL_REMAPPING
 
 from benchmarks.family_values import MUST_TRAIN
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
+from trainer.models import backbone as backbone_module
 from trainer.models.adapters import linear_places, new_adapter
-from trainer.models.backbone import quantize_backbone
+from trainer.models.backbone import cast_backbone, quantize_backbone
 from trainer.models.trunk import hidden_states, logits_of
 from trainer.reward_model.network import RewardModel
 
@@ -82,9 +84,9 @@ def test_rows_of_a_cache_that_cannot_be_joined_are_decoded_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("family", "reason"),
     [
-        ("phi3small", "its block mask depends on the length"),
-        ("lille-130m", "its trunk gives logits"),
-        ("deepseek_v41_text", "what its attention reads has no gradient"),  # mlx-lm's deepseek_v41
+        ("phi3small", "its block mask depends on the input's length"),
+        ("lille-130m", "the trunk returns logits"),
+        ("deepseek_v41_text", "no gradient for the choice"),  # mlx-lm's deepseek_v41
     ],
 )
 def test_a_family_that_cannot_be_trained_is_refused_with_the_reason(family: str, reason: str) -> None:
@@ -93,7 +95,7 @@ def test_a_family_that_cannot_be_trained_is_refused_with_the_reason(family: str,
     assert reason in report["error"]
 
 
-@pytest.mark.parametrize(("family", "reason"), [("lille-130m", "gives logits"), ("deepseek_v41", "has no gradient")])
+@pytest.mark.parametrize(("family", "reason"), [("lille-130m", "returns logits"), ("deepseek_v41", "no gradient")])
 def test_a_reward_model_refuses_the_same_families_as_a_policy(family: str, reason: str) -> None:
     from tiny_families import tiny_backbone
 
@@ -111,6 +113,39 @@ def test_layers_that_a_family_keeps_from_rounding_stay_whole() -> None:
     bits = {name.rpartition(".")[2]: layer.bits for name, layer in layers.items() if hasattr(layer, "bits")}
     assert (bits["q_b_proj"], bits["gate"]) == (4, 8)  # the gate chooses experts
     assert mx.isfinite(backbone(mx.array([[0, 1]]))).all()
+
+
+@pytest.mark.parametrize(
+    ("family", "names"), [("qwen3_5", {"A_log"}), ("nemotron_h", {"A_log", "e_score_correction_bias"})]
+)
+def test_half_precision_spares_the_parameters_that_a_family_computes_in_float32(
+    family: str, names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiny_families import tiny_backbone
+
+    monkeypatch.setattr(backbone_module, "held_precision", lambda *_: mx.bfloat16)  # as on a GPU, experts or not
+    backbone = tiny_backbone(family, mx.float32)
+    before = dict(tree_flatten(backbone.parameters()))
+    cast_backbone(backbone, "bfloat16")
+    kept = {name: x for name, x in tree_flatten(backbone.parameters()) if x.dtype != mx.bfloat16}
+    assert {name.rpartition(".")[2] for name in kept} == names
+    assert all(mx.array_equal(x, before[name]) for name, x in kept.items())
+
+
+def test_parameters_in_float32_make_no_activation_float32() -> None:
+    from tiny_families import tiny_backbone
+
+    backbone = tiny_backbone("qwen3_5", mx.float32)
+    cast_backbone(backbone, "bfloat16")
+    assert backbone(mx.array([[0, 1]])).dtype == mx.bfloat16
+
+
+def test_float32_widens_every_parameter() -> None:
+    from tiny_families import tiny_backbone
+
+    backbone = tiny_backbone("qwen3_5", mx.bfloat16)
+    assert cast_backbone(backbone, "float32") == mx.float32
+    assert {x.dtype for _, x in tree_flatten(backbone.parameters())} == {mx.float32}
 
 
 def test_experts_train_in_bfloat16_or_in_float32_where_the_device_supports_nothing_else() -> None:

@@ -19,7 +19,7 @@ from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
 
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
-from trainer.models.backbone import load_backbone
+from trainer.models.backbone import cast_backbone, load_backbone, quantize_backbone
 from trainer.rollout.generation import generate_responses
 
 IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
@@ -82,7 +82,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {  # what is done,
     "config in another encoding": (write("config.json", b"\xff\xfe\x00"), "is not JSON", "fetch the model"),
     "config a list": (write("config.json", b"[]"), "is not a JSON object", "fetch the model"),
     "no family": (config(model_type=None), "has no model_type", "name a folder"),
-    "unknown family": (config(model_type="nosuch"), "Model type nosuch not supported", "of a family that mlx-lm has"),
+    "unknown family": (config(model_type="nosuch"), "Model type nosuch not supported", "a family that mlx-lm supports"),
     "a field missing": (config(hidden_size=None), "'hidden_size'", "fetch the model again, or choose"),
     "a field of another type": (config(hidden_size="x"), "cannot be loaded", "fetch the model again, or choose"),
     "no weights": (without("model.safetensors"), "has no model*.safetensors", "`mlx_lm.convert"),
@@ -192,6 +192,21 @@ def test_a_quantised_model_loads_and_generates(family: str, mode: str, bits: int
         key=mx.random.key(0),
     )
     assert [len(response.tokens) for response in responses] == [4, 4]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("scales", [mx.bfloat16, mx.float16])
+def test_on_a_cpu_quantised_weights_are_exactly_what_the_file_says(bits: int, scales: mx.Dtype, llama: Path) -> None:
+    backbone = load_tiny(llama).backbone
+    backbone.set_dtype(scales)
+    quantize_backbone(backbone, bits)
+    packed = backbone.layers[0].mlp.up_proj
+    words = np.array(packed.weight)[..., None] >> np.arange(0, 32, bits, dtype=np.uint32) & (2**bits - 1)
+    groups = words.reshape(len(words), -1, 32).astype(np.float64)
+    scale, bias = (np.array(packed[name].astype(mx.float32), np.float64)[..., None] for name in ("scales", "biases"))
+    cast_backbone(backbone, "float32")
+    found = np.array(backbone.layers[0].mlp.up_proj.weight).reshape(groups.shape)
+    np.testing.assert_allclose(found, groups * scale + bias, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(

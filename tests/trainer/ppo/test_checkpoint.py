@@ -257,7 +257,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_run_resumes_from_the_one_befor
     assert [started.resumed_at for started in recorder.of(RunStarted)] == [2]
     (alert,) = recorder.of(Alert)
     assert (alert.level, alert.code, alert.iteration) == ("warning", "checkpoint_damaged", 2)
-    assert alert.message.startswith(f"checkpoint 'step-000003' left out: {reason}")
+    assert alert.message.startswith(f"checkpoint 'step-000003' ignored: {reason}")
     assert alert.message.endswith("resumed after iteration 2 instead")
     assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [3]
     assert outcome(tmp_path / "runs/a")["checkpoint"] == before["checkpoint"]
@@ -351,7 +351,7 @@ def test_a_checkpoint_whose_content_is_damaged_is_reported_and_the_one_before_is
     assert [started.resumed_at for started in recorder.of(RunStarted)] == [1]
     (alert,) = recorder.of(Alert)
     assert (alert.level, alert.code, alert.iteration) == ("warning", "checkpoint_damaged", 1)
-    assert re.match(f"checkpoint 'step-000002' left out: {reason}", alert.message), alert.message
+    assert re.match(f"checkpoint 'step-000002' ignored: {reason}", alert.message), alert.message
     assert recorder.of(RunEnded)[0].state == "done"
 
 
@@ -415,7 +415,7 @@ def test_a_run_skips_a_checkpoint_with_a_flipped_bit_and_sets_it_aside(tmp_path:
     recorder = record(tiny_config(tmp_path, "checkpoint.keep=1", "checkpoint.best=off"), resume=run)
     assert [started.resumed_at for started in recorder.of(RunStarted)] == [1]
     assert [alert.message for alert in recorder.of(Alert)] == [
-        f"checkpoint 'step-00000{number}' left out: {name} is not what was written; it is kept as "
+        f"checkpoint 'step-00000{number}' ignored: {name} is not what was written; it is kept as "
         f"'.step-00000{number}.damaged': resumed after iteration 1 instead"
         for number, name in ((3, "policy/adapters.safetensors"), (2, "optimizer/optimizer.safetensors"))
     ]

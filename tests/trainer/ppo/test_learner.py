@@ -256,9 +256,9 @@ def test_a_step_of_the_critic_has_no_ratios_and_the_actors_keeps_its_own(tmp_pat
     actor = make_actor(tmp_path / "llama", value_model="adapter")
     batch = moved_on(scored(actor, random_batch()))
     learner = Learner(actor, OptimConfig(), total_steps=1)
-    critic = learner.train_value_model(batch, PPO, temperature=1.0, progress=silent)
+    critic = learner.train(batch, PPO, "value", temperature=1.0, progress=silent)
     assert critic.ratios is None
-    step = learner.train_policy_model(batch, PPO, temperature=1.0, progress=silent)
+    step = learner.train(batch, PPO, "policy", temperature=1.0, progress=silent)
     both = step.with_critic(critic.metrics)
     assert both.ratios is step.ratios
     total = float64(step.ratios).sum() / sum(COUNTS)

@@ -308,15 +308,10 @@ def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(f
     steps.compute_rewards(rewards, random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)])
     statistics, told = rewards.state(), []
     rollout = RolloutConfig(batch_size=6, samples_per_prompt=3, max_new_tokens=4, temperature=2.0, ignore_stop=True)
-    batch = steps.add_greedy_baselines(
-        loaded.backbone,
-        loaded.tokenizer,
-        random_batch(),
-        prompts,
-        rollout,
-        rewards,
-        progress=lambda *done: told.append(done),
+    greedy = steps.generate_greedy_sequences(
+        loaded.backbone, loaded.tokenizer, prompts, rollout, progress=lambda *done: told.append(done)
     )
+    batch = steps.add_greedy_baselines(rewards, random_batch(), greedy, prompts)
     assert rewards.state() == statistics
     assert told[-1] == (8, 8)  # two responses of four tokens
     deviation = (statistics["m2"] / statistics["count"]) ** 0.5

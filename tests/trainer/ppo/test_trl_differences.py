@@ -238,7 +238,7 @@ def test_trl_does_not_bound_the_norm_of_the_gradient(actor: ActorCriticLLM, refe
     learner = learner_of(actor, reference.optim("policy", max_grad_norm=0.5))
     for step, batch in enumerate(reference.micro_batches("ours", "logprobs", "advantages")):
         how: Any = {"temperature": reference.temperature, "progress": silent}
-        metrics = learner.train_policy_model(batch, reference.ppo, **how).metrics
+        metrics = learner.train(batch, reference.ppo, "policy", **how).metrics
         assert metrics.grad_norm > 0.5
         if step == 0:
             close(metrics.grad_norm, np.linalg.norm(reference["policy_gradients"][0]))

@@ -154,7 +154,7 @@ def test_parameters_after_every_optimiser_step_are_the_same(actor: ActorCriticLL
     policy_batches = reference.micro_batches("ours", "logprobs", "advantages")
     value_batches = reference.micro_batches("trl", "values", "returns")
     for step, (policy_batch, value_batch) in enumerate(zip(policy_batches, value_batches, strict=True)):
-        policy.train_policy_model(policy_batch, reference.ppo, **how)
-        critic.train_value_model(value_batch, reference.ppo, **how)
+        policy.train(policy_batch, reference.ppo, "policy", **how)
+        critic.train(value_batch, reference.ppo, "value", **how)
         close(flat(actor.policy_parameters()), reference["policy_after"][step])
         close(flat(actor.value_parameters()), reference["value_after"][step])

@@ -82,13 +82,13 @@ def test_every_epoch_visits_every_row_once_in_a_new_order(
     actor: ActorCriticLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ppo, rows = algorithm(actor, minibatches=2, epochs=4), []
-    plain = ppo.learner.train_joint
+    plain = ppo.learner.train
 
     def watched(batch: Experience, *arguments: Any, **how: Any) -> Step:
         rows.append(batch.prompt_indices)
         return plain(batch, *arguments, **how)
 
-    monkeypatch.setattr(ppo.learner, "train_joint", watched)
+    monkeypatch.setattr(ppo.learner, "train", watched)
     learn(ppo, scored(actor, random_batch()))
     orders = [rows[epoch * 2] + rows[epoch * 2 + 1] for epoch in range(4)]
     assert all(sorted(order) == list(range(len(LENGTHS))) for order in orders)
@@ -100,7 +100,7 @@ def test_whitened_advantages_are_trained_on_and_returns_are_left_alone(
 ) -> None:
     batch, seen = scored(actor, random_batch()), []
     ppo = algorithm(actor, minibatches=1, epochs=1, whiten_advantages=True)
-    monkeypatch.setattr(ppo.learner, "train_joint", lambda part, *_, **__: seen.append(part) or STEP)
+    monkeypatch.setattr(ppo.learner, "train", lambda part, *_, **__: seen.append(part) or STEP)
     learn(ppo, batch)
     order, counts = seen[0].prompt_indices, [LENGTHS[row][1] for row in seen[0].prompt_indices]
     advantages = reference.real(seen[0].advantages, counts)
@@ -114,8 +114,7 @@ def test_the_value_clip_has_the_unit_of_the_returns(
 ) -> None:
     batch, units = scored(actor, random_batch()), []
     ppo = algorithm(actor, minibatches=1, epochs=1, critic_warmup=warmup)
-    for name in ("train_joint", "train_value_model"):
-        monkeypatch.setattr(ppo.learner, name, lambda *_, value_unit, **__: units.append(value_unit) or STEP)
+    monkeypatch.setattr(ppo.learner, "train", lambda *_, value_unit, **__: units.append(value_unit) or STEP)
     for scale in (1.0, 100.0):
         fields = {name: scale * filled(getattr(batch, name)) for name in ("advantages", "values", "returns")}
         learn(ppo, batch._replace(**fields))
@@ -220,13 +219,15 @@ def test_a_batch_without_signal_takes_no_step_and_says_so(folder: Path) -> None:
     assert [(event.code, event.level) for event in events if isinstance(event, Alert)] == [("no_signal", "warning")]
 
 
-@pytest.mark.parametrize("score", [0.1, 0.7, -0.3182, 8.37])
+@pytest.mark.parametrize("estimator", ["rloo", "grpo"])
+@pytest.mark.parametrize("score", [0.1, 0.7, -0.3182, 8.37, 33.3, 1000.7])
 @pytest.mark.parametrize("size", [3, 6])
-def test_equal_scores_in_every_group_are_no_signal_for_grpo(size: int, score: float) -> None:
+def test_equal_scores_in_every_group_are_no_signal(size: int, score: float, estimator: Any) -> None:
     batch = random_batch()
     scores = mx.repeat(mx.array([score, score / 3, 2 * score]), size)[: batch.size]
     rewards = maths.shaped_rewards(mx.zeros(batch.mask.shape), scores, batch.mask, kl_coef=0)
-    assert not has_signal(ESTIMATORS["grpo"](batch._replace(rewards=rewards), PPOConfig(estimator="grpo"), size))
+    batch = ESTIMATORS[estimator](batch._replace(rewards=rewards), PPOConfig(estimator=estimator), size)
+    assert not has_signal(batch)
 
 
 def test_rounding_noise_in_the_padding_is_not_a_signal() -> None:

@@ -142,7 +142,7 @@ def test_a_reward_model_trained_with_ties_works(made: Path, tmp_path: Path) -> N
 def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(
     made: Path, others: dict[str, Path], name: str, wanted: str
 ) -> None:
-    with pytest.raises(ModelError, match="has another adapter than the critic") as error:
+    with pytest.raises(ModelError, match="has a different adapter from the critic's") as error:
         begun(made, others[name])
     assert wanted in str(error.value)
     assert "\n" not in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mlx.core as mx
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from trainer.config.schema import RolloutConfig
-from trainer.rollout.sampling import _invert, sample_tokens
+from trainer.rollout.sampling import _first_above, _invert, sample_tokens
 
 INF = float("inf")
 LARGEST_DRAW = 1 - 2**-24  # of a uniform number in float32
@@ -131,3 +132,26 @@ def test_the_word_drawn_is_where_the_sum_of_weights_passes_u(seed: int, u: float
     assert weights[index] > 0
     assert sums[index] >= u * sums[-1] - 1e-6 * sums[-1]
     assert sums[index] - weights[index] <= u * sums[-1] + 1e-6 * sums[-1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "sums"),
+    [
+        ([1.0, 0.0, 0.0, 1.0, 0.0], [1.0, 1.0 - 2**-24, 1.0 + 2**-23, 2.0, 2.0]),  # a rounding up before a weight
+        ([1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 2.0, 2.0 - 2**-23, 2.0 + 2**-22]),  # a rounding up after the last
+        ([0.0, 1.0, 1.0, 0.0, 0.0], [2**-24, 1.0, 2.0, 2.0 - 2**-23, 2.0 - 2**-23]),  # the last is not the largest
+    ],
+)
+def test_sums_that_fall_by_a_rounding_never_draw_a_weight_of_0(weights: list[float], sums: list[float]) -> None:
+    draws = mx.array([0.0, 0.25, 0.5 - 2**-25, 0.5, 0.5 + 2**-24, 0.75, 1 - 2**-23, LARGEST_DRAW])
+    rows = (mx.broadcast_to(mx.array(row), (draws.size, len(row))) for row in (sums, weights))
+    found = _first_above(*rows, draws).tolist()
+    likely = [place for place, weight in enumerate(weights) if weight > 0]
+    assert set(found) == set(likely)
+    assert found == sorted(found)
+
+
+def test_logits_that_are_nan_still_give_a_token_of_the_vocabulary() -> None:
+    """The loss reports them; an index beyond the vocabulary would read foreign memory."""
+    drawn = sample_tokens(mx.full((3, 700), math.nan), mx.random.split(mx.random.key(0), 3), RolloutConfig())
+    assert drawn.tokens.max().item() < 700

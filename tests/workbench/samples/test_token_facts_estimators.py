@@ -25,6 +25,7 @@ from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import SampleKey
 from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_maths import advantage_terms
+from workbench.samples.token_sentence import sentence
 
 WITHOUT_CRITIC = ("reinforce", "rloo", "remax", "grpo")
 WHOLE = ("rloo", "grpo")
@@ -152,7 +153,7 @@ def test_without_a_baseline_no_advantage_is_made_up() -> None:
         facts = TokenFacts(found, 1)
         assert facts.recomputed["advantage"].value is None
         assert facts.baseline is None
-        assert "critic" not in facts.sentence
+        assert "critic" not in sentence(facts)
 
 
 def test_a_scale_of_zero_divides_nothing() -> None:
@@ -188,7 +189,7 @@ def test_the_loss_is_the_trainers_and_the_clip_takes_hold_where_its_gradient_is_
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
-@given(ratio=st.floats(0.5, 2), gap=st.floats(-2, 2), cap=st.sampled_from([0.0, 1.5]))
+@given(ratio=st.floats(0.5, 2), gap=st.floats(-15, 15), cap=st.sampled_from([0.0, 1.5]))
 def test_a_kl_in_the_loss_is_that_of_each_passs_policy(estimator: str, ratio: float, gap: float, cap: float) -> None:
     changes = {"kl_in": "loss", "kl_coef": 0.3, "kl_estimator": estimator, "importance_cap": cap}
     facts = token(ratios=(ratio,), logprob=-2.5, ref_logprob=-2.5 + gap, **changes)
@@ -196,7 +197,7 @@ def test_a_kl_in_the_loss_is_that_of_each_passs_policy(estimator: str, ratio: fl
     assert loss is not None
 
     def kl(logprob: mx.array) -> mx.array:
-        return maths.kl_estimate(logprob, mx.array(-2.5 + gap), "k2" if estimator == "k2" else "k3")
+        return maths.kl_loss(logprob, mx.array(-2.5 + gap), "k2" if estimator == "k2" else "k3")
 
     now = mx.array(-2.5 + math.log(ratio))
     policy = maths.clipped_policy_loss(now, mx.array(-2.5), mx.array(0.41), clip=0.2)
@@ -307,7 +308,7 @@ def test_an_epoch_that_made_no_step_has_no_loss_and_is_not_after_the_last() -> N
 )
 def test_a_sentence_says_what_happened(facts: TokenFacts, expected: str) -> None:
     about_reference = "; the reference gives it about the same: 8.2%"
-    assert facts.sentence == expected + about_reference
+    assert sentence(facts) == expected + about_reference
 
 
 @pytest.mark.parametrize(
@@ -326,7 +327,7 @@ def test_a_kl_in_the_loss_is_mentioned_where_it_pushes_about_as_much_as_the_adva
     advantage: float, ref_logprob: float, kl_coef: float, expected: str
 ) -> None:
     held = {"kl_coef": kl_coef, "kl_in": "loss", "kl_estimator": "k3"}
-    said = token(advantage=advantage, ref_logprob=ref_logprob, **held).sentence
+    said = sentence(token(advantage=advantage, ref_logprob=ref_logprob, **held))
     clauses = [clause for clause in said.split("; ") if "KL" in clause]
     assert clauses == ([expected] if expected else [])
     assert "penalty" not in said
@@ -345,7 +346,7 @@ def test_direction_and_amount_are_those_of_the_numbers(
 ) -> None:
     moments = {"advantage_mean": mean, "advantage_std": std, "whiten_advantages": whiten}
     facts = token(estimator=estimator, advantage=advantage, advantage_scale=scale, **moments)
-    said, seen = facts.sentence, facts.loss_advantage
+    said, seen = sentence(facts), facts.loss_advantage
     assert "critic" not in said
     if not math.isfinite(advantage):
         assert "pushed" not in said

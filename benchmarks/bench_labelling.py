@@ -60,12 +60,12 @@ class Host(App[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the pane and the footer."""
-        yield LabelPane(Mock(), Mock(), id="label")
+        yield LabelPane(Mock(), id="label")
         yield KeyFooter()
 
     def on_mount(self) -> None:
         """Show the session."""
-        self.query_one(LabelPane).begin(self._session_thread, self._state)
+        self.query_one(LabelPane).session.begin(self._session_thread, self._state)
 
     def on_unmount(self) -> None:
         """Close the store."""

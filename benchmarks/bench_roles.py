@@ -107,8 +107,8 @@ def measure(options: argparse.Namespace) -> dict[str, int]:
     noise = mx.random.normal(batch.mask.shape, key=mx.random.key(1)) * batch.mask
     batch = batch._replace(advantages=noise, returns=noise)
     if roles >= 3:
-        learner.train_value_model(batch, PPOConfig(), temperature=1.0)
-    learner.train_policy_model(batch, PPOConfig(), temperature=1.0)
+        learner.train(batch, PPOConfig(), "value", temperature=1.0)
+    learner.train(batch, PPOConfig(), "policy", temperature=1.0)
     mx.eval(actor.policy_parameters(), actor.value_parameters())
     unit = 1 if sys.platform == "darwin" else 1024
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
@@ -14,15 +17,18 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.utils import _get_classes
 
+from trainer.arrays import leaves
+from trainer.config import Config
 from trainer.config.schema import ModelConfig
 from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import quantize_backbone
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
+from workbench.config.estimates import estimate
 
 TRY = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
-MICRO_BATCH_TOKENS = 8192
+MICRO_BATCH_TOKENS = 2048  # the default of optim.micro_batch_tokens
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -36,13 +42,9 @@ class Tokenizer:
         return " ".join(map(str, tokens))
 
 
-def new_actor(shape: dict[str, int], kind: str, *, vocabulary: int) -> ActorCriticLLM:
-    """Return a Qwen3 with random weights and a new adapter on q and v.
-
-    kind: type of the weights, one of DTYPES or "4-bit".
-    """
-    dtype = DTYPES.get(kind, mx.bfloat16)
-    config = shape | {
+def config_json(shape: dict[str, int], vocabulary: int) -> dict[str, Any]:
+    """Return the config.json of a Qwen3 of a shape."""
+    return shape | {
         "model_type": "qwen3",
         "num_key_value_heads": min(8, shape["num_attention_heads"]),
         "head_dim": 128,
@@ -52,19 +54,67 @@ def new_actor(shape: dict[str, int], kind: str, *, vocabulary: int) -> ActorCrit
         "rope_theta": 1e6,
         "tie_word_embeddings": shape["hidden_size"] < 4096,
     }
+
+
+def new_actor(shape: dict[str, int], kind: str, *, vocabulary: int) -> ActorCriticLLM:
+    """Return a Qwen3 with random weights and a new adapter on q and v.
+
+    kind: type of the weights, one of DTYPES or "4-bit". Never holds more than one matrix besides the finished weights.
+    """
+    dtype = DTYPES.get(kind, mx.bfloat16)
+    config = config_json(shape, vocabulary)
     model_class, arguments = _get_classes(config)
     backbone: nn.Module = model_class(arguments.from_dict(config))
-    weights = []
-    for number, (name, array) in enumerate(tree_flatten(backbone.parameters())):
-        noise = mx.random.normal(array.shape, key=mx.random.key(number)) * 1.2 / math.sqrt(array.shape[-1])
-        weights.append((name, (noise if array.ndim > 1 else mx.ones(array.shape)).astype(dtype)))
-        mx.eval(weights[-1][1])
-    backbone.update(tree_unflatten(weights))
+
+    def drawn(number: int, array: mx.array) -> mx.array:
+        if array.ndim == 1:
+            return mx.ones(array.shape, dtype=dtype)
+        noise = mx.random.normal(array.shape, key=mx.random.key(number))
+        return (noise * 1.2 / math.sqrt(array.shape[-1])).astype(dtype)
+
+    parameters = tree_flatten(backbone.parameters())
+    backbone.update(tree_unflatten([(name, drawn(number, array)) for number, (name, array) in enumerate(parameters)]))
+    del parameters
     if kind == "4-bit":
         quantize_backbone(backbone, 4)
+    for array in leaves(backbone.parameters()):  # lazy until here: each matrix is drawn, packed and freed in its turn
+        mx.eval(array)
+        mx.clear_cache()
     mx.eval(backbone)
-    mx.clear_cache()
     return ActorCriticLLM(backbone, ModelConfig(), key=mx.random.key(0))
+
+
+def weights_bytes(shape: dict[str, int], kind: str, vocabulary: int) -> int:
+    """Return how many bytes the weights take at least: with both embeddings, without vectors."""
+    embeddings = (1 if config_json(shape, vocabulary)["tie_word_embeddings"] else 2) * shape["hidden_size"] * vocabulary
+    # In 4 bits, 64 weights share a scale and a bias of 2 bytes each.
+    return int((matrix_parameters(shape) + embeddings) * (4 / 8 + 4 / 64 if kind == "4-bit" else DTYPES[kind].size))
+
+
+def matrix_parameters(shape: dict[str, int]) -> int:
+    """Return the number of a Qwen3's weights that every token is multiplied with, without the head."""
+    hidden, heads, head = shape["hidden_size"], shape["num_attention_heads"], 128
+    attention = hidden * head * (2 * heads + 2 * min(8, heads))
+    return shape["num_hidden_layers"] * (attention + 3 * hidden * shape["intermediate_size"])
+
+
+def estimated_bytes(shape: dict[str, int], kind: str, vocabulary: int, *, rows: int, prompt: int, new: int) -> int:
+    """Return the workbench's estimate of the memory of an update on `rows` sequences."""
+    dtype = {"dtype": "bfloat16", "quantize": "4-bit"} if kind == "4-bit" else {"dtype": kind}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config_json(shape, vocabulary)), encoding="utf-8")
+        config = Config.model_validate(
+            {
+                "model": {"path": folder, **dtype},
+                "data": {"prompts": "none", "max_prompt_tokens": prompt},
+                "rollout": {"batch_size": rows, "max_new_tokens": new},
+                "ppo": {"minibatches": 1},
+                "optim": {"micro_batch_tokens": MICRO_BATCH_TOKENS},
+            }
+        )
+        found = estimate(config).memory_bytes
+    assert found is not None
+    return found
 
 
 def device_memory() -> int:

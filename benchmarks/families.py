@@ -10,17 +10,12 @@ Run: .venv/bin/python benchmarks/families.py [FAMILY ...] [--precisions float32 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
-import multiprocessing
 import re
-import signal
-import sys
 import time
 import traceback
-from collections.abc import Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +27,7 @@ import mlx.core as mx
 import numpy as np
 from family_values import VOCABULARY
 from tiny_families import families, tiny_backbone
+from workers import Worker, WorkerError
 
 from trainer.arrays import filled
 from trainer.config import Config
@@ -77,37 +73,14 @@ def check_family(
     return report | {"seconds": round(time.perf_counter() - started, 2)}
 
 
-class Worker:
-    """Process that checks one cell after another, replaced after a crash or a timeout."""
-
-    def __init__(self) -> None:
-        self._process: Any = None
-        self._pipe: Any = None
-
-    def check(self, family: str, dtype: str, bits: int) -> dict[str, Any]:
-        """Return the report of `check_family`, or one that says how the process ended."""
-        if self._process is None:
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            self._process.start()
-            theirs.close()
-        try:
-            self._pipe.send((family, dtype, bits))
-            if self._pipe.poll(TIMEOUT):
-                report: dict[str, Any] = self._pipe.recv()
-                return report
-            error = f"no result in {TIMEOUT} s"
-            self._process.kill()
-            self._process.join()
-        except (EOFError, BrokenPipeError):
-            self._process.join()
-            code = self._process.exitcode
-            error = (
-                f"process killed by {signal.Signals(-code).name}" if code < 0 else f"process exited with code {code}"
-            )
-        self._process = None
-        return {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed", "error": error}
+def check_apart(worker: Worker, family: str, dtype: str, bits: int) -> dict[str, Any]:
+    """Return the report of `check_family` in the worker's process, or one that says how that process ended."""
+    try:
+        reports = list(worker.results(_reports, family, dtype, bits, seconds=TIMEOUT))
+    except WorkerError as error:
+        return {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed", "error": str(error)}
+    report: dict[str, Any] = reports[0]
+    return report
 
 
 def main() -> None:
@@ -124,7 +97,7 @@ def main() -> None:
     print(f"|---|{'---|' * len(options.precisions)}---|")
     reports, worker = [], Worker()
     for family in options.families or families():
-        row = [worker.check(family, *PRECISIONS[name]) for name in options.precisions]
+        row = [check_apart(worker, family, *PRECISIONS[name]) for name in options.precisions]
         reports += row
         print(f"| {family} | {' | '.join(map(cell, row))} | {remark(row)} |", flush=True)
         if options.json:
@@ -168,11 +141,8 @@ def _reason(refusal: str) -> str:
     return (found[1] if found else refusal).replace("|", "/")
 
 
-def _serve(pipe: Connection) -> None:
-    """Check the cells that arrive on `pipe` until its other end is closed."""
-    with contextlib.suppress(EOFError), contextlib.redirect_stdout(sys.stderr):  # some of mlx-lm's modules print
-        while True:
-            pipe.send(check_family(*pipe.recv()))
+def _reports(family: str, dtype: str, bits: int) -> Iterator[dict[str, Any]]:
+    yield check_family(family, dtype, bits)
 
 
 def _trained(
@@ -222,8 +192,9 @@ def _problem(results: Sequence[IterationResult], before: dict[str, mx.array], af
             return f"not finite: {', '.join(bad)}"
         if result.metrics.skipped_steps:
             return f"{result.metrics.skipped_steps} steps skipped in iteration {result.metrics.iteration}"
-    if all(mx.array_equal(array, after[name]).item() for name, array in before.items()):
-        return "the updates did not change the adapter"
+    kept = [name for name, array in before.items() if mx.array_equal(array, after[name]).item()]
+    if still := [name.removesuffix(".lora_b") for name in kept if name.endswith(".lora_b")]:  # A begins to change later
+        return f"the updates did not change the adapter of {', '.join(still)}"
     return ""
 
 

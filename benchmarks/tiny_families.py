@@ -53,6 +53,7 @@ def tiny_backbone(family: str, dtype: mx.Dtype, *, bits: int = 0, seed: int = 0)
     """
     config = tiny_config(family)
     model_class, arguments = _get_classes(config)
+    mx.random.seed(seed)  # vectors keep what their layers draw
     backbone: nn.Module = model_class(arguments.from_dict(config))
     parameters = tree_flatten(backbone.parameters())
     if (size := sum(array.size for _, array in parameters)) > _LARGEST:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 from importlib import metadata, util
 from typing import Literal, NamedTuple
@@ -17,8 +18,11 @@ from trainer.models.cpu import blas
 QUICKSTART_BYTES = 3_000_000_000  # 1.5 GB of MLX at its peak, the libraries, and some room
 STARTER_BYTES = 545_000_000  # of the converted model on disk
 
-_BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "mlx-metal")
+_CUDA_BACKENDS = ("mlx-cuda-12", "mlx-cuda-13")
+_BACKENDS = ("mlx-cpu", *_CUDA_BACKENDS, "mlx-metal")
 _INSTALL = "install one of the extras cpu and cuda, as in pip install 'ppo-workbench[cpu]'; a Mac needs none"
+_INSTALL_CUDA = "make a new environment with the extra cuda, or cuda12 for CUDA 12: pip install 'ppo-workbench[cuda]'"
+_DRIVER = "check the driver with nvidia-smi, or make a new environment with the extra cpu, which has a fast BLAS"
 _OTHER_CACHE = "free space there, or name a writable folder in PPO_WORKBENCH_CACHE"
 
 
@@ -51,6 +55,9 @@ def _packages() -> Check:
     mlx = f"mlx {_version('mlx') or 'absent'}"
     detail = ", ".join([f"Python {platform.python_version()}", mlx, *(backends or ["no backend"])])
     if len(backends) == 1:
+        if backends[0].startswith("mlx-cpu") and (gpu := blas.nvidia_gpu()):
+            cost = f"there is an NVIDIA GPU ({gpu}), but mlx-cpu trains on the CPU, which is many times slower"
+            return Check("packages", "warn", f"{detail}; {cost}", _INSTALL_CUDA)
         return Check("packages", "ok", detail)
     several = "backends overwrite each other's files: make a new environment with one of them"
     return Check("packages", "fail", detail, several if backends else _INSTALL)
@@ -71,6 +78,9 @@ def _mlx() -> Check:
     for name in ("memory_size", "total_memory"):  # on Metal and on CUDA
         if name in about:
             detail += f", {_gigabytes(about[name])} of memory"
+    if device.type == mx.DeviceType.cpu and (cuda := next(filter(_version, _CUDA_BACKENDS), "")):
+        cost = f"{cuda} finds no NVIDIA GPU that it can use, and training on the CPU is many times slower"
+        return Check("mlx", "warn", f"{detail}; {cost}", _DRIVER)
     return Check("mlx", "ok", detail)
 
 
@@ -81,13 +91,18 @@ def _limits() -> Check:
     cache = mx.set_cache_limit(0)  # MLX reports the limit only when another is set
     mx.set_cache_limit(cache)
     most = _gigabytes(mx.get_memory_limit())
-    detail = f"MLX takes up to {most}, then swaps or fails; it keeps up to {cache / 1e6:,.0f} MB of what it frees"
+    detail = f"MLX uses up to {most}; beyond that it swaps or fails. "
+    detail += f"It keeps up to {cache / 1e6:,.0f} MB of what it frees"
     if wired := mx.device_info().get("max_recommended_working_set_size"):
         detail += f"; {_gigabytes(wired)} stay wired while it generates: the rest may be paged out, which is slow"
     return Check("limits", "ok", detail)
 
 
 def _matmul() -> Check:
+    import mlx.core as mx
+
+    if mx.default_device() == mx.Device(mx.gpu):
+        return Check("matmul", "ok", f"bfloat16 products at {_gpu_tflops(8192):.1f} TFLOP/s, by the GPU")
     gflops = blas.measure_matmul()
     detail = f"float32 products at {gflops:.0f} GFLOP/s, by {blas.loaded_blas().name}"
     if slow := blas.blas_warning(gflops):
@@ -95,12 +110,29 @@ def _matmul() -> Check:
     return Check("matmul", "ok", detail)
 
 
+def _gpu_tflops(n: int) -> float:
+    """Measure the bfloat16 product of two [n, n] matrices on MLX's default device, in TFLOP/s; the best of three.
+
+    Small matrices would measure how long a kernel takes to start.
+    """
+    import mlx.core as mx
+
+    a = mx.full((n, n), 0.5, dtype=mx.bfloat16)
+    mx.eval(a @ a)
+    seconds = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        mx.eval(a @ a)
+        seconds = min(seconds, time.perf_counter() - start)
+    return 2 * n**3 / seconds / 1e12
+
+
 def _compiler() -> Iterator[Check]:
     """Check what compiles MLX's kernels: g++, by this very name, on a CPU, its own compiler on CUDA, none on Metal."""
     import mlx.core as mx
 
     if mx.cuda.is_available():
-        cost = "on an H100, those of weights in 4 bits took over 130 s"
+        cost = "kernels for 4-bit weights took over 130 s on an H100"
         yield Check("compiler", "ok", f"MLX compiles CUDA kernels at first use; {cost}")
     elif not mx.metal.is_available():
         if path := shutil.which("g++"):
@@ -115,7 +147,7 @@ def _starter() -> Check:
     if starter.starter_is_cached():
         return Check("starter", "ok", "converted")
     if util.find_spec(starter.PACKAGE) is None:
-        return Check("starter", "warn", "absent, and the preset quickstart trains it", starter.INSTALL)
+        return Check("starter", "warn", "not installed, and the quickstart preset needs it", starter.INSTALL)
     return Check("starter", "ok", "installed, will be converted on first use")
 
 

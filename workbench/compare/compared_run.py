@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainer.errors import StorageError
 from trainer.events import Alert, Decision, Event, RolledBack
@@ -15,8 +15,8 @@ from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
-from workbench.compare.lines import Piece, role_of
-from workbench.compare.prompts import PROMPTS, shared_prompts
+from workbench.compare.lines import role_of
+from workbench.kit.lines import Piece
 from workbench.run.sample_reader import read_batch
 from workbench.run.sample_table import Sample
 from workbench.run.view import RunView
@@ -24,6 +24,7 @@ from workbench.text import visible
 
 LETTERS = string.ascii_uppercase
 """Letters of the runs, in the order in which they were named. No more runs can be compared at once."""
+PROMPTS = 3  # answered by several runs, that are shown
 _LEAST, _SHARE = 5, 20
 _FILES = 50  # most of each run that are searched for shared prompts: about 0.3 s
 
@@ -55,6 +56,13 @@ class ComparedRun:
         return history.column(name) if name in history.names else ()
 
 
+class SharedPrompt(NamedTuple):
+    """A prompt that at least two runs answered. answers: one per run, None for a run that did not."""
+
+    prompt: str
+    answers: list[Sample | None]
+
+
 def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
     """Read the runs in `folders`, which differ; damaged parts are left out and reported in their `problems`."""
     samples = _read_samples(folders)
@@ -63,6 +71,23 @@ def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
         _read(letter, name, folder, *of_run)
         for letter, name, folder, of_run in zip(LETTERS, names, folders, samples, strict=False)
     ]
+
+
+def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPrompt]:
+    """Return at most `most` prompts: those that most runs answered first, then those answered latest.
+
+    runs: the samples of each run, newest iteration first. The first of several answers of a run counts.
+    """
+    answers: list[dict[str, Sample]] = []
+    for samples in runs:
+        first: dict[str, Sample] = {}
+        for sample in samples:
+            first.setdefault(sample.prompt, sample)
+        answers.append(first)
+    prompts = dict.fromkeys(prompt for of_run in answers for prompt in of_run)
+    shared = [SharedPrompt(prompt, [of_run.get(prompt) for of_run in answers]) for prompt in prompts]
+    shared = [one for one in shared if _count(one) > 1]
+    return sorted(shared, key=lambda one: (-_count(one), _age(one, runs)))[:most]
 
 
 def mean(values: Iterable[float]) -> float:
@@ -153,3 +178,14 @@ def _read_samples(folders: Sequence[RunFolder]) -> list[tuple[list[Sample], list
         if having < 2 or sum(len([a for a in one.answers if a]) == having for one in shared) == PROMPTS:
             break
     return found
+
+
+def _count(shared: SharedPrompt) -> int:
+    return sum(answer is not None for answer in shared.answers)
+
+
+def _age(shared: SharedPrompt, runs: Sequence[Sequence[Sample]]) -> int:
+    """Return the iterations between each run's newest samples and its answer, summed over the runs."""
+    newest = [samples[0].key.iteration if samples else 0 for samples in runs]
+    there = zip(newest, shared.answers, strict=True)
+    return sum(last - answer.key.iteration for last, answer in there if answer is not None)

@@ -4,47 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.columns import fit_end, padded
-from workbench.compare.lines import NUMBER, Line, notes, role_of, wrapped
+from workbench.compare.compared_run import PROMPTS, ComparedRun, SharedPrompt, shared_prompts
+from workbench.compare.lines import NUMBER, notes, role_of, wrapped
+from workbench.kit.lines import Line
 from workbench.numbers import number
 from workbench.run.sample_table import Sample
 from workbench.text import visible
 
-if TYPE_CHECKING:
-    from workbench.compare.compared_run import ComparedRun
-
-PROMPTS = 3  # that are shown
 _LOOKED_AT = 4000  # characters of a text, at most
 _LINES = 8  # of a response
 _LEAST = 34  # columns of a response beside others
 _GAP = 3
 _CUT = "✂"  # the response reached the length limit
-
-
-class SharedPrompt(NamedTuple):
-    """A prompt that at least two runs answered. answers: one per run, None for a run that did not."""
-
-    prompt: str
-    answers: list[Sample | None]
-
-
-def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPrompt]:
-    """Return at most `most` prompts: those that most runs answered first, then those answered latest.
-
-    runs: the samples of each run, newest iteration first. The first of several answers of a run counts.
-    """
-    answers: list[dict[str, Sample]] = []
-    for samples in runs:
-        first: dict[str, Sample] = {}
-        for sample in samples:
-            first.setdefault(sample.prompt, sample)
-        answers.append(first)
-    prompts = dict.fromkeys(prompt for of_run in answers for prompt in of_run)
-    shared = [SharedPrompt(prompt, [of_run.get(prompt) for of_run in answers]) for prompt in prompts]
-    shared = [one for one in shared if _count(one) > 1]
-    return sorted(shared, key=lambda one: (-_count(one), _age(one, runs)))[:most]
 
 
 def answer_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
@@ -84,14 +57,3 @@ def _answer(run: ComparedRun, sample: Sample, width: int) -> list[tuple[str, str
     head = [(line, role_of(run.letter)) for line in wrapped("  ".join(facts), width)]
     text = visible(sample.completion[:_LOOKED_AT].strip("\n"))
     return head + [(line, "text") for line in wrapped(text, width, _LINES)]
-
-
-def _count(shared: SharedPrompt) -> int:
-    return sum(answer is not None for answer in shared.answers)
-
-
-def _age(shared: SharedPrompt, runs: Sequence[Sequence[Sample]]) -> int:
-    """Return the iterations between each run's newest samples and its answer, summed over the runs."""
-    newest = [samples[0].key.iteration if samples else 0 for samples in runs]
-    there = zip(newest, shared.answers, strict=True)
-    return sum(last - answer.key.iteration for last, answer in there if answer is not None)

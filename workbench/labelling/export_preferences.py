@@ -74,7 +74,7 @@ def try_export(store: Path, export: Export) -> ExportSummary:
             except TrainerError as error:
                 raise type(error)(str(error).replace(str(tried), str(export.path))) from None
     except OSError as error:
-        raise cannot_write("into the folder of temporary files, where an export is counted", error) from None
+        raise cannot_write("to the temporary folder", error) from None
 
 
 class ExportPreferencesScreen(LabelForm[str | None]):

@@ -204,7 +204,7 @@ def preview_text(preview: Preview) -> Content:
         for place, completion in enumerate(comparison.completions):
             parts += [(f"{_rank(preference, ranks.get(place)):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
     if preview.problems:
-        parts.append(("left out\n", "$text-warning bold"))
+        parts.append(("skipped\n", "$text-warning bold"))
         parts += [(f"{visible(problem)}\n", "$text-warning") for problem in preview.problems]
         if more := preview.broken - len(preview.problems):
             parts.append((f"and {more:,} more\n", "$text-warning"))

@@ -16,7 +16,8 @@ from textual.binding import Binding, BindingType
 
 from trainer.plurals import counted
 from workbench.columns import fit
-from workbench.kit.drawing import Line, Piece, ScrolledLines, plain, wrapped
+from workbench.kit.drawing import ScrolledLines, wrapped
+from workbench.kit.lines import Line, Piece, plain
 from workbench.kit.word_diff import Part, word_diff
 from workbench.labelling.item_texts import ItemTexts, Turn
 from workbench.text import visible

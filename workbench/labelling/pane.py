@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
+from textual.message import Message
 from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
@@ -27,10 +28,6 @@ from workbench.labelling.pane_text import (
     no_session,
 )
 from workbench.labelling.session_controller import SessionController
-
-if TYPE_CHECKING:
-    from workbench.labelling.prefetch import Prefetcher
-    from workbench.labelling.session_thread import SessionState, SessionThread
 
 LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
 """Request by a key of the pane that goes beyond the open session."""
@@ -51,8 +48,7 @@ def _key(key: str, action: str, description: str, name: str, tooltip: str, *, sh
 class LabelPane(Pane):
     """Pane that shows one item of a labelling session at a time, with a key for each decision.
 
-    request: does what a key asks for beyond the session; returns at once. on_change: called when a label was made,
-    changed or undone.
+    request: does what a key asks for beyond the session; returns at once.
     """
 
     TITLE = "Label"
@@ -67,9 +63,9 @@ class LabelPane(Pane):
             "better(1, 3)",
             "first, strongly",
             "first-strongly",
-            "The first is much better",
+            "The first is strongly better",
         ),
-        _key("at,shift+right", "better(2, 3)", "second, strongly", "second-strongly", "The second is much better"),
+        _key("at,shift+right", "better(2, 3)", "second, strongly", "second-strongly", "The second is strongly better"),
         *(
             _key(str(n), f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next")
             for n in range(3, MOST + 1)
@@ -94,16 +90,18 @@ class LabelPane(Pane):
         _key("e", "request('export')", "export", "export", "Export preferences to a file"),
     ]
 
+    class LabelsChanged(Message):
+        """A label was made, changed or undone."""
+
     def __init__(
         self,
         request: Callable[[LabelRequest], None],
-        on_change: Callable[[], None],
         *,
         id: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(id=id)
-        self.session = SessionController(self, on_change, clock)
+        self.session = SessionController(self, clock)
         self._request = request
         self._style = Style()
         self._all_figures = False
@@ -128,12 +126,6 @@ class LabelPane(Pane):
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < SIDE_BY_SIDE, "-narrow")
         self.call_after_refresh(self.show_lines)  # once the lines have their new size
-
-    def begin(self, thread: SessionThread, state: SessionState, prefetcher: Prefetcher | None = None) -> None:
-        """Show a session at its current item. prefetcher: adds further items; None if no more come."""
-        self.session.begin(thread, state, prefetcher)
-        if self.display:
-            self.take_focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         session = self.session
@@ -192,6 +184,9 @@ class LabelPane(Pane):
         if session.problem or problem.display:
             problem.display = bool(session.problem)
             problem.update(session.problem)
+
+    def labels_changed(self) -> None:
+        self.post_message(self.LabelsChanged())
 
     def _read_keys(self) -> None:
         """Read the keys of the bindings, as the user has set them."""

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from trainer.plurals import counted
 from trainer.preferences.items import Progress, SessionItem, Share
 from workbench.columns import fit, fit_start, packed
-from workbench.kit.drawing import Piece
+from workbench.kit.lines import Piece
 from workbench.labelling.item_texts import MOST, completion_facts, judgement_text, reveals
 from workbench.labelling.item_view import Style
+from workbench.labelling.session_controller import SessionController
 from workbench.numbers import duration, number, percent
 from workbench.text import visible
-
-if TYPE_CHECKING:
-    from workbench.labelling.session_controller import SessionController
 
 _GAP = "   "
 _LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range

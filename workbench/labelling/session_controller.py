@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import SessionItem
@@ -25,7 +25,6 @@ from workbench.labelling.item_texts import (
 from workbench.text import visible
 
 if TYPE_CHECKING:
-    from workbench.labelling.pane import LabelPane
     from workbench.labelling.prefetch import Prefetcher
     from workbench.labelling.session_thread import SessionState, SessionThread
 
@@ -35,15 +34,20 @@ FLAG = "flagged"
 _SLOW = 0.5  # seconds until the pane reports that the disk is slow
 
 
+class SessionDisplay(Protocol):
+    """What shows the session to its user, as the controller uses it."""
+
+    def show_item(self) -> None: ...
+    def show_lines(self) -> None: ...
+    def labels_changed(self) -> None: ...
+    def notify(self, message: str, *, severity: Literal["warning"] = ..., markup: bool = ...) -> None: ...
+    def call_after_refresh(self, callback: Callable[[], None]) -> object: ...
+
+
 class SessionController:
-    """Open session in a pane. It awaits each write: later keys wait for the disk in order, and nothing else does.
+    """Open session on `display`. It awaits each write: later keys wait for the disk in order, and nothing else does."""
 
-    on_change: called when a label was made, changed or undone.
-    """
-
-    def __init__(
-        self, pane: LabelPane, on_change: Callable[[], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, display: SessionDisplay, clock: Callable[[], float] = time.monotonic) -> None:
         self.thread: SessionThread | None = None
         self.state: SessionState | None = None
         self.prefetcher: Prefetcher | None = None
@@ -53,8 +57,7 @@ class SessionController:
         self.note = ""
         self.flagged = False
         self.problem = ""  # why the last judgement is not on disk
-        self._pane = pane
-        self._on_change = on_change
+        self._display = display
         self._clock = clock
         self._since = 0.0  # when the item came into view
         self._problem_unseen = False  # keys typed before the user sees the problem judge nothing
@@ -106,17 +109,17 @@ class SessionController:
     def set_ranking(self, ranking: Ranking) -> None:
         """Replace what was typed of the ranking."""
         self.ranking = ranking
-        self._pane.show_lines()
+        self._display.show_lines()
 
     def toggle_flag(self) -> None:
         """Flag the item, or remove its flag; saved with its label."""
         self.flagged = not self.flagged
-        self._pane.show_lines()
+        self._display.show_lines()
 
     def set_note(self, text: str) -> None:
         """Set the note that is saved with the item's label."""
         self.note = text
-        self._pane.show_lines()
+        self._display.show_lines()
 
     def keep(self) -> None:
         """Leave the item's label as it is, and go to the next item."""
@@ -127,15 +130,15 @@ class SessionController:
         """Undo the newest label of the session and show its item again."""
         thread, last = self.thread, self.state.last if self.state else None
         if thread is None or last is None:
-            self._pane.notify("No label to undo in this session")
+            self._display.notify("No label to undo in this session")
             return
         state = await self.answer(thread.undo(), "Label not undone")
         if state is not None and self.thread is thread:
             self._take(state)
             if self.item is not None and self.item.position == last.position:
                 self._restore(last)
-                self._pane.show_lines()
-            self._on_change()
+                self._display.show_lines()
+            self._display.labels_changed()
 
     async def go_to(self, position: int) -> None:
         """Show a labelled item of the session, to change its label; keys pressed until then judge nothing."""
@@ -168,7 +171,7 @@ class SessionController:
         done, _ = await asyncio.wait([answer], timeout=_SLOW)
         if not done:
             self.problem = slow
-            self._pane.show_lines()
+            self._display.show_lines()
         try:
             result = await answer
         except TrainerError as error:
@@ -176,12 +179,12 @@ class SessionController:
                 await self._catch_up()
             self.problem = visible(f"✖ {failure}. {' '.join(str(error).split())}")
             self._problem_unseen = True
-            self._pane.show_lines()
-            self._pane.call_after_refresh(self._see_problem)
+            self._display.show_lines()
+            self._display.call_after_refresh(self._see_problem)
             return None
         if not done:
             self.problem = ""
-            self._pane.show_lines()
+            self._display.show_lines()
         return result
 
     async def _rank_next(self, mark: str) -> None:
@@ -214,7 +217,7 @@ class SessionController:
         state = await self.answer(write(item.position, judgement), f"Not saved: {choice}")
         if state is not None and self.thread is thread:
             self._take(state)
-            self._on_change()
+            self._display.labels_changed()
 
     async def _catch_up(self) -> None:
         """Go to the session's current item, if another window has labelled this one or changed its label."""
@@ -241,7 +244,7 @@ class SessionController:
             for line in self.prefetcher.left_out:
                 if line not in self._reported:
                     self._reported.add(line)
-                    self._pane.notify(visible(line), severity="warning", markup=False)
+                    self._display.notify(visible(line), severity="warning", markup=False)
         self._open(state.current)
 
     def _open(self, item: SessionItem | None) -> None:
@@ -251,7 +254,7 @@ class SessionController:
         if item is not None:
             self._restore(item)
         self.come_into_view()
-        self._pane.show_item()
+        self._display.show_item()
 
     def _restore(self, item: SessionItem) -> None:
         """Restore note and flag from the item's label."""

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
@@ -17,7 +16,7 @@ from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.wait_screen import WaitScreen
-from workbench.labelling.pane import LabelPane, LabelRequest
+from workbench.labelling.pane import LabelRequest
 from workbench.labelling.plans import (
     LabelOpening,
     SessionChoice,
@@ -29,13 +28,9 @@ from workbench.labelling.plans import (
 )
 from workbench.labelling.workspace import LabelWorkspace, WinRate
 from workbench.run.policy_thread import PolicyThread
+from workbench.run.supervisor import Supervisor
+from workbench.screen.host import Host, tried
 from workbench.screen.reward_models import RewardModels
-
-if TYPE_CHECKING:
-    from workbench.screen.main_screen import MainScreen
-
-T = TypeVar("T")
-_LOOK = 1.0  # seconds between two looks at the win rate, and at a reward model that is being trained
 
 
 class LabellingController:
@@ -44,23 +39,23 @@ class LabellingController:
     opening: what the workbench was opened to label, if anything.
     """
 
-    def __init__(self, screen: MainScreen, opening: LabelOpening | None) -> None:
+    def __init__(self, screen: Host, supervisor: Supervisor, opening: LabelOpening | None) -> None:
         self._screen = screen
+        self._supervisor = supervisor
         self._opening = opening
         self._labeller = ""  # the last labeller on this screen
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         store = opening.store if opening else default_store(Path.cwd())
         self.workspace = LabelWorkspace(store, self._ask_run, self._win_rate)
-        self._reward_models = RewardModels(screen, self)
+        self._reward_models = RewardModels(screen, supervisor, store)
 
     def open(self) -> None:
-        """Begin the labelling that the workbench was opened for, if any, and watch what goes on beside it."""
+        """Begin the labelling that the workbench was opened for, if any."""
         if self._opening is not None:
             self._screen.action_show_pane("label")
             choice = self._opening.choice
             self._open_dialog(partial(self._begin, choice) if choice else self._ask_what_to_label)
-        self._screen.set_interval(_LOOK, self._watch)
 
     def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
@@ -75,7 +70,7 @@ class LabellingController:
             case "leave":
                 self.workspace.leave()
                 self._let_go()
-                self._pane.session.end()
+                self._screen.session.end()
             case "train":
                 self._screen.run_worker(self._reward_models.train(), group="train")
             case "use":
@@ -89,9 +84,13 @@ class LabellingController:
 
                 self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
 
-    def labels_changed(self) -> None:
-        """Take note that a label was made, changed or undone."""
-        self._screen.settle("train")  # an error about missing labels
+    def watch(self) -> None:
+        """Report what goes on beside the labelling: a reward model that is trained, and the win rate."""
+        self._reward_models.watch()
+        win_rate = self.workspace.win_rate
+        problem = win_rate.problem if win_rate else ""
+        line = f"Win rate not reported to the run: {problem}" if problem else ""
+        self._screen.say_once(line, about="win-rate")
 
     # Sessions
 
@@ -108,12 +107,12 @@ class LabellingController:
     async def _ask_what_to_label(self) -> None:
         from workbench.labelling.start_screen import LabelStartScreen
 
-        sessions = await self.tried(asyncio.wrap_future(self.workspace.thread.sessions()), "label")
-        material = await self.tried(asyncio.to_thread(labelling_material, self._screen.runs_dir), "label")
+        sessions = await tried(self._screen, asyncio.wrap_future(self.workspace.thread.sessions()), "label")
+        material = await tried(self._screen, asyncio.to_thread(labelling_material, self._screen.runs_dir), "label")
         if sessions is None or material is None:
             return
         runs = material.runs
-        if (shown := self._screen.supervisor.folder) in runs:
+        if (shown := self._supervisor.folder) in runs:
             runs = [shown, *(run for run in runs if run != shown)]
         self._screen.app.push_screen(
             LabelStartScreen(
@@ -130,7 +129,7 @@ class LabellingController:
     async def _open_session(self, choice: SessionChoice) -> str:
         """Begin or resume the session; return why it fails, empty if it does not."""
         self._let_go()
-        self._pane.session.end()  # before the thread changes sessions, so that no key press reaches the new one
+        self._screen.session.end()  # before the thread changes sessions, so that no key press reaches the new one
         try:
             state = await self.workspace.open(choice)
         except TrainerError as error:
@@ -140,7 +139,7 @@ class LabellingController:
             raise
         self._labeller = state.record.labeller
         self._screen.action_show_pane("label")
-        self._pane.begin(self.workspace.thread, state, self.workspace.prefetcher)
+        self._screen.session.begin(self.workspace.thread, state, self.workspace.prefetcher)
         return ""
 
     def label_again(self, keys: tuple[str, ...]) -> None:
@@ -148,7 +147,7 @@ class LabellingController:
         self._open_dialog(partial(self._label_again, keys))
 
     async def _label_again(self, keys: tuple[str, ...]) -> None:
-        sessions = await self.tried(asyncio.wrap_future(self.workspace.thread.sessions()), "label")
+        sessions = await tried(self._screen, asyncio.wrap_future(self.workspace.thread.sessions()), "label")
         labeller = await self._present_labeller(sessions) if sessions is not None else None
         if labeller is not None:
             plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
@@ -178,17 +177,16 @@ class LabellingController:
                 raise Interrupted("labelling has ended", save=False)
             return self.ask_model(folder, question)
 
-        future: Future[Answer] = self._screen.app.call_from_thread(ask)
-        return future.result()
+        return self._screen.app.call_from_thread(ask).result()
 
     def ask_model(self, folder: Path, question: Question) -> Future[Answer]:
         """Ask the model of the run in `folder`, loading it unless it is on the screen; at most one is loaded."""
-        shown = self._screen.supervisor.shows(folder)
+        shown = self._supervisor.shows(folder)
         if self._policies is not None and (shown or self._policies.folder != folder.resolve()):
             self._policies.close()
             self._policies = None
         if shown:
-            future = self._screen.supervisor.ask_model(question)
+            future = self._supervisor.ask_model(question)
         else:
             self._policies = self._policies or PolicyThread(folder)
             future = self._policies.ask(question)
@@ -205,20 +203,9 @@ class LabellingController:
 
     # Helpers
 
-    @property
-    def _pane(self) -> LabelPane:
-        return self._screen.query_one(LabelPane)
-
     def _win_rate(self, folder: Path) -> WinRate:
-        known = self._screen.supervisor.view.judged if self._screen.supervisor.shows(folder) else None
+        known = self._supervisor.view.judged if self._supervisor.shows(folder) else None
         return WinRate(self.workspace.store, folder, known=known)
-
-    def _watch(self) -> None:
-        self._reward_models.watch()
-        win_rate = self.workspace.win_rate
-        problem = win_rate.problem if win_rate else ""
-        line = f"Win rate not reported to the run: {problem}" if problem else ""
-        self._screen.say_once(line, about="win-rate")
 
     def _report(self, line: str | None) -> None:
         if line:
@@ -227,13 +214,3 @@ class LabellingController:
     def _open_dialog(self, action: Callable[[], Awaitable[None]]) -> None:
         if self._screen.is_active:  # else a second key came with the one that opened a dialog
             self._screen.app.push_screen(WaitScreen(action))
-
-    async def tried(self, work: Awaitable[T], about: str) -> T | None:
-        """Return the result of `work` and settle errors about it; None if it fails: the banner shows why."""
-        try:
-            result = await work
-        except TrainerError as error:
-            self._screen.say(str(error), about=about)
-            return None
-        self._screen.settle(about)
-        return result

@@ -6,7 +6,7 @@ import asyncio
 import os
 import traceback
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -18,9 +18,8 @@ from textual.widgets import Static
 
 from trainer.config import load_config
 from trainer.config.schema import RolloutConfig, RunConfig
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder
-from trainer.runs.listing import PPO
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner, Kind
@@ -41,11 +40,14 @@ from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
+from workbench.screen.host import attempt
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
 from workbench.screen.steering import Steering
 from workbench.system.environment import config_dir
 from workbench.training.pane import TrainingPane
+
+_LOOK = 1.0  # seconds between two looks at the win rate, and at a reward model that is being trained
 
 
 class _Situation(NamedTuple):
@@ -73,22 +75,26 @@ class MainScreen(MountedWhole, Screen[None]):
             "exclamation_mark", "open_alarm", "alarm", id="alarm.open", tooltip="Show the active alarms and their fixes"
         ),
         Binding(
-            "F", "fix_alarm", "fix", id="alarm.fix", tooltip="Apply the first fix of the worst alarm, if you agree"
+            "F",
+            "fix_alarm",
+            "fix",
+            id="alarm.fix",
+            tooltip="Apply the first fix of the most severe alarm, if you agree",
         ),
-        Binding("f2", "show_pane('config')", "Config", show=False, id="pane.config", tooltip="Go to the configuration"),
-        Binding("f3", "show_pane('training')", "Training", show=False, id="pane.training", tooltip="Go to the charts"),
-        Binding("f4", "show_pane('samples')", "Samples", show=False, id="pane.samples", tooltip="Go to the samples"),
-        Binding("f5", "show_pane('label')", "Label", show=False, id="pane.label", tooltip="Go to the labelling"),
+        Binding("f2", "show_pane('config')", "Config", show=False, id="pane.config", tooltip="Go to Config"),
+        Binding("f3", "show_pane('training')", "Training", show=False, id="pane.training", tooltip="Go to Training"),
+        Binding("f4", "show_pane('samples')", "Samples", show=False, id="pane.samples", tooltip="Go to Samples"),
+        Binding("f5", "show_pane('label')", "Label", show=False, id="pane.label", tooltip="Go to Label"),
         Binding(
             "f6",
             "show_pane('reward-model')",
             "Reward model",
             show=False,
             id="pane.reward-model",
-            tooltip="Go to the reward models",
+            tooltip="Go to Reward model",
         ),
-        Binding("f7", "show_pane('runs')", "Runs", show=False, id="pane.runs", tooltip="Go to the list of runs"),
-        Binding("f8", "show_pane('log')", "Log", show=False, id="pane.log", tooltip="Go to the output of libraries"),
+        Binding("f7", "show_pane('runs')", "Runs", show=False, id="pane.runs", tooltip="Go to Runs"),
+        Binding("f8", "show_pane('log')", "Log", show=False, id="pane.log", tooltip="Go to Log"),
         Binding("z", "zoom", "zoom", id="pane.zoom", tooltip="Enlarge this pane, or show all panes again"),
         Binding("escape", "put_away", "hide message", show=False, id="app.put_away", tooltip="Hide the message on top"),
     ]
@@ -96,13 +102,15 @@ class MainScreen(MountedWhole, Screen[None]):
     def __init__(self, opening: Opening, document: ConfigDocument, settings: ScreenSettings) -> None:
         super().__init__()
         self.supervisor = Supervisor(opening.train)
-        self.steering = Steering(self)
-        self.labelling = LabellingController(self, opening.label)
+        self.steering = Steering(self, self.supervisor)
+        self.labelling = LabellingController(self, self.supervisor, opening.label)
         self._opening = opening
-        self._document = document
         self._settings = settings
+        self.config = ConfigPane(document, id="config")
         self._training = TrainingPane(id="training")
-        self._panes = Panes(self, "training")
+        self._label = LabelPane(self.labelling.request, id="label")
+        self.session = self._label.session
+        self._panes = Panes(self, self.supervisor, self.settle, "training")
         self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
         self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
@@ -114,10 +122,10 @@ class MainScreen(MountedWhole, Screen[None]):
         yield Banner(id="banner")
         with Vertical(id="panes"):
             with Horizontal(id="top"):
-                yield ConfigPane(self._document, id="config")
+                yield self.config
                 yield self._training
                 yield SamplesPane(self._ask, id="samples")
-            yield LabelPane(self.labelling.request, self.labelling.labels_changed, id="label")
+            yield self._label
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
                 yield RunsPane(self._listed, id="runs")
@@ -132,7 +140,7 @@ class MainScreen(MountedWhole, Screen[None]):
         over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
         if (watched := self._opening.watch) is not None:
-            self.steering.attempt(lambda: self.supervisor.watch(watched), about="start")
+            attempt(self, lambda: self.supervisor.watch(watched), about="start")
         if (resumed := self._opening.resume) is not None:
             self.steering.resume(resumed, self._opening.overrides)
         if self._settings.metrics:
@@ -140,6 +148,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.action_show_pane(self._panes.current)
         self.show_run()
         self.labelling.open()
+        self.set_interval(_LOOK, self.labelling.watch)
         self.ready = True
 
     def on_unmount(self) -> None:
@@ -186,9 +195,7 @@ class MainScreen(MountedWhole, Screen[None]):
         """Folder of the run on the screen, or else the one in which the configuration puts runs."""
         if (run := self.supervisor.folder) is not None:
             return run.parent.parent if run.parent.name == TRASH else run.parent
-        pane = self.query(ConfigPane)
-        document = pane.first().document if pane else self._document
-        configured = document.get("run.dir")
+        configured = self.config.document.get("run.dir")
         usable = isinstance(configured, str) and configured and "\0" not in configured
         return Path(os.path.expanduser(configured) if usable else RunConfig().dir)  # noqa: PTH111  it does not raise
 
@@ -209,7 +216,7 @@ class MainScreen(MountedWhole, Screen[None]):
                 self.settle("start")
                 self.settle("steer")
             self._situation = situation
-            self.query_one(ConfigPane).set_running(supervisor.under_way)
+            self.config.set_running(supervisor.under_way)
             self.query_one(RunsPane).refresh_runs()
             self.refresh_bindings()
 
@@ -235,6 +242,10 @@ class MainScreen(MountedWhole, Screen[None]):
             if problem:
                 self.say(problem, about=about)
 
+    def keys(self) -> dict[str, str]:
+        """Return the keys of this screen and of the Label pane, by the ids of their bindings."""
+        return keys_of(self, self._label)
+
     def settle(self, about: str) -> None:
         """Remove an error about this: it no longer applies."""
         for banner in self.query(Banner):
@@ -245,7 +256,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("ask", "open_alarm", "fix_alarm"):
-            if self._panes.current == "label" and self.query_one(LabelPane).session.thread is not None:
+            if self._panes.current == "label" and self.session.thread is not None:
                 return False  # a slip of the hand between two judgements must not stop a run
             if action != "ask":
                 return self.steering.allows_alarm(action)
@@ -261,16 +272,6 @@ class MainScreen(MountedWhole, Screen[None]):
     def action_fix_alarm(self) -> None:
         self.steering.fix_alarm()
 
-    def reward_sources(self, sources: list[dict[str, Any]]) -> None:
-        """Set the reward sources of the configuration on the screen. Raises UsageError."""
-        pane = self.query_one(ConfigPane)
-        if pane.document.kind != PPO:
-            raise UsageError("Config shows no PPO run: open a PPO configuration first")
-        pane.document.set("reward.sources", sources)
-        pane.show_document(pane.document)
-        self.action_show_pane("config")
-        pane.focus_field("reward.sources")
-
     # Requests of the panes
 
     @on(ConfigPane.LiveSettingChanged)
@@ -279,7 +280,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(ConfigPane.Changed)
     def _settle_configuration(self) -> None:
-        if not self.query_one(ConfigPane).document.problems:
+        if not self.config.document.problems:
             self.settle("configuration")
 
     @on(ConfigPane.OpenRequested)
@@ -313,6 +314,10 @@ class MainScreen(MountedWhole, Screen[None]):
                 checkpoints=self.supervisor.saved_policies(),
             )
         )
+
+    @on(LabelPane.LabelsChanged)
+    def _settle_training(self) -> None:
+        self.settle("train")  # an error about missing labels
 
     @on(RewardModelPane.LabelAgain)
     def _label_again(self, message: RewardModelPane.LabelAgain) -> None:

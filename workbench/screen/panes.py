@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.kit.pane import Pane
-
-if TYPE_CHECKING:
-    from workbench.screen.main_screen import MainScreen
+from workbench.run.supervisor import Supervisor
 
 SMALLEST = (60, 20)  # columns, lines: below, nothing useful can be read
 SIDE_BY_SIDE = (116, 24)
@@ -38,11 +37,18 @@ def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> t
 
 
 class Panes:
-    """Panes of `screen`, shown as the terminal's size allows; the current one is shown if any fits."""
+    """Panes of `screen`, shown as the terminal's size allows; the current one is shown if any fits.
 
-    def __init__(self, screen: MainScreen, current: str) -> None:
+    settle: removes the errors about a pane that the user leaves.
+    """
+
+    def __init__(
+        self, screen: Screen[None], supervisor: Supervisor, settle: Callable[[str], None], current: str
+    ) -> None:
         self.current = current
         self._screen = screen
+        self._supervisor = supervisor
+        self._settle = settle
         self._zoomed = False
         self._focused: Widget | None = None  # before the terminal became too small for any pane
 
@@ -51,7 +57,7 @@ class Panes:
         self._move_to(name)
         self._arrange()
         pane = self._pane(name)
-        pane.show_run(self._screen.supervisor.view)
+        pane.show_run(self._supervisor.view)
         pane.take_focus()
 
     def zoom(self) -> None:
@@ -86,7 +92,7 @@ class Panes:
     def _move_to(self, name: str) -> None:
         before, self.current = self.current, name
         if before != name:
-            self._screen.settle(before)
+            self._settle(before)
 
     def _arrange(self) -> None:
         screen = self._screen
@@ -95,7 +101,7 @@ class Panes:
         for pane in screen.query(Pane):
             was, pane.display = pane.display, pane.id in shown
             if pane.display and not was:
-                pane.show_run(screen.supervisor.view)
+                pane.show_run(self._supervisor.view)
         screen.query_one("#top").display = bool({*shown} & {*DASHBOARD})
         screen.query_one("#bottom").display = bool({*shown} & {*DRAWER})
         too_small = screen.query_one("#too-small", Static)

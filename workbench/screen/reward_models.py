@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.config import load_config
 from trainer.errors import UsageError
@@ -14,23 +14,20 @@ from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.keys import keys_of
-from workbench.labelling.pane import LabelPane
 from workbench.labelling.plans import labelling_material
-from workbench.labelling.reward_processes import RewardTraining, settings_for, settings_like
+from workbench.run.supervisor import Supervisor
+from workbench.screen.host import Host, attempt, tried
+from workbench.screen.reward_training import RewardTraining, settings_for, settings_like
 from workbench.text import visible
-
-if TYPE_CHECKING:
-    from workbench.screen.labelling_controller import LabellingController
-    from workbench.screen.main_screen import MainScreen
 
 
 class RewardModels:
-    """Training of a reward model on the labels, one at a time, and its use."""
+    """Training of a reward model on the labels in `store`, one at a time, and its use."""
 
-    def __init__(self, screen: MainScreen, labelling: LabellingController) -> None:
+    def __init__(self, screen: Host, supervisor: Supervisor, store: Path) -> None:
         self._screen = screen
-        self._labelling = labelling
+        self._supervisor = supervisor
+        self._store = store
         self._training: RewardTraining | None = None
         self._starting = False
 
@@ -43,14 +40,14 @@ class RewardModels:
             self._screen.notify(self._training.poll(), markup=False)
             self._screen.action_show_pane("reward-model")
             return
-        folder = self._screen.supervisor.folder if self._shows_ppo() else None
+        folder = self._supervisor.folder if self._shows_ppo() else None
         self._starting = True
         try:
-            self._training = await self._labelling.tried(asyncio.to_thread(self._start, folder), "train")
+            self._training = await tried(self._screen, asyncio.to_thread(self._start, folder), "train")
         finally:
             self._starting = False
         if self._training is not None:
-            key = keys_of(self._screen)["pane.reward-model"]
+            key = self._screen.keys()["pane.reward-model"]
             self._screen.notify(f"Training {self._training.run.name} on the labels; {key} shows it", markup=False)
 
     def watch(self) -> None:
@@ -66,25 +63,25 @@ class RewardModels:
             self._screen.say(line, about="train")
             return
         self._screen.settle("use")  # an error about a missing reward model
-        keys = keys_of(self._screen, self._screen.query_one(LabelPane))
+        keys = self._screen.keys()
         hint = f"{keys['label.use']} in Label ({keys['pane.label']}) uses it as the reward."
         self._screen.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
 
     async def use(self) -> None:
         """Use the newest reward model as reward: in the run under way, else in the configuration on the screen."""
-        screen, supervisor = self._screen, self._screen.supervisor
-        material = await self._labelling.tried(asyncio.to_thread(labelling_material, screen.runs_dir), "use")
+        screen, supervisor = self._screen, self._supervisor
+        material = await tried(screen, asyncio.to_thread(labelling_material, screen.runs_dir), "use")
         if material is None:
             return
         if not material.models:
-            key = keys_of(screen.query_one(LabelPane))["label.train"]
+            key = screen.keys()["label.train"]
             screen.say(f"No trained reward model yet; {key} in Label trains one on the labels", about="use")
             return
         view, folder, model = supervisor.view, supervisor.folder, material.models[0]
         live = supervisor.under_way and self._shows_ppo()
         before: list[dict[str, Any]] = []
         if live and folder is not None:
-            config = await self._labelling.tried(asyncio.to_thread(load_config, RunFolder(folder).config), "use")
+            config = await tried(screen, asyncio.to_thread(load_config, RunFolder(folder).config), "use")
             if config is None:
                 return
             before = config.reward.model_dump()["sources"]
@@ -97,18 +94,27 @@ class RewardModels:
         if agreed and supervisor.view is not view:
             screen.say("Not applied: the screen shows another run", about="use")
         elif agreed:
-            change = partial(supervisor.set, "reward.sources") if live else screen.reward_sources
-            screen.steering.attempt(lambda: change(after), about="use")
+            change = partial(supervisor.set, "reward.sources") if live else self._configure
+            attempt(screen, lambda: change(after), about="use")
+
+    def _configure(self, sources: list[dict[str, Any]]) -> None:
+        """Set the reward sources of the configuration on the screen. Raises UsageError."""
+        config = self._screen.config
+        if config.document.kind != PPO:
+            raise UsageError("Config shows no PPO run: open a PPO configuration first")
+        config.document.set("reward.sources", sources)
+        config.show_document(config.document)
+        self._screen.action_show_pane("config")
+        config.focus_field("reward.sources")
 
     def _start(self, folder: Path | None) -> RewardTraining:
         """Start training a reward model; called off the screen's thread. Raises UsageError if there are no labels.
 
         folder: of the PPO run whose backbone is shared.
         """
-        store = self._labelling.workspace.store
         labels = 0
-        if store.exists():
-            with PreferenceStore(store, create=False) as opened:
+        if self._store.exists():
+            with PreferenceStore(self._store, create=False) as opened:
                 counts = opened.counts()
                 labels = counts.labels - counts.skips - counts.choices.get("both_bad", 0)
         if not labels:
@@ -116,10 +122,10 @@ class RewardModels:
         settings = settings_for(labels)
         if folder is not None:
             settings |= settings_like(load_config(RunFolder(folder).config))
-        return RewardTraining(store, self._screen.runs_dir, settings)
+        return RewardTraining(self._store, self._screen.runs_dir, settings)
 
     def _shows_ppo(self) -> bool:
-        started = self._screen.supervisor.view.started
+        started = self._supervisor.view.started
         return started is not None and started.run_kind == PPO
 
 

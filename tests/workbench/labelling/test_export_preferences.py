@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,12 @@ async def test_a_store_without_preferences_is_reported(folder: Path) -> None:
     keep(folder / "skips.db", ["skip"])
     async with opened(ExportPreferencesScreen(folder / "skips.db")) as (app, pilot):
         await until(pilot, lambda: "✖ no preference to write as trl: left out 1 skip" in status(app))
+
+
+async def test_a_missing_temporary_folder_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "gone"))
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        await until(pilot, lambda: "✖ cannot write to the temporary folder: No such file" in status(app))
 
 
 async def test_a_failed_write_is_reported_and_the_screen_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,7 +309,7 @@ async def test_space_belongs_to_the_screen_only_without_a_session() -> None:
         await pilot.press("space")
         assert started == ["run"]
         session = FakeSession(items(1))
-        app.pane.begin(session, session.now())  # type: ignore[arg-type]
+        app.pane.session.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         await pilot.press("space", "space", "space")
         assert started == ["run"], "not even where all is judged"
@@ -380,7 +380,8 @@ async def test_hints_name_remapped_keys() -> None:
         await pilot.pause()
         app.pane.display = True
         await pilot.pause()
-        app.pane.begin(session, session.now())  # type: ignore[arg-type]
+        app.pane.take_focus()
+        app.pane.session.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         assert "identical texts: y is a tie" in app.told("hint")
         assert "guidelines G" in app.told("progress")

@@ -117,5 +117,5 @@ signal.pause()"""
 
 def test_rows_that_cannot_be_written_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(StorageError, match=r"write the samples to score .*: No such file or directory; check"):
+    with pytest.raises(StorageError, match="cannot write to the temporary folder: No such file or directory; check"):
         score("rm", ROWS, closing=threading.Event())

@@ -156,6 +156,14 @@ async def test_a_reward_model_that_cannot_be_trained_says_why() -> None:
         await until(pilot, lambda: "No trained reward model yet" in screen_text(screen))
 
 
+async def test_a_label_settles_the_error_that_there_is_none() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "t")
+        await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))
+        screen.query_one(LabelPane).labels_changed()
+        await until(pilot, lambda: "no labels to train on yet" not in screen_text(screen))
+
+
 async def test_a_second_key_starts_no_second_training(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = list[str](), threading.Event()
 
@@ -202,11 +210,11 @@ async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:
     async with workbench() as (screen, _):
         failing = SimpleNamespace(problem="the run's folder is read-only", close=lambda: None)
         screen.labelling.workspace.win_rate = failing  # type: ignore[assignment]
-        screen.labelling._watch()
+        screen.labelling.watch()
         banner = screen.query_one(Banner)
         assert "Win rate not reported to the run: the run's folder is read-only" in str(banner.render())
         failing.problem = ""
-        screen.labelling._watch()
+        screen.labelling.watch()
         assert not banner.display
 
 

@@ -26,8 +26,8 @@ from workbench.kit.pane import Pane
 from workbench.kit.theming import shipped_themes_dir
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
+from workbench.screen.dialogs import QuitScreen
 from workbench.screen.panes import DASHBOARD
-from workbench.screen.steering import QuitScreen
 from workbench.training.pane import TrainingPane
 
 

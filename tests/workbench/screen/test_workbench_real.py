@@ -16,6 +16,7 @@ from workbench.samples.answer_list import AnswerList
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.sample_list import SampleList
 from workbench.samples.token_inspector import TokenInspector
+from workbench.samples.token_sentence import sentence
 
 
 async def test_a_run_is_started_paused_changed_resumed_and_stopped_twice_in_one_process(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
         facts = inspector.facts
         assert facts is not None
         assert not facts.disagreements, "the saved numbers follow from one another"
-        await until(pilot, lambda: facts.sentence[:20] in screen_text(screen))
+        await until(pilot, lambda: sentence(facts)[:20] in screen_text(screen))
         assert "policy · after" in await ask()
         await pilot.press("X", "y")
         await until(pilot, lambda: not screen.supervisor.trains_here)

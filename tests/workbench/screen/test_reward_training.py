@@ -25,7 +25,7 @@ from trainer.events import RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
 from trainer.runs.journal import read_journal
-from workbench.labelling.reward_processes import RewardTraining, settings_for, settings_like
+from workbench.screen.reward_training import RewardTraining, settings_for, settings_like
 
 QUICK = {"train.batch_size": 8, "optim.lr": 0.01, "model.lora_scale": 4.0, "data.eval_fraction": 0.25, "eval.every": 2}
 
@@ -121,7 +121,7 @@ def test_a_training_survives_the_end_of_the_workbench_and_its_terminal(store: Pa
         """\
         import json, sys
         from pathlib import Path
-        from workbench.labelling.reward_processes import RewardTraining
+        from workbench.screen.reward_training import RewardTraining
         folder = Path(sys.argv[1])
         training = RewardTraining(folder / "preferences.db", folder / "runs", json.loads(sys.argv[2]))
         print(training._process.pid, flush=True)

@@ -1,0 +1,72 @@
+"""What the controllers use of the main screen, and actions whose errors its banner shows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from textual.app import App
+
+from trainer.errors import TrainerError
+from workbench.config.document import ConfigDocument
+from workbench.kit.banner import Kind
+from workbench.labelling.session_controller import SessionController
+
+T = TypeVar("T")
+
+
+class ConfigView(Protocol):
+    """The Config pane, as the controllers use it."""
+
+    @property
+    def document(self) -> ConfigDocument: ...
+    def show_document(self, document: ConfigDocument) -> None: ...
+    def focus_field(self, key: str) -> None: ...
+
+
+class Host(Protocol):
+    """The main screen, as its controllers use it."""
+
+    @property
+    def app(self) -> App[Any]: ...
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def config(self) -> ConfigView: ...
+    @property
+    def session(self) -> SessionController: ...
+    @property
+    def runs_dir(self) -> Path: ...
+    def keys(self) -> Mapping[str, str]: ...
+    def show_run(self) -> None: ...
+    def action_show_pane(self, name: str) -> None: ...
+    def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None: ...
+    def say_once(self, problem: str, *, about: str) -> None: ...
+    def settle(self, about: str) -> None: ...
+    def notify(self, message: str, *, title: str = "", timeout: float | None = None, markup: bool = True) -> None: ...
+    def run_worker(self, work: Coroutine[None, None, None], *, group: str) -> object: ...
+
+
+def attempt(host: Host, action: Callable[[], None], *, about: str) -> bool:
+    """Call `action` and settle errors about it; return False if it fails: the banner shows why."""
+    try:
+        action()
+    except TrainerError as error:
+        host.show_run()
+        host.say(str(error), about=about)
+        return False
+    host.show_run()
+    host.settle(about)
+    return True
+
+
+async def tried(host: Host, work: Awaitable[T], about: str) -> T | None:
+    """Return the result of `work` and settle errors about it; None if it fails: the banner shows why."""
+    try:
+        result = await work
+    except TrainerError as error:
+        host.say(str(error), about=about)
+        return None
+    host.settle(about)
+    return result

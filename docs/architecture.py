@@ -18,6 +18,7 @@ BEGIN, END = "<!-- picture: docs/architecture.py -->", "<!-- end of the picture 
 LEFT_OUT = {"workbench.__main__", "workbench.opening", "workbench.text", "trainer.doctor"}
 EVERYWHERE = {
     "trainer.arrays",
+    "trainer.confidence",
     "trainer.errors",
     "trainer.events",
     "trainer.files",
@@ -29,7 +30,7 @@ EVERYWHERE = {
 
 def imports() -> dict[str, set[str]]:
     """Return which parts each part of the program imports; a part is what lies directly in `trainer` or `workbench`."""
-    graph = grimp.build_graph("trainer", "workbench", exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph("trainer", "workbench", cache_dir=None)
     found: dict[str, set[str]] = defaultdict(set)
     for module in graph.modules:
         part = _part(module)

@@ -32,14 +32,13 @@ if TYPE_CHECKING:
     from trainer.reward_model.reward_model_run import train_reward_model as train_reward_model
     from trainer.rewards import build_rewards as build_rewards
     from trainer.rollout.experience import Experience as Experience
-    from trainer.rollout.experience import sa_pairs as sa_pairs
 
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
     "trainer.control.control": ("Control",),
     "trainer.dpo.dpo_run": ("train_dpo",),
     "trainer.errors": ("TrainerError",),
-    "trainer.rollout.experience": ("Experience", "sa_pairs"),
+    "trainer.rollout.experience": ("Experience",),
     "trainer.models.actor_critic": ("ActorCriticLLM",),
     "trainer.models.backbone": ("load_backbone",),
     "trainer.ppo.loop": ("PPO",),

@@ -172,7 +172,7 @@ class Evaluation(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanEvaluation(Event):
-    """How often people prefer the policy's completions to the reference's, over all judgements so far."""
+    """Share of judgements so far in which people prefer the policy's completions to the reference's."""
 
     kind: ClassVar[str] = "human_evaluation"
     iteration: int  # of the newest policy that was judged
@@ -334,7 +334,7 @@ class RunEnded(Event):
     iteration: int
     checkpoint: str = ""  # newest whole checkpoint, relative to the run
     seconds: float = 0.0
-    alarms: dict[str, str] = field(default_factory=dict)  # code and level of the active ones
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of the unresolved ones: their sign persists
 
 
 def _descendants(cls: type[Event]) -> Iterator[type[Event]]:

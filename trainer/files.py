@@ -193,9 +193,6 @@ def path_of(descriptor: int) -> Path | None:
     return path if is_folder(path) and is_same(path, descriptor) else None
 
 
-# Reading
-
-
 def open_regular(path: Path) -> BufferedReader:
     """Open the regular file `path`, or the one that a link there leads to, for reading.
 

@@ -13,11 +13,13 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 class FileFormat(NamedTuple):
     """Format of a file whose number `key` tells its version, from 1.
 
-    migrations: from version 1 to 2, from 2 to 3, and so on. Each must leave alone what is not there.
+    migrations: from version 1 to 2, from 2 to 3, and so on. Each must leave alone what is not there. unnumbered:
+    returns the version of content without a number.
     """
 
     key: str
     migrations: tuple[Migration, ...] = ()
+    unnumbered: Callable[[dict[str, Any]], int] = lambda content: 1
 
     @property
     def version(self) -> int:
@@ -27,12 +29,12 @@ class FileFormat(NamedTuple):
     def current(self, content: Any, what: str) -> dict[str, Any]:
         """Return the content of a file as this version would have written it.
 
-        A file without a number is of version 1. what: names the file. Raises StorageError for a newer version,
-        ValueError for something that is not a table or has no version.
+        what: names the file. Raises StorageError for a newer version, ValueError for something that is not a table or
+        has no version.
         """
         if not isinstance(content, dict):
             raise ValueError("not a table of names and values")
-        version = content.get(self.key, 1)
+        version = content[self.key] if self.key in content else self.unnumbered(content)
         if type(version) is not int or version < 1:
             raise ValueError(f"{self.key} = {version!r}: must be a whole number from 1 to {self.version}")
         if version > self.version:

@@ -108,8 +108,6 @@ class WorkbenchApp(Guarded, TypedAhead):
             self.bug = self.bug or error
             super()._handle_exception(error)
 
-    # Themes, keys and help
-
     def _use_themes(self) -> None:
         folder = config_dir() / "themes"
         self._theme_stamps = theme_stamps(folder)  # before they are read
@@ -162,8 +160,6 @@ class WorkbenchApp(Guarded, TypedAhead):
         yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
         yield SystemCommand("Screenshot", "Save the screen as SVG", lambda: self.deliver_screenshot())
 
-    # Leaving
-
     def action_leave(self) -> None:
         """Ask what should happen to a run that is trained here. Without one, leave if nothing else would be lost."""
         if self.main is None:
@@ -174,7 +170,7 @@ class WorkbenchApp(Guarded, TypedAhead):
         if not self.main.supervisor.trains_here:
             self._leaving = self.main.steering.when_nothing_is_lost(self.exit)
             return
-        from workbench.screen.steering import QuitScreen
+        from workbench.screen.dialogs import QuitScreen
 
         view = self.main.supervisor.view
         self._leaving = QuitScreen(view.started.name if view.started else "A run")

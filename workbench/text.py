@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
-from collections.abc import Sequence
 
 _PICTURES = 0x2400  # U+2400 to U+241F picture the control characters U+0000 to U+001F
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, format (bidi among them), surrogates, line separators
 _JOINERS = "\u200c\u200d"  # emoji, Persian and Indic scripts are spelt with them
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 def visible(text: str, *, keep_newlines: bool = False) -> str:
@@ -41,27 +38,6 @@ def has_words(text: str, query: str) -> bool:
     """Return whether `text` contains every word of `query`, ignoring case."""
     text = text.casefold()
     return all(word in text for word in query.casefold().split())
-
-
-def bar(position: float) -> str:
-    """Return the bar of a value, whose `position` is from 0 (lowest) to 1 (highest)."""
-    return _BARS[round(position * (len(_BARS) - 1))]
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the last `width` values as bars between their least and greatest; a gap where one is not finite.
-
-    Values that do not differ give bars of middle height, not noise blown up to full height.
-    """
-    shown = values[-width:] if width > 0 else []
-    finite = [v for v in shown if math.isfinite(v)]
-    if not finite:
-        return " " * len(shown)
-    low, high = min(finite), max(finite)
-    span = high - low
-    if span <= 1e-6 * max(abs(low), abs(high)):
-        return "".join(_BARS[3] if math.isfinite(v) else " " for v in shown)
-    return "".join(bar((v - low) / span) if math.isfinite(v) else " " for v in shown)
 
 
 def _visible_character(character: str) -> str:

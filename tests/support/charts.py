@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from scripted_run import evaluation, iteration
 
-from workbench.kit.drawing import Line, plain
+from workbench.kit.lines import Line, plain
 from workbench.run.history import Bucket, History
 from workbench.run.metrics import METRICS, Metric
 

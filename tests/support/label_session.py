@@ -197,7 +197,6 @@ class Labelling(ThemedApp[None]):
         self.requested: list[str] = []  # requests of the pane to the screen
         self.pane = LabelPane(
             self.requested.append,
-            lambda: self.requested.append("labels changed"),
             id="label",
             clock=lambda: self.seconds,
         )
@@ -209,6 +208,9 @@ class Labelling(ThemedApp[None]):
     def on_mount(self) -> None:
         self.pane.border_title = "Label F5"
         self.pane.take_focus()
+
+    def on_label_pane_labels_changed(self) -> None:
+        self.requested.append("labels changed")
 
     def told(self, name: str) -> str:
         """Return the text of one line of the pane."""
@@ -231,7 +233,7 @@ async def labelling(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         if session is not None:
-            app.pane.begin(session, state or session.now(), prefetcher)
+            app.pane.session.begin(session, state or session.now(), prefetcher)
             await pilot.pause()
         yield app, pilot
 

@@ -207,6 +207,6 @@ async def look(pilot: Pilot[None]) -> None:
     assert isinstance(app, Workbench)
     await settle(pilot)  # a look that is under way began before now
     for _ in range(2):
-        app.pane.reader._rest_until = 0.0
+        app.pane.reader._listing._rest_until = 0.0
         app.pane.read()
         await settle(pilot)

@@ -1,13 +1,12 @@
-"""Model text on a terminal is shown, never obeyed; series as bars."""
+"""Model text on a terminal is shown, never obeyed."""
 
 from __future__ import annotations
 
-import math
 import re
 
 import pytest
 
-from workbench.text import sparkline, visible
+from workbench.text import visible
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -41,15 +40,3 @@ def test_every_control_and_surrogate_is_made_visible() -> None:
 
 def test_newlines_stay_where_several_lines_are_shown() -> None:
     assert visible("a\nb\x1b", keep_newlines=True) == "a\nb␛"
-
-
-def test_a_sparkline_goes_from_the_lowest_bar_to_the_highest() -> None:
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
-    assert sparkline([5, 0, 10], 2) == "▁█"
-
-
-def test_a_flat_series_is_a_flat_line_and_values_that_are_not_finite_are_gaps() -> None:
-    assert sparkline([1.0, 1.0 + 1e-9, 1.0], 8) == "▄▄▄"
-    assert sparkline([0.0, math.nan, 1.0, math.inf], 8) == "▁ █ "
-    assert sparkline([math.nan], 8) == " "
-    assert sparkline([], 8) == sparkline([1.0], 0) == ""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+UNITS = {"ppo.value_clip": "in units of the reward", "ppo.relative_value_clip": "in units of the critic's error"}
+"""Units of a setting and of its replacement, where they differ."""
+
+_NOT_IN_1 = {"ppo": "relative_value_clip", "run": "shared"}  # settings that version 1 did not have, by table
 _LARGEST = 1e300  # of value_clip; what is not below it is left for the check of the new key to report
 
 
@@ -37,3 +41,9 @@ def remax_without_whitening(content: dict[str, Any]) -> dict[str, Any]:
 def version_2(content: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of version 2 that says what `content` said in version 1."""
     return remax_without_whitening(without_float16(relative_value_clip(content)))
+
+
+def unnumbered_version(content: dict[str, Any]) -> int:
+    """Return the version of a file without a number: 1, or 2 if it has a setting that version 1 did not have."""
+    tables = ((content.get(table), name) for table, name in _NOT_IN_1.items())
+    return 2 if any(isinstance(table, dict) and name in table for table, name in tables) else 1

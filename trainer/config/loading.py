@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from trainer.config.earlier_settings import UNITS
 from trainer.config.fields import CONFIG_FORMAT, Section
-from trainer.config.problems import Schema, short, shown, validate_as
+from trainer.config.problems import Schema, replacement, short, shown, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.files import DEEPEST, parse_toml, read_given, read_toml
@@ -50,35 +51,30 @@ def load_config_as(
     except ValueError as error:  # tomllib lets errors of int() and str.decode() through
         raise ConfigError([f"not TOML: {error}"], str(source)) from None
     try:
-        raw = CONFIG_FORMAT.current(raw, f"configuration '{source}'")
+        now = CONFIG_FORMAT.current(raw, f"configuration '{source}'")
     except StorageError as error:
         raise UsageError(str(error)) from None
     except ValueError as error:
         raise ConfigError([str(error)], str(source)) from None
-    del raw[CONFIG_FORMAT.key]
+    del now[CONFIG_FORMAT.key]
     own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
-    if isinstance(kind := raw.get("kind"), str) and kind != own:
+    if isinstance(kind := now.get("kind"), str) and kind != own:
         raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
-    return validate_as(schema, _merged(raw, overrides or {}), str(source))
+    merged = _merged(now, overrides or {})
+    return validate_as(schema, merged, str(source)).with_replaced(_replaced(raw, now, merged))
 
 
 def replaced_settings(path: Path) -> list[str]:
-    """Return a line for each setting in the file that this version reads with another value; none if it is unreadable.
+    """Return a line for each setting in the file that this version reads with another value or meaning.
 
-    Loading the file reports why it cannot be read.
+    The list is empty if the file is unreadable: loading it reports why.
     """
     try:
         raw = read_toml(path)
         now = CONFIG_FORMAT.current(raw, "")
     except (OSError, ValueError, StorageError):
         return []
-    return [
-        f"{table}.{name} = {shown(value)} is from an earlier version: it is read as {shown(now[table][name])}"
-        for table, settings in raw.items()
-        if isinstance(settings, dict)
-        for name, value in settings.items()
-        if now[table].get(name, value) != value
-    ]
+    return list(_replaced(raw, now, now))
 
 
 def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> dict[str, Any]:
@@ -116,7 +112,7 @@ def config_text(config: Section, header: str = "") -> str:
 def resolve_paths(config: Schema, base: Path) -> Schema:
     """Return a configuration of any kind with paths relative to `base` made absolute, so that its run can be resumed.
 
-    Raises ConfigError if an absolute path is too long.
+    `replaced` stays. Raises ConfigError if an absolute path is too long.
     """
     raw = config.model_dump()
     model, data = raw["model"], raw["data"]
@@ -132,7 +128,7 @@ def resolve_paths(config: Schema, base: Path) -> Schema:
     if "reward" in raw:
         raw["reward"]["sources"] = [_resolved(source, base) for source in raw["reward"]["sources"]]
     raw["run"]["dir"] = os.path.realpath(base / raw["run"]["dir"])  # Path.resolve raises for a loop of links
-    return validate_as(type(config), raw)
+    return validate_as(type(config), raw).with_replaced(config.replaced)
 
 
 def _resolved(source: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -152,6 +148,21 @@ def _absolute(path: str, base: Path) -> str:
         return str((base / path).resolve()) if path and (base / path).exists() else path
     except (OSError, RuntimeError):  # a loop of links or a closed folder: opening the file reports it
         return path
+
+
+def _replaced(raw: dict[str, Any], now: dict[str, Any], merged: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each setting of `raw` with another value in `now`, this version's, that is still in `merged`."""
+    for table, settings in raw.items():
+        for name, value in settings.items() if isinstance(settings, dict) else ():
+            key, new = replacement((table, name), value) or (f"{table}.{name}", now[table].get(name))
+            if new != value and merged[table].get(key.partition(".")[2]) == new:
+                read_as = _with_unit(key, new) if key in UNITS else shown(new)
+                what = _with_unit(f"{table}.{name}", value)
+                yield f"{what} is from an earlier version: it is read as {read_as}"
+
+
+def _with_unit(key: str, value: Any) -> str:
+    return f"{key} = {shown(value)}" + (f" ({UNITS[key]})" if key in UNITS else "")
 
 
 def _value(parts: list[str], text: str, schema: type[Section]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from trainer.config.fields import CONFIG_FORMAT, PATTERNS, Section
+from trainer.config.fields import CONFIG_FORMAT, PATTERNS, FileSection, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 from trainer.errors import ConfigError
@@ -33,7 +33,7 @@ _RULES = {  # pydantic's error types, in our words
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
 }
-Schema = TypeVar("Schema", bound=Section)
+Schema = TypeVar("Schema", bound=FileSection)
 _MOST = 50  # problems reported; guessing what an unknown key was meant to be takes half a millisecond
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
 
@@ -77,8 +77,8 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
                 found.append(SettingProblem(key, _message(problem, raw, schema)))
                 if problem["type"] == "extra_forbidden":
                     # The value of the key that was meant is unknown too.
-                    replacement = _replacement(problem["loc"], problem["input"])
-                    broken.add(replacement[0] if replacement else _guess(key, problem["loc"], schema))
+                    replaced = replacement(problem["loc"], problem["input"])
+                    broken.add(replaced[0] if replaced else _guess(key, problem["loc"], schema))
             _remove(pruned, problem["loc"])
         if more := problems[_MOST:]:
             found.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
@@ -139,8 +139,8 @@ def _message(problem: Any, raw: dict[str, Any], schema: type[Section]) -> str:
     loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
     key = _key(loc)
     if kind == "extra_forbidden":
-        if replacement := _replacement(loc, problem["input"]):
-            way_out = f"its replacement is {replacement[0]} = {shown(replacement[1])}"
+        if replaced := replacement(loc, problem["input"]):
+            way_out = f"its replacement is {replaced[0]} = {shown(replaced[1])}"
         elif guess := _guess(key, loc, schema):
             way_out = f"did you mean '{guess}'?"
         else:
@@ -171,7 +171,7 @@ def short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _replacement(loc: tuple[int | str, ...], value: Any) -> tuple[str, Any] | None:
+def replacement(loc: tuple[int | str, ...], value: Any) -> tuple[str, Any] | None:
     """Return key and value of what replaces a setting of an earlier version; None if none had it."""
     if len(loc) != 2:
         return None
@@ -217,9 +217,19 @@ class Conflict(NamedTuple):
     message: str
 
 
-def config_warnings(config: Config) -> list[str]:
-    """Return a warning for each combination that is allowed but likely to disappoint, one line each."""
-    return [*_sampling_warnings(config), *_estimator_warnings(config), *_course_warnings(config)]
+def config_warnings(config: FileSection) -> list[str]:
+    """Return a warning for each setting of its file that is read with another value, and each risky combination.
+
+    A risky combination is allowed but likely to disappoint.
+    """
+    if not isinstance(config, Config):
+        return list(config.replaced)
+    return [
+        *config.replaced,
+        *_sampling_warnings(config),
+        *_estimator_warnings(config),
+        *_course_warnings(config),
+    ]
 
 
 def _sizes(config: Config) -> Iterator[Conflict]:
@@ -319,8 +329,8 @@ def _sampling_warnings(config: Config) -> Iterator[str]:
     rollout, ppo, optim = config.rollout, config.ppo, config.optim
     if ppo.kl_coef > 0 and (rollout.top_p < 1 or rollout.top_k > 0):
         yield (
-            "rollout.top_p or rollout.top_k filters the sampled distribution, but the KL is that of the "
-            "whole one: the KL is biased and may be negative"
+            "rollout.top_p or rollout.top_k filters the sampled distribution, but the KL is computed over "
+            "the whole distribution, so it is biased and may be negative"
         )
     for name, is_on, least in (
         ("whiten_rewards", ppo.whiten_rewards, _SMALL_BATCH),

@@ -37,7 +37,10 @@ class Interrupted(Exception):  # noqa: N818  nothing went wrong
 
 
 class Steered:
-    """Handlers of a run for requests, called on the trainer's thread in `Control.check`; by default they do nothing."""
+    """Handlers of a run for requests, called on the trainer's thread in `Control.check`; here they do nothing.
+
+    `Control` uses this class itself while no run is attached, for example while the reference is evaluated.
+    """
 
     def paused(self) -> None:
         """Handle the start of a pause."""
@@ -54,7 +57,7 @@ class Steered:
     def set(self, key: str, value: Any) -> None:
         """Set the live setting `key` to `value` from the next iteration on."""
 
-    def tell(self, event: HumanEvaluation) -> None:
+    def report(self, event: HumanEvaluation) -> None:
         """Emit an event that another process has found out about the run."""
 
     def answer(self, question: Question, check: Callable[[], None]) -> Answer:
@@ -119,9 +122,9 @@ class Control:
         """Change a live setting before the next iteration. If the run refuses, an Alert says why."""
         self._requests.put(lambda: self._run.set(key, value))
 
-    def tell(self, event: HumanEvaluation) -> None:
+    def report(self, event: HumanEvaluation) -> None:
         """Emit `event` as one of the run's own; a run that has ended ignores it."""
-        self._requests.put(lambda: self._run.tell(event))
+        self._requests.put(lambda: self._run.report(event))
 
     def ask(self, question: Question, reply: Reply, dropped: Dropped = never) -> None:
         """Ask the model to write, within a token step or micro-batch and after earlier questions.

@@ -141,7 +141,7 @@ class Inbox:
         except FileNotFoundError:  # withdrawn since it was listed
             return
         except (OSError, ValueError, RecursionError) as error:
-            self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
+            self._complain(f"request '{path.name}' ignored: {getattr(error, 'strerror', None) or error}")
         if path.name not in self._open:
             self._remove(path)
 
@@ -161,7 +161,7 @@ class Inbox:
                 self._open.add(name)
                 control.ask(question, functools.partial(self._reply, name), lambda: not os.path.lexists(path))
             case "tell":
-                control.tell(_human_evaluation(values.get("event")))
+                control.report(_human_evaluation(values.get("event")))
             case "set":
                 if not (isinstance(values.get("key"), str) and "value" in values):
                     raise ValueError("'set' needs a key and a value")

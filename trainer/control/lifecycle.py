@@ -15,7 +15,6 @@ import mlx.core as mx
 
 from trainer.arrays import leaves
 from trainer.config import AnyConfig, Config
-from trainer.config.loading import replaced_settings
 from trainer.control.control import Control, Interrupted, Steered
 from trainer.control.inbox import Inbox
 from trainer.control.questions import Answer, Question
@@ -70,7 +69,7 @@ class Trained(Protocol):
         """Save the last whole iteration, unless it is saved already. Raises StorageError, also for a lost folder."""
 
 
-class Steering(Protocol):
+class Steerable(Protocol):
     """Handlers of the requests that only some kinds of run can handle, as `Steered` describes them."""
 
     def rollback(self, to: int | None, reason: str) -> None:
@@ -96,7 +95,7 @@ class RunUnderWay(Steered):
     iterations: int
 
     def __init__(
-        self, trained: Trained, resume: Path | None, out: Sinks, control: Control, *, steering: Steering | None = None
+        self, trained: Trained, resume: Path | None, out: Sinks, control: Control, *, steering: Steerable | None = None
     ) -> None:
         self.resume = resume
         self.control = control
@@ -130,8 +129,6 @@ class RunUnderWay(Steered):
         """Report something that a user should know, for the current iteration."""
         number = min(self._trained.iteration + 1, self.iterations)
         self.emit(Alert(iteration=number, level=level, code=code, message=message))
-
-    # Requests
 
     def paused(self) -> None:
         """Report that the run is paused."""
@@ -174,11 +171,9 @@ class RunUnderWay(Steered):
         answer = self._steering.answer if self._steering else super().answer
         return answer(question, check)
 
-    def tell(self, event: HumanEvaluation) -> None:
+    def report(self, event: HumanEvaluation) -> None:
         """Emit an event that another process has found out about the run."""
         self.emit(event)
-
-    # From the first event to the last
 
     def find_folder(self) -> None:
         """Open the folder of the run to continue, or check that the name of a new one is free."""
@@ -186,7 +181,6 @@ class RunUnderWay(Steered):
         if self.resume:
             self.folder = open_to_train(self.resume, Path(self._trained.config.run.dir))
             self._found = _content_of(self.folder.config)
-            self.warnings += replaced_settings(self.folder.config)
         else:
             check_name_is_free(self._trained.config)
 
@@ -327,7 +321,7 @@ class RunUnderWay(Steered):
             iteration=self._trained.iteration,
             checkpoint=str(newest.relative_to(self.folder.root)) if newest else "",
             seconds=time.perf_counter() - self._started,
-            alarms=self.watch.active_alarms if self.watch else {},
+            alarms=self.watch.unresolved_alarms if self.watch else {},
         )
         self.emit(event)
         return event

@@ -101,7 +101,7 @@ class EncodedPrompts(NamedTuple):
     """The prompts that are left, in the order of the source, and how many were dropped or truncated."""
 
     prompts: list[Prompt]
-    dropped: int  # prompts left out because they are too long
+    dropped: int  # prompts that are too long
     truncated: int  # prompts cut to their last tokens
 
 

@@ -39,7 +39,7 @@ def refuse(error: DataError) -> None:
 def read_rows(path: Path, column: str = "", broken: OnBroken = refuse) -> Iterator[SourceRow]:
     """Yield the rows of the file `path`; `column` names the only column of plain text.
 
-    A row that can be left out by itself (a line that is not JSON, a line with too many fields) goes to `broken` as the
+    A row that can be skipped by itself (a line that is not JSON, a line with too many fields) goes to `broken` as the
     DataError that names its place; if `broken` returns, reading goes on.
 
     Raises DataError for an unknown suffix, an unreadable file, text that is not UTF-8 and content that does not match

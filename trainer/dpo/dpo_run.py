@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from trainer.config import resolve_paths, with_seed
+from trainer.config import config_warnings, resolve_paths, with_seed
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.control.control import Control
@@ -53,7 +53,7 @@ def train_dpo(
     with closing(out, control):
         config = with_seed(with_checkpoints(resolve_paths(config, Path.cwd())))
         run = StepRun(config, resume, out, control)
-        run.run.warnings = unfinished_models(config)
+        run.run.warnings = config_warnings(config) + unfinished_models(config)
         return run.train(lambda: _load(run.run, config, preferences, trust), preset)
 
 
@@ -61,6 +61,7 @@ class DPO(StepTraining):
     """The DPO algorithm on a model and comparisons. rewards: scores the samples; None to sample nothing."""
 
     config: DPOConfig
+    data: Comparisons
     step_event = DPOStep
 
     def __init__(

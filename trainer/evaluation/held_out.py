@@ -20,9 +20,9 @@ from trainer.evaluation.intervals import (
     Interval,
     best_of_n,
     critic_sums,
-    explained_variance,
+    explained_variance_of_sums,
     mean_interval,
-    root_mean_square,
+    rms_of_sums,
     share_interval,
     win_shares,
 )
@@ -172,8 +172,8 @@ def evaluate(
         reference_score=math.nan if reference is None else float(reference.total[:, 0].mean()),
         best_of=drawn,
         best_of_score=math.nan if reference is None else float(best_of_n(reference.total, drawn).mean()),
-        explained_variance=math.nan if critic is None else float(explained_variance(critic.sum(axis=0))),
-        value_error=math.nan if critic is None else float(root_mean_square(critic.sum(axis=0))),
+        explained_variance=math.nan if critic is None else float(explained_variance_of_sums(critic.sum(axis=0))),
+        value_error=math.nan if critic is None else float(rms_of_sums(critic.sum(axis=0))),
         averaged=ppo.learner.average is not None,
         seconds=ppo.control.clock() - started,
     )

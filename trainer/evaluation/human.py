@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from trainer.confidence import wilson_interval
 from trainer.control import inbox
 from trainer.errors import UsageError
 from trainer.events import HumanEvaluation
-from trainer.preferences.agreement import wilson_interval
 from trainer.preferences.records import Preference
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal

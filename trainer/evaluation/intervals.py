@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer.preferences.agreement import wilson_interval
+from trainer.confidence import wilson_interval
 
 Floats = npt.NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def critic_sums(values: Floats, returns: Floats, mask: Floats) -> Floats:
     return np.stack([x.sum(axis=1) for x in (real.astype(float), gains, gains**2, errors, errors**2)], axis=1)
 
 
-def explained_variance(sums: Floats) -> Floats:
+def explained_variance_of_sums(sums: Floats) -> Floats:
     """Compute 1 - Var(G - V) / Var(G) from the total `critic_sums` [..., 5]; NaN where the returns do not vary."""
     count, gains, gains_squared, errors, errors_squared = np.moveaxis(sums, -1, 0)
     variance = gains_squared / count - (gains / count) ** 2
@@ -127,7 +127,7 @@ def explained_variance(sums: Floats) -> Floats:
     return found
 
 
-def root_mean_square(sums: Floats) -> Floats:
+def rms_of_sums(sums: Floats) -> Floats:
     """Compute the root of the mean of (G - V)^2 from the total `critic_sums` [..., 5]."""
     found: Floats = np.sqrt(sums[..., 4] / sums[..., 0])
     return found

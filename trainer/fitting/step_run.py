@@ -25,7 +25,6 @@ from trainer.seeding import Purpose
 
 if TYPE_CHECKING:
     from trainer.fitting.optimizer import StepOptimizer
-    from trainer.preference_data.comparisons import Comparisons
 
 Item = TypeVar("Item")
 TrainConfig = RewardTrainConfig | DPOTrainConfig
@@ -44,6 +43,22 @@ def step_groups(groups: Sequence[Item], number: int, config: TrainConfig, seed: 
     epoch, step = divmod(number - 1, math.ceil(len(groups) / config.batch_size))
     order = np.random.default_rng([seed, Purpose.MINIBATCHES, epoch]).permutation(len(groups))
     return [groups[place] for place in order[step * config.batch_size : (step + 1) * config.batch_size]]
+
+
+class StepData(Protocol):
+    """Groups of sequences to train and to evaluate on, and warnings for the user."""
+
+    @property
+    def train(self) -> Sequence[Any]:
+        """Groups to train on."""
+
+    @property
+    def held_out(self) -> Sequence[Any]:
+        """Groups to evaluate on."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """One line each."""
 
 
 class StepLearner(Protocol):
@@ -74,7 +89,7 @@ class StepTraining(ABC):
     def __init__(
         self,
         config: RewardModelConfig | DPOConfig,
-        data: Comparisons,
+        data: StepData,
         emit: Callable[[Event], None],
         control: Control | None,
     ) -> None:

@@ -17,10 +17,10 @@ from trainer.errors import ModelError
 from trainer.models.adapters import reason_of
 
 _WRONG = {  # families that cannot be trained with mlx-lm 0.32.2
-    "deepseek_v41": "in mlx-lm the choice of what its attention reads has no gradient",
-    "phi3small": "in mlx-lm its block mask depends on the length of the input",
-    "plamo3": "in mlx-lm its window is a token longer without a cache",
-    "recurrent_gemma": "in mlx-lm it cannot be frozen",
+    "deepseek_v41": "mlx-lm computes no gradient for the choice of what its attention reads",
+    "phi3small": "mlx-lm computes this family incorrectly in training: its block mask depends on the input's length",
+    "plamo3": "mlx-lm computes this family incorrectly in training: its attention window is a token too long",
+    "recurrent_gemma": "mlx-lm cannot freeze its weights",
 }
 _NAMES = ("model", "transformer", "backbone")  # of the trunk within the text model; nearly always the first
 
@@ -102,9 +102,9 @@ def _inseparable(backbone: nn.Module) -> str:
         states = hidden_states(backbone, tokens)
         logits = logits_of(backbone, states)
         if not mx.allclose(logits, expected, atol=1e-3).item():
-            return "its head on the trunk's states gives other logits"
+            return "the trainer cannot separate its head from its trunk: alone, the head gives other logits"
         if states.shape == logits.shape and mx.array_equal(states, logits):
-            return "its trunk gives logits, not hidden states"
+            return "the trainer cannot separate its head from its trunk: the trunk returns logits"
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         return reason_of(error)
     return ""

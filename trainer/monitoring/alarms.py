@@ -1,4 +1,4 @@
-"""Active alarms of a run, from its events."""
+"""Active alarms of a run, from its events: those that a user should still look at."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ def is_active_after(alarm: Alarm, event: Event) -> bool:
 
 
 def active_alarms(events: Iterable[Event]) -> dict[str, str]:
-    """Return code and level of the alarms active after `events` or when the run ended, the worst first."""
+    """Return code and level of the alarms active after `events`, the worst first.
+
+    They include those that `RunEnded` lists as unresolved.
+    """
     active: list[Alarm] = []
-    left: dict[str, str] = {}
+    unresolved: dict[str, str] = {}
     for event in events:
         active = [alarm for alarm in active if is_active_after(alarm, event)]
         match event:
             case Alarm():
                 active.append(event)
             case RunStarted():
-                left = {}
+                unresolved = {}
                 active = [alarm for alarm in active if alarm.iteration <= (event.resumed_at or 0)]
             case RunEnded():
-                left = event.alarms
-    found = left | {alarm.code: alarm.level for alarm in active}
+                unresolved = event.alarms
+    found = unresolved | {alarm.code: alarm.level for alarm in active}
     return dict(sorted(found.items(), key=lambda item: -severity(item[1])))

@@ -11,7 +11,7 @@ from trainer.monitoring.history import History, Sign, window_mean
 COLLAPSED_ENTROPY = 0.2
 """Share of the first entropy below which it has collapsed: a policy that sure of each token tries no others."""
 RUNAWAY_KL = 8.0
-"""Growth factor between windows above which the KL runs away. PPO on the starter model, 3 seeds: at most 3.6."""
+"""Growth factor between windows above which the KL is diverging. PPO on the starter model, 3 seeds: at most 3.6."""
 UNSTABLE_KL = 3.0
 """Multiple of its target above which an adaptive controller has lost control of the KL."""
 
@@ -93,6 +93,6 @@ def runaway_kl(history: History, config: Config) -> Sign | None:
     )
     # Below a controller's target the KL may grow at any rate: it begins at 0.
     if kl > max(RUNAWAY_KL * kl_before, kl_target) and second_half > first_half:
-        message = f"the KL runs away: {kl:.3g} nats a sequence over {size} iterations, {kl_before:.3g} before"
+        message = f"the KL is diverging: {kl:.3g} nats a sequence over {size} iterations, {kl_before:.3g} before"
         return Sign("warning", message, {"kl": kl, "kl_before": kl_before})
     return None

@@ -115,6 +115,7 @@ class History:
         self.human: deque[HumanEvaluation] = deque(maxlen=NEWEST)
         self.lost_steps = 0  # of the current iteration: skipped because of NaN or inf
         self.has_checkpoint = False
+        self.dtype = ""  # of the backbone; "" if unknown
 
     def take(self, event: Event, config: Config) -> bool:
         """Add an event under the current configuration; return whether the rules have something new to check."""
@@ -148,6 +149,7 @@ class History:
                 self._cut(event.resumed_at or 0)
                 self.learning.cut(event.resumed_at or 0)
                 self.speed.clear()
+                self.dtype = event.dtype
             case CheckpointSaved():
                 self.has_checkpoint = True
         return False

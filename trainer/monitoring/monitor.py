@@ -55,7 +55,7 @@ DECISION_RULES: dict[DecisionRule, Rule] = {
 """Rules of [convergence] that make decisions, by name; `convergence.on_NAME` is the action of each."""
 
 AWAY = 10
-"""Iterations without its sign after which an alarm is over; if it comes back, it is reported again."""
+"""Iterations without its sign after which an alarm is resolved; if the sign comes back, it is reported again."""
 
 TRIED = 10
 """Iterations that a changed setting gets to help; an alarm whose sign persists is then reported again."""
@@ -76,9 +76,9 @@ class Monitor:
             self.take(event)
 
     @property
-    def active_alarms(self) -> dict[str, str]:
-        """Code and level of the alarms that were reported and are not over."""
-        return self._alarms.active if self._config_of().health.alarms else {}
+    def unresolved_alarms(self) -> dict[str, str]:
+        """Code and level of the reported alarms whose sign was there within the last ten iterations."""
+        return self._alarms.unresolved if self._config_of().health.alarms else {}
 
     def take(self, event: Event) -> list[Alert]:
         """Return the alerts to report right after `event`, and then to `take` as well: alarms, then decisions."""
@@ -112,7 +112,7 @@ class _Reported(NamedTuple):
 class Alarms:
     """Alarms of a run, each reported when it begins and when a warning becomes an error.
 
-    One is reported again only after it was over, after a rollback, or if a change of one of the settings that it
+    One is reported again only after it was resolved, after a rollback, or if a change of one of the settings that it
     suggested did not help. It counts as reported when it is fed as an event itself: a journal that is replayed under
     other settings has alarms of its own, and not those that these settings would have raised.
     """
@@ -121,8 +121,11 @@ class Alarms:
         self._reported: dict[str, _Reported] = {}
 
     @property
-    def active(self) -> dict[str, str]:
-        """Code and level of the alarms that were reported and are not over."""
+    def unresolved(self) -> dict[str, str]:
+        """Code and level of the reported alarms whose sign was there within the last ten iterations.
+
+        Unlike an active alarm of `alarms.py`, one stays unresolved as long as its sign persists, even if dismissed.
+        """
         return {code: reported.level for code, reported in self._reported.items()}
 
     def take(self, event: Event) -> None:

@@ -96,9 +96,8 @@ def ratio_spike(history: History, config: Config) -> Sign | None:
         return None
     row = last[0]
     spiked = sum(map(_spiked, history.run.newest(SPIKE_ITERATIONS)))
-    skipped = (
-        f"{row.spiked_steps} of {row.spiked_steps + row.steps} steps were skipped for it" if row.spiked_steps else ""
-    )
+    steps = row.spiked_steps + row.steps
+    skipped = f"{row.spiked_steps} of {steps} steps were skipped because of this" if row.spiked_steps else ""
     ratio = f"the largest log-ratio is {row.log_ratio_max:.3g}" if math.isfinite(row.log_ratio_max) else ""
     reason = ", ".join(filter(None, (ratio, skipped))) or f"the mean ratio is {row.ratio_mean:.3g}"
     return Sign(

@@ -229,7 +229,7 @@ class SavedPolicy:
         self.iteration = 0  # completed iterations of the policy's training
         self._folder = folder
         self._at: Path | None = None
-        self._left_out = ""  # why newer checkpoints are not used
+        self._ignored = ""  # why newer checkpoints are not used
         self._config = load_config(folder.config)
         self._model = load_backbone(self._config.model)
         key = key_for(self._config.run.seed, Purpose.ADAPTER)
@@ -249,10 +249,10 @@ class SavedPolicy:
         """Answer with the policy of another checkpoint from now on; the backbone stays. Raises a TrainerError."""
         if checkpoint:
             path, snapshot = self._read(self._path_of(checkpoint))
-            self._left_out = ""
+            self._ignored = ""
         elif any(checkpoints(self._folder)):
             (path, snapshot), problems = read_newest(self._folder, self._read)
-            self._left_out = "; ".join(problems)
+            self._ignored = "; ".join(problems)
         else:
             return
         if snapshot is None:
@@ -266,7 +266,7 @@ class SavedPolicy:
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
         """Answer like `trainer.ppo_run.answers.answer`; raises only what `progress` raises.
 
-        `problem` names damaged checkpoints that were left out.
+        `problem` names damaged checkpoints that were ignored.
         """
         found = answer(
             question,
@@ -277,7 +277,7 @@ class SavedPolicy:
             iteration=self.iteration,
             progress=progress,
         )
-        return replace(found, problem="; ".join(filter(None, (self._left_out, found.problem))))
+        return replace(found, problem="; ".join(filter(None, (self._ignored, found.problem))))
 
     def _score(self, batch: Sequence[RewardInput]) -> RewardResult:
         if self._reward_problem:

@@ -21,9 +21,9 @@ from trainer.evaluation.intervals import (
     best_of_kl,
     best_of_n,
     bootstrap_interval,
-    explained_variance,
+    explained_variance_of_sums,
     mean_interval,
-    root_mean_square,
+    rms_of_sums,
     share_interval,
 )
 from trainer.events import Event
@@ -253,8 +253,8 @@ def _report(found: Measured, about: dict[str, Any], best_of: int) -> EvaluationR
         critic={}
         if critic is None
         else {
-            "explained_variance": bootstrap_interval(critic, explained_variance),
-            "error": bootstrap_interval(critic, root_mean_square),
+            "explained_variance": bootstrap_interval(critic, explained_variance_of_sums),
+            "error": bootstrap_interval(critic, rms_of_sums),
         },
     )
 

@@ -85,8 +85,6 @@ class _PPORun:
         self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
         self.saved: Config | None = None  # of a resumed run, as it was trained until now
 
-    # From the first event to the last
-
     def train(self, preset: str) -> RunEnded:
         """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
         run = self.run
@@ -204,8 +202,6 @@ class _PPORun:
         self.run.emit(evaluation)
         return evaluation
 
-    # What `RunUnderWay` asks of it
-
     @property
     def iteration(self) -> int:
         """Number of the last whole iteration."""
@@ -214,8 +210,6 @@ class _PPORun:
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already."""
         save_if_new(self.run.checkpoints, self.policy.snapshot)
-
-    # Requests: handled at once, or applied before the next iteration
 
     def answer(self, question: Question, check: Callable[[], None]) -> Answer:
         """Answer with the policy of the last whole iteration."""

@@ -44,7 +44,7 @@ def load_preferences(config: PreferenceDataConfig) -> tuple[list[Preference], li
     reading = read_preferences(source, format=config.format, split=config.split, skip_broken=config.skip_broken)
     found, warnings = list(islice(reading, limit)), list(reading.problems)
     if reading.broken:
-        warnings.insert(0, f"{reading.broken} of {counted(reading.rows, 'row')} in '{source}' left out as broken")
+        warnings.insert(0, f"{reading.broken} of {counted(reading.rows, 'row')} in '{source}' skipped as broken")
     return found, warnings
 
 
@@ -74,7 +74,7 @@ def policy_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
     """
     every, held_out, warnings = _split(preferences, PolicyEncoder(model.tokenizer, config.data), model, config)
     if ties := sum(pair.is_tie for group in every for pair in group.pairs):
-        warnings.append(f"{counted(ties, 'tie')} left out: DPO learns only from decided pairs")
+        warnings.append(f"{counted(ties, 'tie')} ignored: DPO learns only from decided pairs")
     train = [decided for group in every if (decided := _without_ties(group)).judged]
     if not train:
         raise _all_ties(every, config)

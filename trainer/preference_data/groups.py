@@ -71,7 +71,7 @@ def group_preferences(
 
     Returns the groups in the order of the source, and warnings for the user, one line each.
 
-    Judgements `both_bad` and `skip` and pairs of completions with the same tokens are left out, and so are comparisons
+    Judgements `both_bad` and `skip` and pairs of completions with the same tokens are ignored, and so are comparisons
     with a too long sequence if `too_long = "drop"`; the warnings count them. Raises DataError without a decided pair.
     """
     counts: Counter[str] = Counter()
@@ -213,11 +213,11 @@ def _check(counts: Counter[str], config: PreferenceDataConfig) -> None:
 
 
 def _warnings(counts: Counter[str], config: PreferenceDataConfig) -> list[str]:
-    done = "left out" if config.too_long == "drop" else "only the last tokens are kept"
+    done = "ignored" if config.too_long == "drop" else "only the last tokens are kept"
     found = (
-        (counts["both_bad"] + counts["skip"], "judgement", "skipped or both bad, left out"),
+        (counts["both_bad"] + counts["skip"], "judgement", "skipped or both bad, ignored"),
         (counts["cut"], "comparison", f"longer than data.max_tokens = {config.max_tokens}, {done}"),
-        (counts["equal"], "pair", "of the same tokens twice, left out"),
+        (counts["equal"], "pair", "of the same tokens twice, ignored"),
         (counts["repeated"], "judgement", "of completions judged before; together they count once"),
     )
     return [f"{counted(count, noun)} {words}" for count, noun, words in found if count]

@@ -1,4 +1,4 @@
-"""Agreement of labellers with each other and with themselves, the statistics for it, and the interval of a share."""
+"""Agreement of labellers with each other and with themselves, and the statistics for it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
+from trainer.confidence import Z95
 from trainer.preferences.records import Comparison, Judgement, Preference, ranked_pairs, tied_pairs
 
-Z95 = 1.959963984540054  # the normal distribution's 97.5% quantile
 Unit = tuple[str, int, int]  # two completions of a comparison: its key, and their places in the order first seen
-
-
-# Statistics of judgements: pure functions
 
 
 class Kappa(NamedTuple):
@@ -86,24 +83,6 @@ def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float:
     n = totals.total()
     expected = sum(count * (n - count) for count in totals.values())
     return 1 - (n - 1) * disagreements / expected if expected else math.nan
-
-
-def wilson_interval(successes: float, n: int) -> tuple[float, float]:
-    """Return the score interval of a share of `successes` in `n`; NaN for n = 0.
-
-        (p + z^2/2n +- z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n)
-
-    Wilson 1927.
-    """
-    if n == 0:
-        return math.nan, math.nan
-    p, z = successes / n, Z95
-    centre = p + z**2 / (2 * n)
-    margin = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    return max(0.0, (centre - margin) / (1 + z**2 / n)), min(1.0, (centre + margin) / (1 + z**2 / n))
-
-
-# Labellers
 
 
 @dataclass(frozen=True, slots=True)

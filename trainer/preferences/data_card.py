@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from itertools import chain
 from statistics import quantiles
 
-from trainer.preferences.agreement import Agreement, measure_agreement, wilson_interval
+from trainer.confidence import wilson_interval
+from trainer.preferences.agreement import Agreement, measure_agreement
 from trainer.preferences.conversations import length_in_characters, length_in_words
 from trainer.preferences.records import Preference, content_hash, is_tie, ranked_pairs
 

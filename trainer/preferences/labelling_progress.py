@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice, pairwise, takewhile
 from statistics import median
 
-from trainer.preferences.agreement import cohen_kappa, wilson_interval
+from trainer.confidence import wilson_interval
+from trainer.preferences.agreement import cohen_kappa
 from trainer.preferences.conversations import length_in_characters
 from trainer.preferences.items import Progress, SessionItem, Share
 from trainer.preferences.records import Judgement

@@ -10,9 +10,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from trainer.confidence import wilson_interval
 from trainer.maths import davidson_logprobs
 from trainer.preference_data.groups import Group, Pair
-from trainer.preferences.agreement import wilson_interval
 from trainer.reward_model.network import Scale, Scores
 from trainer.reward_model.predictions import (
     Accuracy,

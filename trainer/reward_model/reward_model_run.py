@@ -11,7 +11,7 @@ from typing import Any
 import mlx.nn as nn
 import numpy as np
 
-from trainer.config import resolve_paths, with_seed
+from trainer.config import config_warnings, resolve_paths, with_seed
 from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
@@ -67,6 +67,7 @@ def train_reward_model(
     with closing(out, control):
         config = with_seed(resolve_paths(config, Path.cwd()))
         run = StepRun(config, resume, out, control)
+        run.run.warnings = config_warnings(config)
         return run.train(lambda: _load(run.run, config, preferences), preset)
 
 

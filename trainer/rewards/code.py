@@ -43,8 +43,8 @@ def trust_none(codes: Sequence[Code]) -> None:
     if codes:
         named = ", ".join(f"'{code.name}' (SHA-256 {code.sha256[:12] or 'unknown'})" for code in codes)
         raise UntrustedCodeError(
-            f"reward.sources runs Python code that you have not trusted in this version: {named}; read it, then "
-            "trust it with --trust-code or in the workbench"
+            f"you have not trusted this version of the Python code in reward.sources: {named}; read it, then trust it "
+            "with --trust-code or in the workbench"
         )
 
 

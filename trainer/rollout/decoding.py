@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ _OF_ONE_LENGTH = (  # the padding of a prefill gets into their recurrent state
     "rwkv7",
 )
 PREFILL_TOKENS = 4096  # of all contexts that are read together, padding counted
-PREFILL_STEP = 2048  # positions of each, even
+PREFILL_STEP = 2048  # positions of each, a multiple of 256: mlx-lm's ssm_attn needs it in a padded batch
 _CLEAR_EVERY = 512  # steps; caches grow, and their old buffers fit nothing else
 
 
@@ -52,31 +53,36 @@ class Decoding:
         self._backbone = backbone
         self._sampling = sampling
         self._caches: list[Any] = []  # of mlx-lm, one for each layer, all rows in it
+        self._kept: dict[tuple[int, ...], list[Any]] = {}  # caches of the one context that further rows begin with
         self._inputs = mx.zeros((0,), dtype=mx.int32)  # [B] last token of each row
         self._keys = mx.zeros((0, 2), dtype=mx.uint32)  # [B, 2]
         self._steps = 0
 
-    def admit(self, rows: Sequence[int], contexts: Sequence[Sequence[int]], keys: mx.array) -> None:
+    def admit(
+        self, rows: Sequence[int], contexts: Sequence[Sequence[int]], keys: mx.array, *, more: bool = False
+    ) -> None:
         """Add rows that continue `contexts`, none of them empty. keys: [len(rows), 2].
 
         Rows of the same context share a prefill. A group is padded to its longest, so sort the contexts by length.
+        more: whether the rows that are admitted next begin with the last of `contexts`; its prefill is kept for them.
         """
-        for group in _groups(contexts, one_length=family_of(self._backbone) in _OF_ONE_LENGTH):
+        one_length = family_of(self._backbone) in _OF_ONE_LENGTH
+        added: list[Any] = []
+        for group in _groups(contexts, one_length=one_length, apart=self._kept):
             shared = list(dict.fromkeys(tuple(contexts[place]) for place in group))
-            caches = self._prefilled([context[:-1] for context in shared])
+            caches = self._kept.pop(shared[0], None) or self._prefilled([context[:-1] for context in shared])
+            if more and group[-1] == len(contexts) - 1 and len(shared[-1]) > 1:  # one token needs no prefill
+                self._kept = {shared[-1]: _copied(caches, len(shared) - 1, of=len(shared))}
             if len(shared) < len(group):
                 copies = [shared.index(tuple(contexts[place])) for place in group]
                 for cache in caches:
                     cache.filter(copies)
-            if self.rows:
-                for mine, new in zip(self._caches, caches, strict=True):
-                    mine.extend(new)
-            else:
-                self._caches = caches
+            added = _joined(added, caches)
             self.rows += [rows[place] for place in group]
             last = mx.array([contexts[place][-1] for place in group], dtype=mx.int32)
             self._inputs = mx.concatenate([self._inputs, last])
             self._keys = mx.concatenate([self._keys, keys[mx.array(group)]])
+        self._caches = _joined(self._caches, added)
         mx.clear_cache()
 
     def step(self) -> DecodingStep:
@@ -167,17 +173,37 @@ def _joins(backbone: nn.Module) -> bool:
     return family_of(backbone) not in _ONE_BY_ONE and all(hasattr(cache, "merge") for cache in caches)
 
 
-def _groups(contexts: Sequence[Sequence[int]], *, one_length: bool) -> list[list[int]]:
+def _joined(caches: list[Any], others: list[Any]) -> list[Any]:
+    """Return `caches` with the rows of `others` after their own. Either list may be empty."""
+    for cache, other in zip(caches, others, strict=bool(caches)):
+        cache.extend(other)
+    return caches or others
+
+
+def _copied(caches: Sequence[Any], row: int, *, of: int) -> list[Any]:
+    """Return a copy of one row of `caches`, which have `of` rows."""
+    copies = copy.deepcopy(list(caches))  # arrays are copied only when one of the two changes
+    if of > 1:
+        for cache in copies:
+            cache.filter([row])
+        mx.eval([cache.state for cache in copies])  # the other rows are freed
+    return copies
+
+
+def _groups(
+    contexts: Sequence[Sequence[int]], *, one_length: bool, apart: Container[tuple[int, ...]] = ()
+) -> list[list[int]]:
     """Split the places of `contexts` in order, so that a group has at most PREFILL_TOKENS, or one context.
 
-    one_length: whether the contexts of a group must have the same length.
+    one_length: whether the contexts of a group must have the same length. apart: contexts that share no group with
+    another one.
     """
     groups: list[list[int]] = []
     for place, context in enumerate(contexts):
         if groups:
             members = {tuple(contexts[other]) for other in groups[-1]} | {tuple(context)}
-            fits = len(members) * max(map(len, members)) <= PREFILL_TOKENS
-            if fits and not (one_length and len(set(map(len, members))) > 1):
+            fits = len(members) * max(map(len, members)) <= PREFILL_TOKENS and not any(one in apart for one in members)
+            if len(members) == 1 or (fits and not (one_length and len(set(map(len, members))) > 1)):
                 groups[-1].append(place)
                 continue
         groups.append([place])

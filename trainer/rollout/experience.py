@@ -1,8 +1,8 @@
-"""Experience of one rollout: a record of arrays, its state-action pairs, and its split into minibatches."""
+"""Experience of one rollout: a record of arrays, and its split into minibatches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -89,34 +89,6 @@ class Experience(NamedTuple):
         rows = rows[mx.array(sorted(range(len(order)), key=order.__getitem__))]
         mask = self.mask if not extra else mx.pad(self.mask, [(0, 0), (extra, 0)], constant_values=1.0)
         return mx.where(mask.reshape(*mask.shape, *[1] * (rows.ndim - 2)) > 0, rows, mx.zeros_like(rows))
-
-
-def sa_pairs(experience: Experience, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
-    """Return the state-action pairs of the rollout, one dict per real token, for display and export.
-
-    Keys: sequence, step, state (text before the token), action (its text), token, plus each of policy_logprob,
-    ref_logprob, kl, reward, value, td_error, advantage, return that is filled.
-    """
-    names = {
-        "policy_logprob": experience.logprobs,
-        "ref_logprob": experience.ref_logprobs,
-        "kl": experience.kl,
-        "reward": experience.rewards,
-        "value": experience.values,
-        "td_error": experience.td_errors,
-        "advantage": experience.advantages,
-        "return": experience.returns,
-    }
-    filled = {name: np.array(value) for name, value in names.items() if value is not None}
-    ids, starts = np.array(experience.sequences), to_list(experience.prompt_lengths)
-    pairs = []
-    for row, count in enumerate(to_list(experience.response_lengths)):
-        for step in range(count):
-            end = starts[row] + step
-            token = int(ids[row, end])
-            pair = {"sequence": row, "step": step, "state": decode(ids[row, :end].tolist()), "action": decode([token])}
-            pairs.append(pair | {"token": token} | {name: float(v[row, step]) for name, v in filled.items()})
-    return pairs
 
 
 def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:

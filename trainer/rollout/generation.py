@@ -134,7 +134,9 @@ def _change_rows(decoding: Decoding, rows: Sequence[_Row], waiting: list[int], k
         decoding.keep(going)
     if refill:
         admitted, waiting[:] = waiting[:room], waiting[room:]
-        decoding.admit(admitted, [rows[number].context for number in admitted], keys[mx.array(admitted)])
+        contexts = [rows[number].context for number in admitted]
+        more = bool(waiting) and rows[waiting[0]].context == contexts[-1]
+        decoding.admit(admitted, contexts, keys[mx.array(admitted)], more=more)
 
 
 def _add(row: _Row, token: int, tokenizer: Any, sampling: RolloutConfig, *, cut: int) -> None:

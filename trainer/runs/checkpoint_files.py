@@ -108,7 +108,7 @@ def check_content(folder: Path) -> None:
 def load_newest(
     folder: RunFolder, load: Callable[[Path], Loaded], *, is_own: bool = True
 ) -> tuple[Loaded | None, list[str]]:
-    """Return the newest checkpoint of a run that `load` can load, None if there is none, and why others are left out.
+    """Return the newest checkpoint of a run that `load` can load, None if there is none, and why others are ignored.
 
     is_own: whether the caller trains the run. A damaged checkpoint is then renamed to `.step-000012.damaged`, so that
     it does not count as one of those that are kept, and a checkpoint that a killed process was replacing is put back
@@ -123,7 +123,7 @@ def load_newest(
             return load(path), problems
         except DamagedCheckpointError as error:
             kept = f"; it is kept as '{_put_aside(path).name}'" if is_own else ""
-            problems.append(f"checkpoint '{path.name}' left out: {error.damage}{kept}")
+            problems.append(f"checkpoint '{path.name}' ignored: {error.damage}{kept}")
     return None, problems
 
 

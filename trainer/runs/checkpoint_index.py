@@ -14,7 +14,7 @@ from trainer.runs.folder import RunFolder
 
 
 class Checkpoints(NamedTuple):
-    """Whole checkpoints of a run, oldest first, and why others are left out."""
+    """Whole checkpoints of a run, oldest first, and why others are ignored."""
 
     paths: list[Path]
     problems: list[str]
@@ -25,7 +25,7 @@ def checkpoints(folder: RunFolder) -> Checkpoints:
     found = list(filter(_is_checkpoint, folder.checkpoints.glob("step-*")))
     found.sort(key=lambda path: int(path.name.removeprefix("step-")))
     damages = [(path, _damage(path)) for path in found]
-    problems = [f"checkpoint '{path.name}' left out: {damage}" for path, damage in damages if damage]
+    problems = [f"checkpoint '{path.name}' ignored: {damage}" for path, damage in damages if damage]
     return Checkpoints([path for path, damage in damages if not damage], problems)
 
 

@@ -53,6 +53,7 @@ _STEPS = (Iteration, RewardModelStep)
 _EVALUATIONS = (Evaluation, RewardModelEvaluation)
 _REDONE_BY_RESUMED_RUN = (*_STEPS, *_EVALUATIONS, SamplesWritten, CheckpointSaved, Alarm, Decision, RolledBack)
 _END_BYTES = 16 * 1024
+_END_STEPS = 5  # those that `listing` averages over
 
 
 class Journal:
@@ -175,7 +176,7 @@ class JournalReader:
         self._begin = 0  # offset of the first line that was read; 0 if all before it were read too
         self._offset = 0
         self._lines = 0
-        self._left_out = 0
+        self._ignored = 0
         self._damages: list[str] = []
         self._unknown: Counter[str] = Counter()
 
@@ -220,18 +221,18 @@ class JournalReader:
                 self._begin, data = lines_before(file, end, size)
         except OSError as error:
             raise _unreadable(self.path, error) from None
-        events, left_out = iterations_and_starts(data)
-        self._left_out += left_out
+        events, ignored = iterations_and_starts(data)
+        self._ignored += ignored
         return events
 
     @property
     def problems(self) -> list[str]:
         """Problems found so far, one line each; lines of the journal are counted from 1."""
         unknown = [
-            f"{counted(count, 'event')} of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
+            f"{counted(count, 'event')} of unknown kind '{kind}' ignored: a newer ppo-workbench reads them"
             for kind, count in self._unknown.items()
         ]
-        earlier = [f"{counted(self._left_out, 'earlier line')} left out: cut or damaged"] if self._left_out else []
+        earlier = [f"{counted(self._ignored, 'earlier line')} ignored: cut or damaged"] if self._ignored else []
         return self._damages + unknown + earlier
 
     def _skip(self, file: BinaryIO, iterations: int) -> None:
@@ -252,7 +253,7 @@ class JournalReader:
                 if (version := values["journal"]) != SCHEMA_VERSION:
                     self._damages.append(
                         f"journal of version {version}, and this ppo-workbench reads version {SCHEMA_VERSION}: "
-                        "what it does not know is left out; upgrade to see it"
+                        "what it does not know is ignored; upgrade to see it"
                     )
                 return None
             if (event := event_in(values)) is None:
@@ -260,7 +261,7 @@ class JournalReader:
                 return None
         except ValueError as error:
             since = " of the newest" if self._begin else ""
-            self._damages.append(f"line {self._lines}{since} left out: {error}")
+            self._damages.append(f"line {self._lines}{since} ignored: {error}")
             return None
         return values["time"], event
 
@@ -276,7 +277,7 @@ class JournalView(NamedTuple):
 def read_journal(path: Path) -> JournalView:
     """Return the events of the journal at `path`, without those that a resumed run repeated.
 
-    Damage does not raise: lines that cannot be read are left out and reported in `problems`. Raises StorageError if
+    Damage does not raise: lines that cannot be read are ignored and reported in `problems`. Raises StorageError if
     there is no such file or it cannot be read.
     """
     reader = JournalReader(path)
@@ -296,8 +297,8 @@ class JournalEnds(NamedTuple):
     cut: bool  # whether the last line lacks its end: it is being written, or its event is lost
 
 
-def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
-    """Return the first event of the journal at `path` and its newest, including the last `iterations` of its steps.
+def read_journal_ends(path: Path) -> JournalEnds:
+    """Return the first event of the journal at `path` and its newest, including its last five steps.
 
     Reads 16 KiB from either end, and more only if these contain fewer steps. Raises StorageError if the file cannot be
     read.
@@ -315,12 +316,12 @@ def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
                     lines[:1] = first  # in place of the line that the window cuts
                 found = parsed(lines)
                 events = without_superseded([event for event in found if event is not None])
-                if not start or sum(isinstance(event, _STEPS) for _, event in events) >= iterations:
+                if not start or sum(isinstance(event, _STEPS) for _, event in events) >= _END_STEPS:
                     break
                 window *= 4
     except OSError as error:
         raise _unreadable(path, error) from None
-    damaged = _damaged_since([event for _, event in events if isinstance(event, _STEPS)][-iterations:], found)
+    damaged = _damaged_since([event for _, event in events if isinstance(event, _STEPS)][-_END_STEPS:], found)
     return JournalEnds([event for _, event in events], [at for at, _ in events], damaged, bool(rest))
 
 

@@ -65,7 +65,7 @@ def event_from_dict(values: dict[str, Any]) -> Event | None:
 
 
 def parsed(lines: Sequence[bytes]) -> list[TimedEvent | None]:
-    """Parse `lines`, leaving out the header and kinds of events that only a newer version knows.
+    """Parse `lines`, ignoring the header and kinds of events that only a newer version knows.
 
     None stands for a line that cannot be read.
     """

@@ -37,7 +37,7 @@ class RunSummary:
     started: float | None  # unix seconds
     problem: str  # what is damaged, or why the run failed; empty if neither
     damaged: bool = False  # the end of the journal, so that the numbers are older
-    alarms: dict[str, str] = field(default_factory=dict)  # code and level of active alarms, worst first
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of `active_alarms`, worst first
     kind: str = PPO  # "reward-model": its iterations are optimiser steps
 
     @property

@@ -14,8 +14,8 @@ from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
 from workbench.compare.compared_run import LETTERS, read_runs
-from workbench.compare.lines import Line, line_text
 from workbench.compare.report import plain_values, report_lines
+from workbench.kit.lines import Line, plain
 from workbench.system import output
 
 _LEAST, _MOST = 60, 400  # columns
@@ -78,7 +78,7 @@ def _width(given: int | None) -> int:
 
 def _print(lines: Iterable[Line]) -> None:
     if not sys.stdout.isatty():
-        output.data("\n".join(map(line_text, lines)))
+        output.data("\n".join(plain(line).rstrip() for line in lines))
         return
     from rich.console import Console
     from rich.text import Text

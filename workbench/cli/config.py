@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer.config import SCHEMAS, Config, config_warnings
 from trainer.config.fields import Section
-from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names, replaced_settings
+from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names
 from trainer.config.problems import Schema, validate_as
 from trainer.config.reference import ReferenceRow, json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
@@ -68,9 +68,8 @@ def schema(args: argparse.Namespace) -> int:
 def _checked(args: argparse.Namespace) -> Section:
     """Load the configuration of the command line and print its warnings. Raises UsageError and ConfigError."""
     config = configuration(args, SCHEMAS[args.kind])
-    if isinstance(config, Config):
-        for warning in config_warnings(config):
-            output.warning(warning)
+    for warning in config_warnings(config):
+        output.warning(warning)
     return config
 
 
@@ -85,9 +84,6 @@ def _listing(rows: list[ReferenceRow]) -> list[str]:
     return lines
 
 
-# The configuration of any command
-
-
 def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
     """Load the configuration of a new run. Raises UsageError and ConfigError.
 
@@ -97,8 +93,6 @@ def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
     if data := getattr(args, "data", None):  # an option of the commands that train on preferences
         given.append(f"data.preferences={data}")
     overrides = parse_overrides(args.overrides + given + dir_override(args), schema)
-    for line in replaced_settings(Path(args.config_given or "")):
-        output.warning(f"'{args.config_given}': {line}")
     if issubclass(schema, Config):
         return load_config_as(schema, args.config, overrides, preset_names())
     return load_config_as(schema, args.config_given, overrides) if args.config_given else validate_as(schema, overrides)

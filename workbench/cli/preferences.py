@@ -82,7 +82,7 @@ def _add_import(actions: Any) -> None:
     )
     command.add_argument("--conversational", action="store_true", help="turn text and transcripts into chat messages")
     command.add_argument("--labeller", metavar="NAME", help="labeller of rows that name none")
-    command.add_argument("--skip-broken", action="store_true", help="leave broken rows out, and count them")
+    command.add_argument("--skip-broken", action="store_true", help="skip broken rows, and count them")
     command.add_argument("--dry-run", action="store_true", help="read and report, but save nothing")
 
 
@@ -224,7 +224,7 @@ def _report(reading: Reading) -> None:
     if reading.duplicates:
         facts.append(counted(reading.duplicates, "duplicate"))
     if reading.broken:
-        facts.append(f"{counted(reading.broken, 'broken row')} left out")
+        facts.append(f"{counted(reading.broken, 'broken row')} skipped")
     output.note(f"{reading.source}: {', '.join(facts)}")
     for problem in reading.problems:
         output.warning(problem)

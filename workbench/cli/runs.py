@@ -11,7 +11,7 @@ from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
 from workbench.columns import aligned
 from workbench.numbers import moment, number
-from workbench.run.wording import state_text
+from workbench.run.sentences import state_text
 from workbench.system import output
 from workbench.text import visible
 

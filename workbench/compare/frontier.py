@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from workbench.compare.compared_run import ComparedRun, mean, run_columns, windows_text
-from workbench.compare.lines import NUMBER, Line, Piece, Row, notes, role_of, table_lines
-from workbench.kit.scale import Scale, scale_of, tick_texts, ticks
+from workbench.compare.lines import NUMBER, Row, notes, role_of, table_lines
+from workbench.kit.lines import Line, Piece
+from workbench.kit.scale import Axis, scale_of, tick_texts, ticks
 from workbench.numbers import number
 from workbench.run.metrics import METRICS
 
@@ -206,7 +207,7 @@ def _piece(mark: ScatterMark | None) -> Piece:
     return mark.sign, role_of(mark.letter) if mark.letter else "strong"
 
 
-def _x_axis(scale: Scale, across: int) -> list[Line]:
+def _x_axis(scale: Axis, across: int) -> list[Line]:
     line, labels = ["─"] * across, [" "] * across
     values = ticks(scale, max(across // _COLUMNS_A_TICK, 1))
     free_from = 0

@@ -1,4 +1,4 @@
-"""Lines of text with roles, which become colours where colours are available, and tables of such lines."""
+"""Lines and tables of a comparison. Their roles: text, strong, muted, and run-A for what belongs to a run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,13 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 
-from workbench.columns import fit, padded
-
-Piece = tuple[str, str]  # text, and its role: text, strong, muted, or run-A for what belongs to a run
-Line = list[Piece]
+from workbench.columns import padded
+from workbench.kit.lines import TABLE_GAP, Line, Piece, table_line
 
 NUMBER = 12  # columns of a number, at most
-_GAP = 2  # columns between those of a table
 
 
-def line_text(line: Line) -> str:
-    """Return the text of a line, without trailing spaces."""
-    return "".join(text for text, _ in line).rstrip()
-
-
-def rule(title: str, width: int, note: str = "") -> Line:
+def heading(title: str, width: int, note: str = "") -> Line:
     """Return a heading over `width` columns, with a note if it fits."""
     shown = f"  {note} " if note and len(title) + len(note) + 6 <= width else " "
     return [(title, "strong"), (shown, "muted"), ("─" * max(width - len(title) - len(shown), 0), "muted")]
@@ -67,17 +59,14 @@ def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> It
     first = labels + (units + 1 if units else 0)
     cells = max([cell_len(cell) for row in rows for cell in row.cells] + [5])
     room = max(width - first, 0)
-    blocks = -(-len(columns) // max(room // (cells + _GAP), 1))
+    blocks = -(-len(columns) // max(room // (cells + TABLE_GAP), 1))
     at_once = -(-len(columns) // blocks)
-    widest = max(cells, min(max(cell_len(heading) for heading, _ in columns), room // at_once - _GAP))
+    widest = max(cells, min(max(cell_len(heading) for heading, _ in columns), room // at_once - TABLE_GAP))
     for start in range(0, len(columns), at_once):
         if start:
             yield []
         shown = slice(start, start + at_once)
-        yield [
-            (" " * first, "text"),
-            *((" " * _GAP + fit(heading, widest, right=True), role) for heading, role in columns[shown]),
-        ]
+        yield table_line([(" " * first, "text")], columns[shown], widest, right=True)
         for row in rows:
             if not row.cells:
                 yield [(row.label, "muted")]
@@ -85,4 +74,4 @@ def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> It
             line: Line = [(padded(row.label, labels), "text")]
             if units:
                 line.append((f" {padded(row.unit, units)}", "muted"))
-            yield [*line, *((" " * _GAP + padded(cell, widest, right=True), "text") for cell in row.cells[shown])]
+            yield table_line(line, ((cell, "text") for cell in row.cells[shown]), widest, right=True)

@@ -19,7 +19,7 @@ Value = float | tuple[float, float]  # a number, or the ends of an interval; NaN
 _LONGEST = 14  # columns of a number
 
 
-class Measure(NamedTuple):
+class RunMeasure(NamedTuple):
     """One number of a run, and its format.
 
     key: the name in the JSON output, which has the value as `of` returns it. contrast: how two runs are compared.
@@ -37,14 +37,14 @@ class Section(NamedTuple):
     """Measures of one kind under a heading."""
 
     title: str
-    measures: tuple[Measure, ...]
+    measures: tuple[RunMeasure, ...]
 
 
 def sections(runs: Sequence[ComparedRun]) -> list[Section]:
     """Return all sections and, with several reward sources, the mean raw score of each on held-out prompts."""
     sources = dict.fromkeys(name for run in runs for e in run.view.evaluations[-1:] for name in e.parts)
     parts = tuple(
-        Measure(f"part:{source}", source, "", partial(_part, source=source), _number(3)) for source in sources
+        RunMeasure(f"part:{source}", source, "", partial(_part, source=source), _number(3)) for source in sources
     )
     found = [*SECTIONS]
     if len(parts) > 1:  # a single part is the score
@@ -52,7 +52,7 @@ def sections(runs: Sequence[ComparedRun]) -> list[Section]:
     return found
 
 
-def value_text(measure: Measure, value: Value) -> str:
+def value_text(measure: RunMeasure, value: Value) -> str:
     """Return `value` as text; - if it is unknown."""
     if isinstance(value, tuple):
         low, high = value
@@ -61,7 +61,7 @@ def value_text(measure: Measure, value: Value) -> str:
     return text if len(text) <= _LONGEST else f"{value:.1e}"
 
 
-def difference_text(measure: Measure, value: Value, other: Value) -> str:
+def difference_text(measure: RunMeasure, value: Value, other: Value) -> str:
     """Return by how much `other` exceeds `value`, or their ratio; empty if that says nothing."""
     if isinstance(value, tuple) or isinstance(other, tuple) or not (known(value) and known(other)):
         return ""
@@ -120,13 +120,13 @@ def _part(run: ComparedRun, source: str) -> float:
 
 
 def _with_interval(
-    measure: Measure,
+    measure: RunMeasure,
     low: Callable[[ComparedRun], float],
     high: Callable[[ComparedRun], float],
     text: Callable[[float], str],
-) -> tuple[Measure, Measure]:
+) -> tuple[RunMeasure, RunMeasure]:
     """Return `measure` and its 95% interval, from `low` to `high`."""
-    interval = Measure(
+    interval = RunMeasure(
         f"{measure.key}_interval", "  95% interval", measure.unit, lambda run: (low(run), high(run)), text
     )
     return measure, interval
@@ -144,40 +144,40 @@ _COUNT = _number(0)
 _HELD_OUT = Section(
     "held out, newest",
     (
-        Measure("held_out_iteration", "after iteration", "", _evaluated("iteration"), _COUNT, "none"),
+        RunMeasure("held_out_iteration", "after iteration", "", _evaluated("iteration"), _COUNT, "none"),
         *_with_interval(
-            Measure("held_out_score", "score", "", _evaluated("score_mean"), _number(3)),
+            RunMeasure("held_out_score", "score", "", _evaluated("score_mean"), _number(3)),
             _evaluated("score_low"),
             _evaluated("score_high"),
             _number(2),
         ),
-        Measure("held_out_kl", "KL", "nats/seq", _evaluated("kl"), _number(2)),
-        Measure("held_out_length", "length", "tokens", _evaluated("response_length"), _number(1)),
-        Measure("reference_score", "reference score", "", _evaluated("reference_score"), _number(3)),
-        Measure("best_of_score", "reference, best of n", "", _evaluated("best_of_score"), _number(3)),
-        Measure("best_of", "  n", "", _best_of, _COUNT, "none"),
+        RunMeasure("held_out_kl", "KL", "nats/seq", _evaluated("kl"), _number(2)),
+        RunMeasure("held_out_length", "length", "tokens", _evaluated("response_length"), _number(1)),
+        RunMeasure("reference_score", "reference score", "", _evaluated("reference_score"), _number(3)),
+        RunMeasure("best_of_score", "reference, best of n", "", _evaluated("best_of_score"), _number(3)),
+        RunMeasure("best_of", "  n", "", _best_of, _COUNT, "none"),
         *_with_interval(
-            Measure("win_rate", "win rate by score", "%", _evaluated("win_rate"), _PERCENT),
+            RunMeasure("win_rate", "win rate by score", "%", _evaluated("win_rate"), _PERCENT),
             _evaluated("win_rate_low"),
             _evaluated("win_rate_high"),
             _WHOLE_PERCENT,
         ),
-        Measure("best_held_out_score", "best score", "", _best_evaluated("score_mean"), _number(3)),
-        Measure("best_held_out_iteration", "  after iteration", "", _best_evaluated("iteration"), _COUNT, "none"),
+        RunMeasure("best_held_out_score", "best score", "", _best_evaluated("score_mean"), _number(3)),
+        RunMeasure("best_held_out_iteration", "  after iteration", "", _best_evaluated("iteration"), _COUNT, "none"),
         *_with_interval(
-            Measure("human_win_rate", "win rate by people", "%", _judged("win_rate"), _PERCENT),
+            RunMeasure("human_win_rate", "human win rate", "%", _judged("win_rate"), _PERCENT),
             _judged("low"),
             _judged("high"),
             _WHOLE_PERCENT,
         ),
         *_with_interval(
-            Measure("pair_accuracy", "accuracy on pairs", "%", _on_pairs("accuracy"), _PERCENT),
+            RunMeasure("pair_accuracy", "accuracy on pairs", "%", _on_pairs("accuracy"), _PERCENT),
             _on_pairs("accuracy_low"),
             _on_pairs("accuracy_high"),
             _WHOLE_PERCENT,
         ),
-        Measure("pair_log_loss", "log-loss", "nats", _on_pairs("log_loss"), _number(3)),
-        Measure("pair_kl", "KL on pairs", "nats/tok", _on_pairs("kl"), _number(3)),
+        RunMeasure("pair_log_loss", "log-loss", "nats", _on_pairs("log_loss"), _number(3)),
+        RunMeasure("pair_kl", "KL on pairs", "nats/tok", _on_pairs("kl"), _number(3)),
     ),
 )
 
@@ -185,38 +185,38 @@ SECTIONS = (
     Section(
         f"the last {RECENT} iterations",
         (
-            Measure("score", "score", "", _last("score_mean"), _number(3)),
-            Measure("reward", "reward", "", _last("reward_mean"), _number(3)),
-            Measure("kl", "KL", "nats/seq", _last("kl"), _number(2)),
-            Measure("kl_coef", "KL coefficient", "", _last("kl_coef"), _number(4)),
-            Measure("entropy", "entropy", "nats/tok", _last("entropy"), _number(3)),
-            Measure("length", "length", "tokens", _last("response_length"), _number(1)),
-            Measure("truncated", "cut short", "%", _last("truncated"), _PERCENT),
-            Measure("repetition", "repeated 4-grams", "%", _last("repetition"), _PERCENT),
-            Measure("clip_fraction", "clip fraction", "%", _last("clip_fraction"), _PERCENT),
-            Measure("explained_variance", "explained variance", "", _last("explained_variance"), _number(2)),
-            Measure("loss", "loss", "", _last("loss"), _number(3)),
-            Measure("accuracy", "accuracy on pairs", "%", _last("accuracy"), _PERCENT),
+            RunMeasure("score", "score", "", _last("score_mean"), _number(3)),
+            RunMeasure("reward", "reward", "", _last("reward_mean"), _number(3)),
+            RunMeasure("kl", "KL", "nats/seq", _last("kl"), _number(2)),
+            RunMeasure("kl_coef", "KL coefficient", "", _last("kl_coef"), _number(4)),
+            RunMeasure("entropy", "entropy", "nats/tok", _last("entropy"), _number(3)),
+            RunMeasure("length", "length", "tokens", _last("response_length"), _number(1)),
+            RunMeasure("truncated", "cut short", "%", _last("truncated"), _PERCENT),
+            RunMeasure("repetition", "repeated 4-grams", "%", _last("repetition"), _PERCENT),
+            RunMeasure("clip_fraction", "clip fraction", "%", _last("clip_fraction"), _PERCENT),
+            RunMeasure("explained_variance", "explained variance", "", _last("explained_variance"), _number(2)),
+            RunMeasure("loss", "loss", "", _last("loss"), _number(3)),
+            RunMeasure("accuracy", "accuracy on pairs", "%", _last("accuracy"), _PERCENT),
         ),
     ),
     Section(
         "the best iterations",
         (
-            Measure("best_score", "best score", "", _best("score"), _number(3)),
-            Measure("best_iteration", "  up to iteration", "", _best("iteration"), _COUNT, "none"),
-            Measure("best_kl", "  KL there", "nats/seq", _best("kl"), _number(2)),
+            RunMeasure("best_score", "best score", "", _best("score"), _number(3)),
+            RunMeasure("best_iteration", "  up to iteration", "", _best("iteration"), _COUNT, "none"),
+            RunMeasure("best_kl", "  KL there", "nats/seq", _best("kl"), _number(2)),
         ),
     ),
     _HELD_OUT,
     Section(
         "cost",
         (
-            Measure("iterations", "iterations", "", lambda run: float(len(run.view.history)), _COUNT, "none"),
-            Measure("seconds", "time in iterations", "", _total("seconds_total"), duration, "ratio"),
-            Measure("seconds_an_iteration", "time an iteration", "s", _mean("seconds_total"), _number(2), "ratio"),
-            Measure("tokens", "tokens", "", _greatest("tokens"), lambda count: f"{count:,.0f}", "ratio"),
-            Measure("tokens_per_second", "speed", "tok/s", _mean("tokens_per_second"), _number(1), "ratio"),
-            Measure(
+            RunMeasure("iterations", "iterations", "", lambda run: float(len(run.view.history)), _COUNT, "none"),
+            RunMeasure("seconds", "time in iterations", "", _total("seconds_total"), duration, "ratio"),
+            RunMeasure("seconds_an_iteration", "time an iteration", "s", _mean("seconds_total"), _number(2), "ratio"),
+            RunMeasure("tokens", "tokens", "", _greatest("tokens"), lambda count: f"{count:,.0f}", "ratio"),
+            RunMeasure("tokens_per_second", "speed", "tok/s", _mean("tokens_per_second"), _number(1), "ratio"),
+            RunMeasure(
                 "memory_bytes", "peak memory", "", _greatest("memory_bytes"), lambda n: gigabytes(round(n)), "ratio"
             ),
         ),
@@ -224,9 +224,9 @@ SECTIONS = (
     Section(
         "trouble",
         (
-            Measure("alarms", "warnings and alarms", "", lambda run: float(run.alarms), _COUNT, "none"),
-            Measure("skipped_steps", "skipped steps", "", _total("skipped_steps"), _COUNT, "none"),
-            Measure("rollbacks", "rollbacks", "", lambda run: float(run.rollbacks), _COUNT, "none"),
+            RunMeasure("alarms", "warnings and alarms", "", lambda run: float(run.alarms), _COUNT, "none"),
+            RunMeasure("skipped_steps", "skipped steps", "", _total("skipped_steps"), _COUNT, "none"),
+            RunMeasure("rollbacks", "rollbacks", "", lambda run: float(run.rollbacks), _COUNT, "none"),
         ),
     ),
 )

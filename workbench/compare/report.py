@@ -11,18 +11,20 @@ from rich.cells import cell_len
 from trainer.events import plain
 from trainer.runs.listing import RECENT
 from workbench.columns import fit, padded
-from workbench.compare.compared_run import ComparedRun, run_columns, windows_text
+from workbench.compare.compared_run import PROMPTS, ComparedRun, run_columns, shared_prompts, windows_text
 from workbench.compare.frontier import best, frontier_lines, frontier_of, levels
-from workbench.compare.lines import NUMBER, Line, Row, notes, role_of, rule, table_lines
+from workbench.compare.lines import NUMBER, Row, heading, notes, role_of, table_lines
 from workbench.compare.measures import Value, difference_text, known, sections, value_text
-from workbench.compare.prompts import PROMPTS, answer_lines, shared_prompts
+from workbench.compare.prompts import answer_lines
 from workbench.compare.settings import cautions, compared_settings, setting_lines
+from workbench.kit.glyphs import block
+from workbench.kit.lines import Line
 from workbench.kit.scale import scale_of
 from workbench.kit.window import window_over
 from workbench.numbers import duration, number
 from workbench.run.metrics import METRICS_OF_KIND, Metric
 from workbench.run.sample_table import Sample
-from workbench.text import bar, visible
+from workbench.text import visible
 
 VERSION = 1
 """Version of the object. Fields may be added; removing one or changing its meaning changes this number."""
@@ -38,7 +40,6 @@ FIELDS = (
     "accuracy",
     "lead",
 )
-_MISSING = "×"  # NaN or infinite
 _CURVE_NAME = 16  # columns of a run's name beside its curve, at most
 _LEAST_BARS = 10  # columns of a curve
 _LABEL = 24  # columns of a number's name
@@ -56,21 +57,21 @@ def report_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
     yield []
     yield from _numbers(runs, width)
     yield []
-    yield rule("score against KL", width, "up and to the left is better")
+    yield heading("score against KL", width, "up and to the left is better")
     yield from frontier_lines(runs, width)
     yield []
-    yield rule("curves", width, "on one scale; at the right the means of the first and the last five")
+    yield heading("curves", width, "on one scale; at the right the means of the first and the last five")
     yield from curve_lines(runs, width)
     yield []
-    yield rule("settings", width, "that differ in config.toml")
+    yield heading("settings", width, "that differ in config.toml")
     yield from setting_lines(runs, settings, width)
     yield []
-    yield rule("the same prompts", width, "the newest response of each run")
+    yield heading("the same prompts", width, "the newest response of each run")
     yield from answer_lines(runs, width)
 
 
 def _runs(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    yield rule("runs", width)
+    yield heading("runs", width)
     rows = [_facts(run) for run in runs]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     room = width - 3 - sum(widths) - 2 * len(widths)
@@ -90,7 +91,7 @@ def _facts(run: ComparedRun) -> tuple[str, ...]:
 
 
 def _numbers(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    yield rule("numbers", width, f"means of iterations: the last {RECENT}, the best {windows_text(runs)}")
+    yield heading("numbers", width, f"means of iterations: the last {RECENT}, the best {windows_text(runs)}")
     rows = []
     for section in sections(runs):
         found = []
@@ -135,16 +136,12 @@ def _metric_lines(metric: Metric, runs: Sequence[ComparedRun], width: int) -> It
     bounds = f"   {low} to {high}, {iterations}"
     yield [(metric.label, "text"), (unit, "muted"), (bounds, "muted")]
     for run, name, end, buckets in zip(runs, names, ends, columns, strict=True):
-        bars = [" " if bucket is None else _bar(scale.position(bucket.mean)) for bucket in buckets]
+        bars = [" " if bucket is None else block(scale.position(bucket.mean)) for bucket in buckets]
         yield [
             (f" {run.letter} {padded(name, named)}  ", role_of(run.letter)),
             (padded("".join(bars), across), role_of(run.letter)),
             (f"  {end}", "text"),
         ]
-
-
-def _bar(position: float) -> str:
-    return _MISSING if math.isnan(position) else bar(position)
 
 
 def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:

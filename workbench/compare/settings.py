@@ -9,16 +9,16 @@ from rich.cells import cell_len
 
 from trainer.control.live_settings import in_words
 from trainer.plurals import counted
-from workbench.columns import fit, padded
-from workbench.compare.compared_run import ComparedRun
-from workbench.compare.lines import Line, notes, role_of, wrapped
+from workbench.columns import fit
+from workbench.compare.compared_run import ComparedRun, run_columns
+from workbench.compare.lines import notes, role_of, wrapped
+from workbench.kit.lines import TABLE_GAP, Line, table_line
 from workbench.run.config_differences import MOST, Difference, config_differences, difference_rows
 from workbench.text import visible
 
 _LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4
 _CHANGES = 5  # shown of each run
-_GAP = 2
 _WHERE = "run.dir"
 _CAUTIONS = (
     (("reward.",), "different rewards: the scores are not comparable"),
@@ -93,17 +93,15 @@ def _rows(runs: Sequence[ComparedRun], rows: Sequence[tuple[str, list[str]]], wi
     if not rows:
         return
     keys = min(max(cell_len(key) for key, _ in rows), width // 2)
-    room = max((width - keys) // len(runs) - _GAP, 0)
+    room = max((width - keys) // len(runs) - TABLE_GAP, 0)
     short = [row for row in rows if max(map(cell_len, row[1])) <= room]
     if short:
         keys = min(max(cell_len(key) for key, _ in short), keys)
         widest = max(cell_len(text) for _, texts in short for text in texts)
         cells = max(widest, min(max(cell_len(visible(run.name)) for run in runs) + 2, room))
-        heading: Line = [(" " * keys, "text")]
-        heading += [(" " * _GAP + fit(f"{r.letter} {visible(r.name)}", cells), role_of(r.letter)) for r in runs]
-        yield heading
+        yield table_line([(" " * keys, "text")], run_columns(runs), cells)
         for key, texts in short:
-            yield [(fit(key, keys), "text"), *((" " * _GAP + padded(text, cells), "text") for text in texts)]
+            yield table_line([(fit(key, keys), "text")], ((text, "text") for text in texts), cells)
     for key, texts in rows:
         if (key, texts) not in short:
             yield [(fit(key, width).rstrip(), "text")]

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
+
+from textual.app import App
+from textual.notifications import SeverityLevel
 
 from trainer.config import preset_names
 from trainer.errors import TrainerError
@@ -16,15 +19,26 @@ from workbench.kit.dialog import Answer, AnswerScreen, TextPromptScreen
 from workbench.kit.wait_screen import WaitScreen
 from workbench.text import visible
 
-if TYPE_CHECKING:
-    from workbench.config.pane import ConfigPane
+
+class Editor(Protocol):
+    """Widget that edits a configuration, as far as the dialogs use it."""
+
+    @property
+    def app(self) -> App[Any]: ...
+    @property
+    def document(self) -> ConfigDocument: ...
+    def notify(self, message: str, *, severity: SeverityLevel = "information", markup: bool = True) -> None: ...
+    def take_typed(self) -> None: ...
+    def document_changed(self) -> None: ...
+    def refresh_view(self) -> None: ...
 
 
 class FileDialogs:
-    """Open, save and save as for the document of `pane`; the app opens another document."""
+    """Open, save and save as for the document of `pane`. open_source: requests that the app opens another one."""
 
-    def __init__(self, pane: ConfigPane) -> None:
+    def __init__(self, pane: Editor, open_source: Callable[[str], object]) -> None:
         self._pane = pane
+        self._open_source = open_source
 
     @property
     def _document(self) -> ConfigDocument:
@@ -48,7 +62,7 @@ class FileDialogs:
             if await app.push_screen_wait(question) != "open":
                 return
         if source:
-            self._pane.post_message(self._pane.OpenRequested(source))
+            self._open_source(source)
 
     def save(self) -> None:
         """Save the file; save a preset or a copy as a new file."""

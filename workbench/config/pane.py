@@ -76,7 +76,7 @@ class ConfigPane(Pane):
     def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._controller = ConfigController(document)
-        self._files = FileDialogs(self)
+        self._files = FileDialogs(self, lambda source: self.post_message(self.OpenRequested(source)))
         self._folded: set[str] = set()
         self._query = ""
 
@@ -116,8 +116,6 @@ class ConfigPane(Pane):
         elif not self.has_focus_within:
             (self._form.rows if self._form.display else self._views.toml or self._form.rows).focus()
 
-    # Called by the app
-
     def show_document(self, document: ConfigDocument) -> None:
         """Edit another document."""
         focused = self.has_focus_within
@@ -154,8 +152,6 @@ class ConfigPane(Pane):
         self._views.show_form()
         self._form.rows.go_to(key)
         self._form.rows.focus()
-
-    # The form
 
     @property
     def _views(self) -> ConfigViews:
@@ -291,8 +287,6 @@ class ConfigPane(Pane):
                 self.post_message(self.LiveSettingChanged(key, value))
             self.document_changed()
 
-    # Files
-
     def action_open(self) -> None:
         self._files.open()
 
@@ -301,8 +295,6 @@ class ConfigPane(Pane):
 
     def action_save_as(self) -> None:
         self._files.save_as()
-
-    # Search
 
     def action_search(self) -> None:
         line = self.query_one(SearchLine)
@@ -326,8 +318,6 @@ class ConfigPane(Pane):
         self._query = query
         self.query_one(SearchLine).put(query)
         self.refresh_view()
-
-    # TOML
 
     def action_toggle_toml(self) -> None:
         if self._views.toml is None:
@@ -372,8 +362,6 @@ class ConfigPane(Pane):
             self.focus_field(event.problem.key)
         else:
             self._views.show_toml(event.problem.line)
-
-    # Display
 
     def document_changed(self) -> None:
         """Show the changed document, and report it to the app."""

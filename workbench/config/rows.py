@@ -15,7 +15,7 @@ from workbench.columns import fit
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import FormField, fields_by_key, search, sections, shown
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
-from workbench.kit.drawing import Line
+from workbench.kit.lines import Line
 from workbench.text import visible
 
 _GUTTER = 3  # a mark for a problem or change, one for unsaved, and a space

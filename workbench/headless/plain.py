@@ -8,10 +8,11 @@ from typing import TextIO
 from trainer.events import Event, Iteration, RewardModelStep
 from trainer.runs.listing import PPO
 from workbench.headless import Display
+from workbench.headless.summary import summary
 from workbench.numbers import duration
 from workbench.run.history import kind_of, seconds
 from workbench.run.metrics import Numbers, table
-from workbench.run.sentences import sentences, summary
+from workbench.run.sentences import sentences
 from workbench.run.view import RunView
 from workbench.system import output
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -14,13 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.events import Alarm, Alert, Decision, Event, RolledBack, RunStarted, SamplePreview, SettingChanged
+from workbench.columns import fit_start, packed
 from workbench.headless import Display
+from workbench.headless.summary import summary
+from workbench.kit.glyphs import sparkline
 from workbench.numbers import duration, gigabytes, number
 from workbench.run.metrics import table
-from workbench.run.sentences import sentences, summary
+from workbench.run.sentences import alert_text, in_brief, level_sign, sentences, urgent_first
 from workbench.run.view import RunView
-from workbench.run.wording import alert_text, in_brief, level_sign, urgent_first
-from workbench.text import sparkline, visible
+from workbench.text import visible
 
 _ACCENT = "cyan"
 _STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}
@@ -92,14 +94,16 @@ class RichDisplay(Display):
 
 def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     """Return status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` >= 60 columns."""
-    parts: list[RenderableType] = list(_wrapped(_status(view), width))
+    gap = Text("  ", no_wrap=True, overflow="ellipsis")
+    status = packed(_status(view), width, 2, lambda piece: piece.cell_len)
+    parts: list[RenderableType] = [gap.join(pieces) for pieces in status]
     for alarm in urgent_first(view.alarms)[:_ALARMS]:
-        parts += [_alert(alarm, width), _cut(f"  {alarm.advice}", width)]
+        parts += [_alert(alarm, width), Text(fit_start(f"  {visible(alarm.advice)}", width))]
     previews = view.samples.previews[:_SAMPLES] if view.samples is not None else []
     alerts = [alert for alert in view.alerts if not isinstance(alert, Alarm)][-_ALERTS:]
     sections: tuple[list[RenderableType], ...] = (
         [_metrics(view, width)] if view.history else [],
-        [_cut(f"◇ iteration {e.iteration}: {in_brief(e)}", width) for e in view.newest_evaluations],
+        [Text(fit_start(visible(f"◇ iteration {e.iteration}: {in_brief(e)}"), width)) for e in view.newest_evaluations],
         [line for preview in previews for line in _sample(preview, width)],
         [_alert(alert, width) for alert in alerts],
         [Text(visible(notice), style="bold")] if notice else [],
@@ -128,17 +132,6 @@ def _phase(name: str, done: int, total: int) -> Text:
     return Text.assemble(f"{name} ", ("━" * filled, _ACCENT), ("─" * (_BAR - filled), "dim"), f" {done}/{total}")
 
 
-def _wrapped(pieces: Sequence[Text], width: int) -> Iterable[Text]:
-    """Yield lines of pieces side by side, with a new line where the next piece does not fit."""
-    line = Text(no_wrap=True, overflow="ellipsis")
-    for piece in pieces:
-        if line and line.cell_len + 2 + piece.cell_len > width:
-            yield line
-            line = Text(no_wrap=True, overflow="ellipsis")
-        line.append("  " if line else "").append_text(piece)
-    yield line
-
-
 def _metrics(view: RunView, width: int) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
@@ -152,13 +145,6 @@ def _metrics(view: RunView, width: int) -> Table:
         change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
         grid.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
     return grid
-
-
-def _cut(text: str, width: int) -> Text:
-    """Return `text`, cut to one line."""
-    line = Text(visible(text))
-    line.truncate(width, overflow="ellipsis")
-    return line
 
 
 def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:

@@ -15,8 +15,9 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.kit.drawing import Line, Piece, strip_of
+from workbench.kit.drawing import strip_of
 from workbench.kit.guard import GuardedWidget
+from workbench.kit.lines import Line, Piece
 
 _GUTTER = 2
 

@@ -1,9 +1,8 @@
-"""Lines of text with roles, the widgets that draw them in the theme's colours, and text cut to its widget."""
+"""Widgets that draw lines of text with roles in the theme's colours, and text cut to its widget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -18,12 +17,9 @@ from textual.widgets import Static
 
 from workbench.columns import fit_start
 from workbench.kit.guard import GuardedWidget
+from workbench.kit.lines import MISSING, Line, Piece, plain
 from workbench.text import visible
 
-Piece = tuple[str, str]  # text, and its role: the end of a component class, as in `drawn--axis`; "" for none
-Line = list[Piece]
-
-MISSING = "×"  # NaN or infinite
 OVERLAYS = 5  # other runs that a chart can show beside its own
 ROLES = (
     "text",
@@ -49,16 +45,6 @@ def component_classes(*roles: str) -> set[str]:
     unknown = {*roles} - {*ROLES}
     assert not unknown, unknown
     return {f"drawn--{role}" for role in roles}
-
-
-def line_of(cells: Iterable[Piece]) -> Line:
-    """Join single characters with roles into a line; neighbours of one role become one piece."""
-    return [("".join(text for text, _ in group), role) for role, group in groupby(cells, key=lambda cell: cell[1])]
-
-
-def plain(line: Line) -> str:
-    """Return the text of a line."""
-    return "".join(text for text, _ in line)
 
 
 def rule(text: str, width: int, *, missing: int = 0) -> Line:

@@ -5,48 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from workbench.kit.drawing import MISSING, Line, Piece, line_of
-from workbench.kit.scale import Scale
-from workbench.run.history import Bucket
-from workbench.run.metrics import Metric
+from workbench.kit.lines import MISSING, Piece
 
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
-LIMIT = "┄"
+BARS = "▁▂▃▄▅▆▇█"
+_ZERO = 3  # index of the bar in the middle of a diverging scale
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of the dots, added to U+2800; by column and row
 DOTS_ACROSS, DOTS_DOWN = 2, 4
 
 
-def sparkline(
-    columns: Sequence[Bucket | None],
-    values: Sequence[float],
-    scale: Scale,
-    metric: Metric,
-    *,
-    height: int = 1,
-    cursor: int | None = None,
-) -> list[Line]:
-    """Return `height` lines with `values` as bars, one cell a column.
+def block(position: float, *, diverging: bool = False) -> str:
+    """Return one of eight blocks that rise with `position`, 0 to 1; × for NaN. On a diverging scale, ▄ is near zero."""
+    if math.isnan(position):
+        return MISSING
+    if not diverging:
+        return BARS[math.floor(position * (len(BARS) - 1) + 0.5)]
+    reach = _ZERO if position < 0.5 else len(BARS) - 1 - _ZERO
+    return BARS[math.floor(_ZERO + (2 * position - 1) * reach + 0.5)]
 
-    × marks a bucket that lacks a number; a bucket that is None leaves a gap. Bars beyond the metric's threshold have
-    the role of the threshold, which is drawn where it crosses no bar. No bar reaches the top of its line, so that rows
-    stay apart.
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw the last `width` values as bars between their least and greatest; a gap where one is not finite.
+
+    Values that do not differ give bars of middle height, not noise blown up to full height.
     """
-    limit = None
-    if height > 1 and metric.threshold is not None and scale.holds(metric.threshold):
-        limit = min(int(scale.position(metric.threshold) * height), height - 1)
-    stacks = []
-    for place, (bucket, value) in enumerate(zip(columns, values, strict=True)):
-        cells = bar(scale.position(value), height)
-        role = "target" if metric.beyond(value) else "series"
-        if bucket is not None and bucket.missing:
-            cells, role = [MISSING, *cells[1:]], "missing"
-        stack = [(cell, role) for cell in cells]
-        if limit is not None and cells[limit] == " ":
-            stack[limit] = (LIMIT, "target")
-        if place == cursor:
-            stack = [(cell if cell != " " else "│", "cursor") for cell, _ in stack]
-        stacks.append(stack)
-    return [line_of(stack[level] for stack in stacks) for level in reversed(range(height))]
+    shown = values[-width:] if width > 0 else []
+    finite = [v for v in shown if math.isfinite(v)]
+    if not finite:
+        return " " * len(shown)
+    low, high = min(finite), max(finite)
+    span = high - low
+    if span <= 1e-6 * max(abs(low), abs(high)):
+        return "".join(BARS[_ZERO] if math.isfinite(v) else " " for v in shown)
+    return "".join(block((v - low) / span) if math.isfinite(v) else " " for v in shown)
 
 
 def bar(position: float, height: int) -> list[str]:
@@ -54,7 +44,7 @@ def bar(position: float, height: int) -> list[str]:
     if math.isnan(position):
         return [" "] * height
     eighths = 1 + round(position * (8 * height - 2))
-    return [_EIGHTHS[min(max(eighths - 8 * level, 0), 8)] for level in range(height)]
+    return [f" {BARS}"[min(max(eighths - 8 * level, 0), 8)] for level in range(height)]
 
 
 def bar_lines(counts: Sequence[int], most: int, height: int, columns: int) -> list[str]:

@@ -75,8 +75,6 @@ class KeyFooter(GuardedWidget, Widget):
             self._hover(None)
             self.refresh()
 
-    # Drawing
-
     def render_line(self, y: int) -> Strip:
         end = self._segments(self._palette)[:-1] if self._palette else []
         if end:
@@ -100,8 +98,6 @@ class KeyFooter(GuardedWidget, Widget):
 
     def _style(self, part: str) -> Style:
         return self.get_component_rich_style(f"key-footer--{part}")
-
-    # The mouse
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         self._hover(self._at(event.x))

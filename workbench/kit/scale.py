@@ -19,7 +19,7 @@ _ROUND = (1, 2, 5, 10)
 _CROWDED = 0.7  # of the wanted distance: ticks may be that close
 
 
-class Scale(NamedTuple):
+class Axis(NamedTuple):
     """An axis from `low` to `high`; on a logarithmic one these are powers of ten."""
 
     low: float
@@ -48,7 +48,7 @@ class Scale(NamedTuple):
         return self.low <= value <= self.high
 
 
-def scale_of(ranges: Iterable[tuple[float, float]], metric: Metric, *, log: bool = False) -> Scale:
+def scale_of(ranges: Iterable[tuple[float, float]], metric: Metric, *, log: bool = False) -> Axis:
     """Return the axis for values with these ranges, from least to greatest; some may be NaN.
 
     It is the metric's fixed range, or the range of the values without their spikes. It includes the threshold unless
@@ -60,18 +60,18 @@ def scale_of(ranges: Iterable[tuple[float, float]], metric: Metric, *, log: bool
         powers = [(math.log10(low if low > 0 else high), math.log10(high)) for low, high in ranges if high > 0]
         if powers:
             low, high = _robust(powers, _LEAST_LOG_SPAN)
-            return Scale(*_with(math.log10(metric.threshold) if metric.threshold else None, low, high), log=True)
+            return Axis(*_with(math.log10(metric.threshold) if metric.threshold else None, low, high), log=True)
     if not ranges:
         low = metric.low or 0.0
-        return Scale(low, low + (metric.least_span or 1.0) if metric.high is None else metric.high)
+        return Axis(low, low + (metric.least_span or 1.0) if metric.high is None else metric.high)
     low, high = _robust(ranges, metric.least_span)
     if metric.low is not None:
         low = metric.low
         high = max(high, low + metric.least_span)
-    return Scale(*_with(metric.threshold, low, high if metric.high is None else metric.high))
+    return Axis(*_with(metric.threshold, low, high if metric.high is None else metric.high))
 
 
-def ticks(scale: Scale, count: int) -> list[float]:
+def ticks(scale: Axis, count: int) -> list[float]:
     """Return about `count` round values on the axis, ascending; both ends if fewer than two are round."""
     if scale.log:
         return _log_ticks(scale, count)
@@ -109,7 +109,7 @@ def number_text(value: float, digits: int, width: int) -> str:
     return "NaN" if math.isnan(value) else f"{value:+}"
 
 
-def _log_ticks(scale: Scale, count: int) -> list[float]:
+def _log_ticks(scale: Axis, count: int) -> list[float]:
     """Return powers of ten, with 2 and 5 times them if there are few; both ends if fewer than two are on the axis."""
     lowest, highest = math.floor(scale.low), min(math.floor(scale.high), 308)
     factors = _ROUND[:3] if highest - lowest < 3 else _ROUND[:1]

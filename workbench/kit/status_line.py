@@ -11,8 +11,8 @@ from trainer.events import Alarm
 from workbench.columns import packed
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import duration, gigabytes
+from workbench.run.sentences import SIGNS, errors, level_sign, title, urgent_first
 from workbench.run.view import RunView
-from workbench.run.wording import SIGNS, errors, level_sign, title, urgent_first
 from workbench.text import visible
 
 _GAP = "   "

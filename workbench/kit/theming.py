@@ -23,7 +23,6 @@ from textual.theme import Theme
 
 from trainer.errors import ConfigError
 from trainer.files import read_toml
-from workbench.kit.heat import contrast
 from workbench.text import visible
 
 # For every widget that it styles, Textual looks up every rule of its stylesheets, by a hash computed in Python. This
@@ -206,6 +205,17 @@ def _line(foreground: Color, *grounds: Color) -> Color:
     """Return the faintest mix of foreground and first ground that stands out as a line from all `grounds`."""
     mixes = (grounds[0].blend(foreground, step / 100) for step in range(101))
     return next((mix for mix in mixes if min(contrast(mix, on) for on in grounds) >= _LINE), foreground)
+
+
+def contrast(one: Color, other: Color) -> float:
+    """Return the contrast ratio of WCAG 2.2, 1 to 21."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color.normalized)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:

@@ -15,7 +15,7 @@ class KeepsText:
 
 
 class TypedAhead(App[str]):
-    """An application in which a key never acts on another screen than it was typed for.
+    """An application in which a key never acts on a screen other than the one it was typed for.
 
     After a busy moment several keys arrive together, and all would go to the screen on top, whatever the first of them
     does. A screen gets no key before it has been painted, because until then its field does not have the focus.
@@ -63,7 +63,7 @@ class TypedAhead(App[str]):
                     await self._take(key)
 
     async def _on_key(self, event: events.Key) -> None:
-        """Handle a key that no widget has handled, unless it was typed on another screen than the one on top.
+        """Handle a key that no widget has handled, unless it was typed on a screen other than the one on top.
 
         If that screen is still open, a dialog has opened above it, and the key is for the dialog. If it has closed, the
         key is dropped.

@@ -171,8 +171,6 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         with PreferenceStore(self._store) as store:
             return store.add_many(shown(), source=preview.source)
 
-    # Preview and status line
-
     def _show(self, preview: Preview) -> None:
         self._preview = preview
         self.query_one("#preview", Static).update(preview_text(preview))

@@ -151,8 +151,6 @@ class LabelPane(Pane):
     def action_request(self, what: LabelRequest) -> None:
         self._request(what)
 
-    # Display
-
     def show_item(self) -> None:
         """Show the session's item and its lines, or say that there is none."""
         view, session = self.query_one(LabelView), self.session
@@ -206,8 +204,6 @@ class LabelPane(Pane):
     def action_progress(self) -> None:
         self._all_figures = not self._all_figures
         self.show_lines()
-
-    # Decisions
 
     async def action_better(self, number: int, strength: int = 1) -> None:
         await self.session.better(number, strength)

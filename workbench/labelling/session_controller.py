@@ -84,8 +84,6 @@ class SessionController:
         """Number of completions of the item; 0 without one."""
         return len(self.texts.completions) if self.texts else 0
 
-    # Decisions
-
     async def better(self, number: int, strength: int = 1) -> None:
         """Choose `number` as the better of two; with more completions, put it next in the ranking."""
         if self.count > 2:

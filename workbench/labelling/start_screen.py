@@ -212,8 +212,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         else:
             self.dismiss(choice)
 
-    # The fields
-
     @on(OptionList.OptionSelected, "#starts")
     @on(Input.Submitted)
     def _take(self) -> None:

@@ -11,7 +11,8 @@ from trainer.events import RewardModelEvaluation
 from trainer.plurals import counted
 from trainer.reward_model.predictions import Accuracy, Baseline, RewardModelReport
 from workbench.columns import fit, fit_start
-from workbench.kit.drawing import Line, line_of, rule
+from workbench.kit.drawing import rule
+from workbench.kit.lines import Line, line_of
 from workbench.numbers import number, percent
 from workbench.text import visible
 

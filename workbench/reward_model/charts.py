@@ -14,10 +14,11 @@ from textual.containers import Container
 
 from trainer.reward_model.predictions import CalibrationBin, Predictions, RewardModelReport
 from workbench.columns import fit_start
-from workbench.kit.drawing import Drawn, Line, component_classes, line_of, rule
+from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
+from workbench.kit.lines import Line, line_of
 from workbench.kit.pane import MountedWhole
-from workbench.kit.scale import Scale
+from workbench.kit.scale import Axis
 from workbench.kit.window import moving_average
 from workbench.numbers import number
 from workbench.reward_model.accuracy import accuracy_lines, report_of
@@ -47,11 +48,11 @@ class _Series(NamedTuple):
         value = next((value for _, value in reversed(self.line) if math.isfinite(value)), math.nan)
         return "" if math.isnan(value) else f" · {self.name} {self.form.format(value)}"
 
-    def scale(self) -> Scale:
+    def scale(self) -> Axis:
         values = [value for _, value in (*self.line, *self.held_out) if math.isfinite(value)]
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
         short = max(self.least_span - (high - low), 0.0)
-        return Scale(low - short / 2, high + short / 2)
+        return Axis(low - short / 2, high + short / 2)
 
 
 def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
@@ -221,7 +222,7 @@ Draw = Callable[[int, int], list[Line]]  # returns at most `height` lines of at 
 
 
 class RewardChart(Drawn):
-    """Widget that draws one chart by the function that it was given last."""
+    """One of the charts. `show` replaces the function that draws it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
         "text", "strong", "muted", "axis", "series", "run-1", "target", "missing", "alert"
@@ -229,7 +230,6 @@ class RewardChart(Drawn):
     _draw: Draw | None = None
 
     def show(self, draw: Draw) -> None:
-        """Draw by `draw` from now on."""
         self._draw = draw
         self.redraw()
 
@@ -251,7 +251,7 @@ class RewardCharts(MountedWhole, Container):
         self._display()
 
     def show(self, view: RunView, predictions: Predictions | None) -> None:
-        """Draw a run from now on. predictions: of its newest evaluation; None if they cannot be read."""
+        """Show a run. predictions: of its newest evaluation; None if they cannot be read."""
         report, iteration = _newest_report(view, predictions)
         bins, error = (report.calibration, report.calibration_error) if report else ((), math.nan)
         chosen, rejected = (predictions.chosen, predictions.rejected) if predictions else ((), ())

@@ -13,7 +13,8 @@ from trainer.preferences.records import STRENGTHS, Text
 from trainer.reward_model.predictions import PairPrediction, Predictions
 from workbench.columns import fit, fit_end, fit_start, packed
 from workbench.kit.cursor_list import BlockList, cursor_bindings
-from workbench.kit.drawing import Line, ScrolledLines, plain, scroll_bindings, wrapped
+from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
+from workbench.kit.lines import Line, plain
 from workbench.numbers import number
 from workbench.text import visible
 
@@ -164,7 +165,7 @@ class RewardPairText(ScrolledLines):
         self.scroll_to(y=0, animate=False, force=True)
 
     def follow(self, pair: PairPrediction | None) -> bool:
-        """Show the numbers of a new evaluation of the same pair; return False if `pair` is another one."""
+        """Show the numbers of a new evaluation of the same pair; return False if `pair` is a different one."""
         before = self._pair
         if before is None or pair is None or _texts(before) != _texts(pair):
             return False

@@ -102,8 +102,6 @@ class RewardModelPane(Pane):
             self.run_worker(self.reader.read_runs(), group="reward-listing")
             self.run_worker(self.reader.read_run(), group="reward-run")
 
-    # Called by the screen
-
     def show_run(self, view: RunView) -> None:
         started = view.started
         folder = Path(started.folder) if started is not None and started.run_kind == REWARD_MODEL else None
@@ -125,8 +123,6 @@ class RewardModelPane(Pane):
     def selected(self) -> PairPrediction | None:
         """Pair at the cursor; None without pairs."""
         return self.query_one(RewardPairList).selected
-
-    # Display
 
     def _show_changed_run(self) -> None:
         """Show what was read of the run, or that another one is being read."""
@@ -188,8 +184,6 @@ class RewardModelPane(Pane):
 
     def on_resize(self) -> None:
         self._arrange()
-
-    # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:

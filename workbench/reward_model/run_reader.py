@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from trainer.errors import StorageError
 from trainer.events import Event, PhaseProgress
 from trainer.files import open_regular
 from trainer.reward_model.predictions import HELD_OUT, Predictions, read_predictions
 from trainer.runs.folder import RunFolder, read_config, run_folders
+from workbench.kit.throttled import Throttled
 from workbench.run.journal_source import JournalSource
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.view import RunView
 
 PAIRS = 1000  # pairs whose texts are read: those that the model gets most wrong
 _HEADER_BYTES = 4096
-_REST = 20  # times the cost of a listing: it takes at most a twentieth of a core
 
 Stamp = tuple[int, int]  # time of the last change, and size
-T = TypeVar("T")
 
 
 class RewardRun(NamedTuple):
@@ -36,12 +33,11 @@ class RewardRun(NamedTuple):
     live: bool  # a process trains it now
 
 
-class Listing(NamedTuple):
+class RewardRunListing(NamedTuple):
     """The reward-model runs of a folder at one time."""
 
     runs: list[RewardRun]  # newest first
     problem: str  # why the folder cannot be read; empty if it can
-    seconds: float  # of processor time, which the trainer did not get
 
 
 class RewardRunLister:
@@ -56,17 +52,16 @@ class RewardRunLister:
         self._kinds: dict[Path, tuple[Stamp, bool]] = {}
         self._begins: dict[Path, float] = {}
 
-    def list(self) -> Listing:
+    def list(self) -> RewardRunListing:
         """List the reward-model runs as they are now. For one thread at a time."""
-        began = time.thread_time()
         try:
             folders = run_folders(self.runs_dir)
         except StorageError as error:
-            return Listing([], str(error), time.thread_time() - began)
+            return RewardRunListing([], str(error))
         found = [folder for folder in folders if self._is_reward_model(folder)]
         runs = [RewardRun(folder, self._began(folder), folder.is_live()) for folder in found]
         runs.sort(key=lambda run: (run.began, run.folder.name), reverse=True)
-        return Listing(runs, "", time.thread_time() - began)
+        return RewardRunListing(runs, "")
 
     def _is_reward_model(self, folder: RunFolder) -> bool:
         try:
@@ -93,7 +88,7 @@ class RewardRunLister:
 
 
 class Look(NamedTuple):
-    """What one look at a run found."""
+    """New events and the state of a run at one time."""
 
     events: list[Event]  # new since the last look
     predictions: Predictions | None  # None before the first evaluation, and for a run of an older version
@@ -149,7 +144,7 @@ class RunFollower:
 
 
 class RunReader:
-    """Controller of which reward-model run is shown: the chosen one, or else the one that began last.
+    """Controller that reads the reward-model run to show: the chosen one, or else the one that began last.
 
     Reads on threads, and calls back on the caller's: `on_run` when the run has changed, or there is another one;
     `on_listing` when only its place among `runs` may have.
@@ -162,8 +157,7 @@ class RunReader:
         self.seen: Look | None = None  # newest look at the shown run; None before it has been read
         self._on_run, self._on_listing = on_run, on_listing
         self._lister = RewardRunLister(runs_dir)
-        self._under_way: set[Callable[[], object]] = set()  # readings, on threads
-        self._rest_until = 0.0  # on the monotonic clock
+        self._listing, self._look = Throttled(), Throttled(rests=False)
         self._chosen: Path | None = None  # None: the newest
         self._follower: RunFollower | None = None
 
@@ -190,7 +184,7 @@ class RunReader:
     def set_runs_dir(self, path: Path) -> None:
         """Show the reward models of another folder."""
         if path.resolve() != self.runs_dir:
-            self._lister, self._rest_until = RewardRunLister(path), 0.0
+            self._lister, self._listing = RewardRunLister(path), Throttled()
             self.runs, self.problem, self._chosen = [], "", None
             self._follow()
 
@@ -201,10 +195,8 @@ class RunReader:
 
     async def read_runs(self) -> None:
         """List the folder's runs, unless that is under way or was done a short time ago."""
-        if time.monotonic() < self._rest_until:
-            return
         lister = self._lister
-        listing = await self._read(lister.list)
+        listing = await self._listing.read(lister.list)
         if listing is not None and lister is self._lister:  # no other folder was requested since
             self._take(listing)
 
@@ -219,25 +211,14 @@ class RunReader:
         live = any(run.live for run in self.runs if run.folder == follower.folder)
         if follower.finished and not live:
             return
-        look = await self._read(follower.look)
+        look = await self._look.read(follower.look)
         if look is not None and follower is self._follower:
             for event in look.events:
                 self.view.take(event)
             self.seen = look
             self._on_run()
 
-    async def _read(self, reading: Callable[[], T]) -> T | None:
-        """Return what `reading` finds, on a thread; None if it is under way already."""
-        if reading in self._under_way:
-            return None
-        self._under_way.add(reading)
-        try:
-            return await asyncio.to_thread(reading)
-        finally:
-            self._under_way.discard(reading)
-
-    def _take(self, listing: Listing) -> None:
-        self._rest_until = time.monotonic() + _REST * listing.seconds
+    def _take(self, listing: RewardRunListing) -> None:
         self.runs = listing.runs
         is_of_folder = self._chosen is not None and self._chosen.parent == self.runs_dir
         if is_of_folder and self._chosen not in [run.folder.root for run in self.runs]:
@@ -253,6 +234,7 @@ class RunReader:
         if wanted == (self.shown.root if self.shown else None):
             return False
         self._follower = RunFollower(RunFolder(wanted)) if wanted is not None else None
+        self._look = Throttled(rests=False)
         self.view, self.seen = RunView(), None
         self._on_run()
         return True

@@ -11,7 +11,7 @@ from trainer.runs.folder import RunFolder, read_config
 from workbench.text import visible
 
 MOST = 100  # differences that are shown; configurations have fewer settings
-_TELLS_RUNS_APART = "run.name"  # always differs
+_NAME = "run.name"  # differs between any two runs
 
 
 class Difference(NamedTuple):
@@ -21,7 +21,7 @@ class Difference(NamedTuple):
     values: dict[str, Any]  # by run; None if the run does not have it, since TOML has no null
 
 
-class Comparison(NamedTuple):
+class RunComparison(NamedTuple):
     """Runs side by side: `names` lists those that could be read, `problems` describes the others."""
 
     names: list[str]
@@ -40,12 +40,12 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Differe
     for key in keys:
         values = {name: of_run.get(key) for name, of_run in settings.items()}
         first, *others = [_comparable(value) for value in values.values()]
-        if key != _TELLS_RUNS_APART and any(other != first for other in others):
+        if key != _NAME and any(other != first for other in others):
             differences.append(Difference(key, values))
     return differences
 
 
-def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
+def compare_runs(folders: Sequence[RunFolder]) -> RunComparison:
     """Compare the config.toml of the runs. Those that cannot be read are left out and reported in `problems`."""
     configs: dict[str, Mapping[str, Any]] = {}
     problems: list[str] = []
@@ -54,7 +54,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
             configs[folder.name] = read_config(folder)
         except StorageError as error:
             problems.append(str(error))
-    return Comparison(list(configs), config_differences(configs), problems)
+    return RunComparison(list(configs), config_differences(configs), problems)
 
 
 def difference_rows(differences: Sequence[Difference], longest: int) -> list[tuple[str, list[str]]]:

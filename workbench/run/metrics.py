@@ -56,6 +56,12 @@ class Metric(NamedTuple):
         """Format `value` (in the shown unit) with this metric's digits; - when it is not finite."""
         return number(value, self.digits, signed=sign)
 
+    def with_unit(self, value: float) -> str:
+        """Format `value` (in the shown unit) with its unit, as in `43.2%` and `2.50 nats/seq`."""
+        text = self.text(value)
+        gap = "" if self.unit in ("", "%") else " "
+        return text if text == "-" else f"{text}{gap}{self.unit}"
+
     def beyond(self, value: float) -> bool:
         """Return whether `value` (in the shown unit) is on the bad side of the threshold."""
         if self.threshold is None or self.aimed:

@@ -27,12 +27,11 @@ class Policy(Protocol):
 class PolicyThread:
     """A thread that answers questions in order, with the policies of the run in `folder`.
 
-    Its methods are called on one thread, and all but `join` return at once. load: replaces the model in tests.
+    Its methods are called on one thread, and all but `join` return at once.
     """
 
-    def __init__(self, folder: Path, load: Callable[[RunFolder, str], Policy] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self._load = load or _load
         self._asked: queue.SimpleQueue[tuple[Question, str, Future[Answer]] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="saved policy")
@@ -78,7 +77,7 @@ class PolicyThread:
             try:
                 self._check(future)
                 if policy is None:
-                    policy = self._load(RunFolder(self.folder), checkpoint)
+                    policy = _load(RunFolder(self.folder), checkpoint)
                 else:
                     policy.use(checkpoint)
                 give(future, policy.answer(question, partial(self._check, future)))

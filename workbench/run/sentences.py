@@ -1,9 +1,12 @@
-"""Sentences about events that are not rows of numbers, and the summary at the end."""
+"""Events in words, for the screen and for headless displays.
+
+Only `state_text` is made safe to print.
+"""
 
 from __future__ import annotations
 
 import math
-import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.control.live_settings import in_words
@@ -22,24 +25,19 @@ from trainer.events import (
     SettingChanged,
     StateChanged,
 )
+from trainer.monitoring.alarms import severity
 from trainer.plurals import counted
-from trainer.runs.listing import PPO
-from workbench.numbers import duration, number
-from workbench.run.journal_source import whole_run
-from workbench.run.metrics import training_command
-from workbench.run.view import RunView
-from workbench.run.wording import (
-    AnyEvaluation,
-    alert_text,
-    held_out,
-    in_brief,
-    parts,
-    reference_win_rate,
-    title,
-    win_rate,
-)
+from trainer.runs.listing import PPO, RunSummary
+from workbench.numbers import duration, number, percent
+from workbench.run.metrics import METRICS
 from workbench.system.output import PROGRAM
+from workbench.text import visible
 
+AnyEvaluation = Evaluation | RewardModelEvaluation | HumanEvaluation
+
+SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
+_LONGEST = 100  # characters of a state that are shown
+_SPELT = {"kl": "KL", "nan": "NaN"}
 _LEVELS = {"info": "note"}  # else the level itself
 _ACTIONS = {"rollback": "roll back"}  # else the action itself
 
@@ -74,72 +72,100 @@ def sentences(event: Event) -> list[str]:
     return [f"iteration {event.iteration}: {line}" for line in lines]
 
 
-def summary(view: RunView) -> list[tuple[str, str]]:
-    """Return labels and texts: how the run went, where it is, how to continue. Empty when no run started.
-
-    For a resumed run, `view` has only the last part, so the journal is read for the rest.
-    """
-    if view.started is not None and view.started.resumed_at is not None:
-        whole = whole_run(Path(view.started.folder))
-        if whole.started is not None and whole.ended == view.ended:  # else the journal is gone, or damaged
-            view = whole
-    if view.started is None:
-        return []
-    lines = [("run", f"{view.started.name}: {_outcome(view)}")]
-    lines += _learnt(view)
-    if view.active_alarms:
-        lines.append(("alarms", ", ".join(f"{title(code)} ({level})" for code, level in view.active_alarms.items())))
-    folder = short_path(view.started.folder)
-    lines.append(("folder", folder))
-    if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoints and view.checkpoints[-1].path):
-        lines.append(("checkpoint", checkpoint))
-        if view.state != "done" or view.started.run_kind == PPO:  # other kinds cannot be extended once done
-            kind = view.started.run_kind
-            command = f"{training_command(kind) or PROGRAM} --resume {shlex.quote(folder)}"
-            more = f" --set ppo.iterations={2 * view.total}" if kind == PPO and view.state == "done" else ""
-            lines.append(("resume", command + more))
-    lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(str(Path(folder).parent))}"))
-    return lines
-
-
-def _learnt(view: RunView) -> list[tuple[str, str]]:
-    """Return labels and texts: the progress of the main numbers of the run."""
-    lines = []
-    if view.history and view.history.kind == PPO:
-        score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
-        lines.append(("score", f"{_course(score)} ({score[1] - score[0]:+.3f}), first and last five iterations"))
-        lines.append(("KL", f"{_course(kl)} nats a sequence"))
-    elif view.history:
-        lines.append(("loss", f"{_course(view.first_and_last('loss'))}, first and last five iterations"))
-    if view.held_out:
-        last = view.held_out[-1]
-        lines.append(
-            (
-                "held out",
-                f"accuracy {_course((last.untrained_accuracy, last.accuracy))} "
-                f"({number(last.accuracy_low)} to {number(last.accuracy_high)}) of {counted(last.pairs, 'pair')}, "
-                f"by length alone {number(last.length_accuracy)}",
-            )
-        )
-        if isinstance(last, DPOEvaluation):
-            lines.append(("KL", f"{number(last.kl)} nats a token"))
-    if view.evaluations:
-        lines.append(("evaluation", in_brief(view.evaluations[-1])))
-    if view.judged:
-        lines.append(("people", in_brief(view.judged)))
-    return lines
-
-
-def _course(ends: tuple[float, float]) -> str:
-    return f"{number(ends[0])} -> {number(ends[1])}"
-
-
 def short_path(path: str) -> str:
     """Return `path` relative to the current folder when it is inside, else unchanged."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:
         return path
+
+
+def level_sign(level: str) -> str:
+    """Return the sign of alerts of this level, which only a newer version may know."""
+    return SIGNS.get(level, SIGNS["warning"])
+
+
+def title(code: str) -> str:
+    """Return the title of alarms with this code: `KL high` for `kl_high`."""
+    return " ".join(_SPELT.get(word, word) for word in code.split("_"))
+
+
+def alert_text(alert: Alert | RolledBack) -> str:
+    """Return what an alert says, without its iteration and level."""
+    if isinstance(alert, RolledBack):
+        return f"rolled back to iteration {alert.to}: {alert.reason}"
+    return f"{title(alert.code)}: {alert.message}" if isinstance(alert, Alarm) else alert.message
+
+
+def evidence(alarm: Alarm) -> list[tuple[str, str]]:
+    """Return the numbers that the alarm is based on: the label of each, and its value with its unit."""
+    metrics = {metric.field: metric for metric in METRICS}
+    return [
+        (metric.label, metric.with_unit(value * metric.factor))
+        if (metric := metrics.get(name))
+        else (name.replace("_", " "), f"{value:.4g}" if math.isfinite(value) else "-")
+        for name, value in alarm.evidence.items()
+    ]
+
+
+def urgent_first(alarms: Sequence[Alarm]) -> list[Alarm]:
+    """Sort the most severe first, and within one level the newest first. alarms: newest last."""
+    newest_first = alarms[::-1]
+    return sorted(newest_first, key=lambda alarm: -severity(alarm.level))
+
+
+def errors(alarms: Mapping[str, str]) -> str:
+    """Name the errors among the active alarms (code -> level) in few words: `KL high +1`; empty without an error."""
+    codes = [code for code, level in alarms.items() if level == "error"]
+    return f"{title(codes[0])}{f' +{len(codes) - 1}' if len(codes) > 1 else ''}" if codes else ""
+
+
+def state_text(run: RunSummary) -> str:
+    """Return the state of a run and what is wrong with it: `done, KL high`. An unknown state is shown as it is."""
+    damaged = "damaged" if run.damaged else ""
+    return ", ".join(filter(None, (visible(run.state[:_LONGEST]), visible(errors(run.alarms)), damaged)))
+
+
+def in_brief(evaluation: AnyEvaluation) -> str:
+    """Return the main result of an evaluation, and how certain it is. Not made safe to print."""
+    match evaluation:
+        case HumanEvaluation():
+            return f"{win_rate(evaluation)} of {evaluation.comparisons}"
+        case DPOEvaluation():
+            return f"{held_out(evaluation, 2)} of {evaluation.pairs}, KL {number(evaluation.kl)}"
+        case RewardModelEvaluation():
+            return f"{held_out(evaluation, 2)} of {evaluation.pairs}"
+        case Evaluation():
+            against = f", {reference_win_rate(evaluation)}" if math.isfinite(evaluation.win_rate) else ""
+            return f"score {number(evaluation.score_mean)}{parts(evaluation.parts)}{against}"
+
+
+def win_rate(evaluation: HumanEvaluation) -> str:
+    """Return how often people prefer the policy, with its interval."""
+    return f"human win rate {_share(evaluation.win_rate, evaluation.low, evaluation.high)}"
+
+
+def reference_win_rate(evaluation: Evaluation) -> str:
+    """Return how often the policy's score beats the reference's, with its interval."""
+    return f"win rate {_share(evaluation.win_rate, evaluation.win_rate_low, evaluation.win_rate_high)}"
+
+
+def held_out(evaluation: RewardModelEvaluation, digits: int = 3) -> str:
+    """Return the accuracy on held-out comparisons, with its interval."""
+    shares = (evaluation.accuracy, evaluation.accuracy_low, evaluation.accuracy_high)
+    value, low, high = (number(share, digits) for share in shares)
+    return f"held-out accuracy {value} ({low} to {high})"
+
+
+def parts(scores: Mapping[str, float]) -> str:
+    """Return raw scores by reward source, in brackets after a space; empty for a single one, which is the score."""
+    if len(scores) < 2:
+        return ""
+    return f" ({', '.join(f'{name} {number(score)}' for name, score in scores.items())})"
+
+
+def _share(value: float, low: float, high: float) -> str:
+    return f"{percent(value)} ({number(100 * low, 0)} to {number(100 * high, 0)})"
 
 
 def _run(event: RunStarted) -> list[str]:
@@ -177,19 +203,10 @@ def _evaluation(event: AnyEvaluation) -> str:
                 text += f" ({number(event.score_low)} to {number(event.score_high)})"
             text += f"{parts(event.parts)}, deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence"
             if math.isfinite(event.win_rate):
-                text += f", {reference_win_rate(event)} against the reference's {number(event.reference_score)}"
+                text += f", {reference_win_rate(event)}; the reference scores {number(event.reference_score)}"
             if math.isfinite(event.best_of_score):
-                text += f", whose best of {event.best_of} score {number(event.best_of_score)}"
+                text += f", its best of {event.best_of} {number(event.best_of_score)}"
             if math.isfinite(event.explained_variance):
                 variance = number(event.explained_variance, 2)
-                text += f", values off by {number(event.value_error)} explain {variance} of the variance"
+                text += f"; critic: explained variance {variance}, error {number(event.value_error)}"
             return f"{text}, {duration(event.seconds)}"
-
-
-def _outcome(view: RunView) -> str:
-    if view.ended is None:
-        return f"interrupted after iteration {view.iteration} of {view.total}"
-    words = f"{view.ended.state} after iteration {view.ended.iteration} of {view.total}"
-    if view.ended.seconds:
-        words += f", {duration(view.ended.seconds)}"
-    return f"{words}: {view.ended.reason}" if view.ended.reason and view.ended.state != "done" else words

@@ -30,7 +30,7 @@ from trainer.monitoring.alarms import is_active_after
 from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
-from workbench.run.wording import AnyEvaluation, alert_text, in_brief
+from workbench.run.sentences import AnyEvaluation, alert_text, in_brief
 
 _KEPT = 500  # newest events of a kind that are kept
 _MARKS = 2000
@@ -133,7 +133,7 @@ class RunView:
 
     @property
     def active_alarms(self) -> dict[str, str]:
-        """Code and level of the active alarms, and of those whose cause was still there when the run ended."""
+        """Code and level of the active alarms, and of those that were unresolved when the run ended."""
         return (self.ended.alarms if self.ended else {}) | {alarm.code: alarm.level for alarm in self.alarms}
 
     def seconds_left(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -15,14 +15,15 @@ from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
+from workbench.kit.lines import TABLE_GAP, Line, table_line
 from workbench.numbers import moment
-from workbench.run.config_differences import MOST, Comparison, difference_rows
+from workbench.run.config_differences import MOST, RunComparison, difference_rows
 from workbench.text import visible
 
 _LONGEST_PROBLEM = 500  # characters, at most
 _LONGEST = 200  # characters of a value, at most
 _LEAST = 8
-_GAP = 2
+_STYLES = {"text": "", "strong": "bold", "muted": "$text-muted"}
 
 
 class Detail(NamedTuple):
@@ -32,7 +33,7 @@ class Detail(NamedTuple):
     seed: object  # None if unknown
     checkpoints: int  # complete ones
     newest: str  # name of the newest checkpoint; empty if there is none
-    problems: list[str]  # checkpoints that are left out, and why
+    problems: list[str]  # checkpoints that are ignored, and why
     best: str = ""  # name of the checkpoint of the best evaluation; empty if none is kept
 
 
@@ -72,7 +73,7 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
     return Content.assemble(*parts)
 
 
-def differences_content(comparison: Comparison, width: int) -> Content:
+def differences_content(comparison: RunComparison, width: int) -> Content:
     """Return `comparison` as text, problems first, in lines of at most `width` columns if possible."""
     lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in comparison.problems]
     names = [visible(name) for name in comparison.names]
@@ -82,31 +83,22 @@ def differences_content(comparison: Comparison, width: int) -> Content:
             lines.append(Content.styled("Their configurations are the same", "$text-muted"))
         return Content("\n").join(lines)
     keys = max(cell_len(key) for key, _ in rows)
-    room = (width - keys) // len(names) - _GAP
+    room = (width - keys) // len(names) - TABLE_GAP
     widest = max(cell_len(text) for text in [*names, *(value for _, values in rows for value in values)])
-    if room >= min(_LEAST, widest):
-        lines += _table(names, rows, keys, min(room, widest))
-    else:
-        lines += _list(names, rows)
+    table = _table(names, rows, keys, min(room, widest)) if room >= min(_LEAST, widest) else _list(names, rows)
+    lines += [Content.assemble(*((text, _STYLES[role]) for text, role in line)).rstrip() for line in table]
     if (more := len(comparison.differences) - MOST) > 0:
         lines.append(Content.styled(f"and {counted(more, 'more setting')}", "$text-muted"))
     return Content("\n").join(lines)
 
 
-def _table(names: list[str], rows: list[tuple[str, list[str]]], keys: int, values: int) -> list[Content]:
-    gap = " " * _GAP
-    heading = " " * keys + "".join(gap + fit(name, values) for name in names)
-    return [Content.styled(heading.rstrip(), "$text-muted")] + [
-        Content.assemble((fit(key, keys), "$text-muted"), "".join(gap + fit(text, values) for text in texts).rstrip())
-        for key, texts in rows
-    ]
-
-
-def _list(names: list[str], rows: list[tuple[str, list[str]]]) -> list[Content]:
-    lines = []
+def _table(names: list[str], rows: list[tuple[str, list[str]]], keys: int, values: int) -> Iterator[Line]:
+    yield table_line([(" " * keys, "muted")], ((name, "muted") for name in names), values)
     for key, texts in rows:
-        lines.append(Content.styled(key, "bold"))
-        lines += [
-            Content.assemble((f"  {name} ", "$text-muted"), text) for name, text in zip(names, texts, strict=True)
-        ]
-    return lines
+        yield table_line([(fit(key, keys), "muted")], ((text, "text") for text in texts), values)
+
+
+def _list(names: list[str], rows: list[tuple[str, list[str]]]) -> Iterator[Line]:
+    for key, texts in rows:
+        yield [(key, "strong")]
+        yield from ([(f"  {name} ", "muted"), (text, "text")] for name, text in zip(names, texts, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -15,7 +16,6 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
-from textual.worker import Worker
 
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import StorageError, TrainerError
@@ -24,34 +24,32 @@ from trainer.runs.listing import RunSummary, list_runs
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
 from workbench.kit.pane import Pane
-from workbench.run.config_differences import Comparison, compare_runs
+from workbench.kit.throttled import Throttled
+from workbench.run.config_differences import RunComparison, compare_runs
 from workbench.run.view import RunView
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.table import RunTable
 from workbench.text import visible
 
 _INTERVAL = 2.0  # seconds between looks at the folder
-_REST = 20  # times the cost of a listing: it takes at most a twentieth of a core
 
 Stamp = tuple[object, ...]
 """Value that changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
 
 
-class Listing(NamedTuple):
+class RunListing(NamedTuple):
     """The runs of a folder at one time."""
 
     runs: list[RunSummary]
     problem: str  # why the folder cannot be read; empty if it can
     stamp: Stamp
-    seconds: float  # of processor time, which the trainer did not get
 
 
-def read_runs(runs_dir: Path, known: Stamp = ()) -> Listing | None:
+def read_runs(runs_dir: Path, known: Stamp = ()) -> RunListing | None:
     """Read the runs in `runs_dir`; None if nothing has changed since the listing with the stamp `known`.
 
     Per run, a check for changes costs three system calls, and a listing about 0.5 ms.
     """
-    began = time.thread_time()
     try:
         # Before reading: the next call then notices what changes meanwhile. A killed trainer changes no file, so
         # whether the run is locked counts too.
@@ -59,9 +57,9 @@ def read_runs(runs_dir: Path, known: Stamp = ()) -> Listing | None:
         stamp = ("runs", *of_runs)
         if stamp == known:
             return None
-        return Listing(list_runs(runs_dir), "", stamp, time.thread_time() - began)
+        return RunListing(list_runs(runs_dir), "", stamp)
     except StorageError as error:
-        return Listing([], str(error), (), time.thread_time() - began)
+        return RunListing([], str(error), ())
 
 
 def _state(path: Path) -> tuple[int, int] | None:
@@ -119,10 +117,9 @@ class RunsPane(Pane):
         super().__init__(id=id)
         self._runs_dir = runs_dir
         self._stamp: Stamp = ()
-        self._reading: Worker[None] | None = None
-        self._rest_until = 0.0  # on the monotonic clock
+        self._throttled = Throttled()
         self._detail: Detail | None = None
-        self._comparison: Comparison | None = None
+        self._comparison: RunComparison | None = None
         self._marked: list[str] = []  # in the order of marking
         self._compared: list[Path] = []  # as last posted to the app
         self._open = ""  # name of the run on the screen, if it is in this folder
@@ -156,28 +153,26 @@ class RunsPane(Pane):
 
     def refresh_runs(self) -> None:
         """Read the runs now, whether or not anything seems to have changed."""
-        self._reading = self._read(())
+        self._throttled, self._stamp = Throttled(), ()
+        self._read()
 
     @property
     def selected(self) -> RunSummary | None:
         """Run at the cursor; None without runs."""
         return self.query_one(RunTable).selected
 
-    # Reading in threads
-
     def _look(self) -> None:
-        """Read the runs if the pane is visible, no read is in progress, and the last one was not just now."""
-        under_way = self._reading is not None and not self._reading.is_finished
-        if self.is_on_screen and not under_way and time.monotonic() >= self._rest_until:
-            self._reading = self._read(self._stamp)
+        """Read the runs if the pane is visible."""
+        if self.is_on_screen:
+            self._read()
 
-    @work(exclusive=True, group="listing")
-    async def _read(self, known: Stamp) -> None:
-        listing = await asyncio.to_thread(read_runs, self._runs_dir, known)
-        if listing is None:
+    @work(group="listing")
+    async def _read(self) -> None:
+        throttled = self._throttled
+        listing = await throttled.read(partial(read_runs, self._runs_dir, self._stamp))
+        if listing is None or throttled is not self._throttled:  # nothing is new, or a refresh was requested since
             return
         self._stamp = listing.stamp
-        self._rest_until = time.monotonic() + _REST * listing.seconds
         none = f"No runs in '{self._runs_dir}' yet. Start training to see a run here."
         self.query_one(RunTable).show(listing.runs, time.time(), message=visible(listing.problem or none))
         names = {run.name for run in listing.runs}
@@ -206,8 +201,6 @@ class RunsPane(Pane):
             self.notify(visible(f"Moved {folder.name} to '{to}'"), markup=False)
             self._follow(folder, to)
 
-    # Display
-
     @on(RunTable.Moved)
     def _show_selected(self) -> None:
         if (run := self.selected) is not None:
@@ -231,8 +224,6 @@ class RunsPane(Pane):
     def on_resize(self) -> None:
         self.call_after_refresh(self._show_detail)  # once the table has its width
         self._show_comparison()
-
-    # Actions on a run
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("open", "duplicate", "mark"):

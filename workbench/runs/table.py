@@ -11,10 +11,10 @@ from textual.binding import BindingType
 from trainer.runs.listing import RECENT, RunSummary
 from workbench.columns import fit
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
-from workbench.kit.drawing import Line
+from workbench.kit.lines import Line
 from workbench.numbers import number
-from workbench.run.wording import SIGNS as LEVELS
-from workbench.run.wording import errors, state_text
+from workbench.run.sentences import SIGNS as LEVELS
+from workbench.run.sentences import errors, state_text
 from workbench.text import visible
 
 SIGNS = {"training": "●", "done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}

@@ -11,8 +11,9 @@ from textual.content import Content
 
 from workbench.columns import fit
 from workbench.kit.dialog import Dialog
-from workbench.kit.drawing import Line, ScrolledLines, component_classes, scroll_bindings
+from workbench.kit.drawing import ScrolledLines, component_classes, scroll_bindings
 from workbench.kit.keys import keys_of
+from workbench.kit.lines import Line
 from workbench.run.sample_table import TokenSample
 from workbench.samples.formula_lines import formula_lines, number
 from workbench.samples.token_facts import TokenFacts, token_label

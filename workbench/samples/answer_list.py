@@ -14,7 +14,8 @@ from textual.binding import BindingType
 from trainer.control.questions import Answer, Writer, WrittenResponse
 from trainer.plurals import counted
 from workbench.columns import fit, fit_start, packed
-from workbench.kit.drawing import Line, Piece, ScrolledLines, plain, scroll_bindings, wrapped
+from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
+from workbench.kit.lines import Line, Piece, plain
 from workbench.kit.word_diff import word_diff
 from workbench.numbers import duration, number
 from workbench.text import visible

@@ -20,7 +20,8 @@ from textual.widgets.option_list import Option
 from trainer.control.questions import Question, Writer
 from workbench.columns import fit
 from workbench.kit.dialog import PlainArea
-from workbench.kit.drawing import Drawn, Line, component_classes, wrapped
+from workbench.kit.drawing import Drawn, component_classes, wrapped
+from workbench.kit.lines import Line
 from workbench.kit.pane import MountedWhole
 from workbench.run.sample_table import TokenSample
 from workbench.samples.answer_list import signed
@@ -229,8 +230,6 @@ class AskForm(MountedWhole, Vertical):
             title=f"{title}   temperature {temperature:g}   {checkpoint}".rstrip(),
             compared=compared,
         )
-
-    # Widgets
 
     @on(Input.Submitted)
     @on(Button.Pressed)

@@ -151,8 +151,6 @@ class AskScreen(Dialog[None]):
         """Add an answer to its request, if that is still listed."""
         self._asked = [one.with_column(column) if one.number == number else one for one in self._asked]
 
-    # Display
-
     @on(Input.Changed)
     @on(TextArea.Changed)
     @on(Select.Changed)

@@ -1,4 +1,4 @@
-"""Which samples of a run are listed: one iteration or all of them, filtered and sorted. Knows no screen."""
+"""Choice of the samples that are listed: one iteration or all of them, filtered and sorted. Knows no screen."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_iteration(folder: RunFolder, iteration: int) -> BatchRead:
 
 
 class SampleBrowser:
-    """The samples that are listed, and what has to be read for those that should be.
+    """Controller of the list: which samples it shows, and which iteration has to be read next.
 
     It lists the newest iteration by default, or a chosen one, or the whole run. It reads no file itself: the pane reads
     in threads, and hands over the results with the `take_` methods.
@@ -113,7 +113,7 @@ class SampleBrowser:
 
     @property
     def heading(self) -> str:
-        """What is listed: iteration, number of samples, order."""
+        """Heading of the list: iteration, number of samples, order."""
         newest, iteration, heading = self.newest, self.iteration, ""
         if self.whole_run:
             heading = f"whole run   {self.listed.summary}"
@@ -125,10 +125,8 @@ class SampleBrowser:
             heading += f"   by {self.order.by} {'↓' if self.order.descending else '↑'}"
         return heading
 
-    # Which samples to list
-
     def announce(self, newest: SamplesWritten | None) -> bool:
-        """Learn of the newest samples of the run; return whether they should be listed."""
+        """Take the newest samples of the run; return whether they should be listed."""
         if newest is None or newest is self.newest:
             return False
         self.newest = newest
@@ -137,7 +135,7 @@ class SampleBrowser:
         return self._chosen is None
 
     def choose_iteration(self, iteration: int | None) -> None:
-        """List `iteration` from now on; with None follow the newest."""
+        """List `iteration`; with None follow the newest."""
         if self.whole_run:
             self.leave_whole_run()
         self._chosen, self._held = iteration, False
@@ -197,8 +195,6 @@ class SampleBrowser:
         self.take_selection(selection, selection.run())
         return None
 
-    # Results of threads
-
     def take_batch(self, batch: BatchRead) -> bool:
         """List the samples of an iteration, unless something else is wanted by now; return whether it did."""
         if batch.folder != self.folder:
@@ -221,7 +217,7 @@ class SampleBrowser:
         return True
 
     def take_selection(self, selection: Selection, selected: SampleTable) -> None:
-        """List the samples that a selection found, unless the table is another by now."""
+        """List the samples that a selection found, unless the table was replaced since."""
         table = selection.table
         if table is self.table:
             count = selected.summary(of=len(table) if len(selected) < len(table) else 0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the command line exports without them
     from rich.segment import Segment
     from rich.style import Style
 
-_PAIRS = {  # keys of `trainer.rollout.experience.sa_pairs`, and their columns in a samples file
+_PAIRS = {  # keys of `sa_pairs`, and their columns in a samples file
     "policy_logprob": "logprobs",
     "ref_logprob": "ref_logprobs",
     "kl": "kl",
@@ -80,9 +80,9 @@ def copy_text(sample: TokenSample) -> str:
 
 
 def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
-    """Yield the state-action pairs of the response, one dict per token, as `trainer.rollout.experience.sa_pairs` does.
+    """Yield the state-action pairs of the response, one dict per token.
 
-    The state is text: the prompt and the response before the token. Numbers that the file lacks are left out.
+    The state is text: the prompt and the response before the token. Numbers that the file lacks are omitted.
     """
     numbers = {key: sample.numbers[column] for key, column in _PAIRS.items() if column in sample.numbers}
     state = sample.prompt

@@ -138,8 +138,6 @@ class SamplesPane(Pane):
         self._list_view.show_iteration(iteration)
         self.action_close()
 
-    # The list
-
     def action_go(self, by: int) -> None:
         self._browser.go(by)
         self._list_view.update_list()
@@ -166,8 +164,6 @@ class SamplesPane(Pane):
     def action_outlier(self, by: int) -> None:
         if not self._list.next_outlier(by):
             self.notify("No more outliers of score, KL or length in this direction")
-
-    # One sample
 
     @on(SampleList.Opened)
     def action_open(self) -> None:

@@ -20,13 +20,15 @@ from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
-from workbench.kit.drawing import Line, ScrolledLines, scroll_bindings, wrapped
+from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
+from workbench.kit.glyphs import sparkline
+from workbench.kit.lines import Line
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import number
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
 from workbench.samples.whole_run import samples_of_prompt
-from workbench.text import sparkline, visible
+from workbench.text import visible
 
 _BESIDE = 100  # columns from which the text is shown beside the list
 _PROMPT = 2000  # characters of the prompt's end that are considered

@@ -199,10 +199,8 @@ class SampleListView(MountedWhole, Vertical):
         self.sample_list.display = shown
         self.set_class(not shown, "-no-list")
 
-    # What is listed
-
     def show_run(self, view: RunView) -> bool:
-        """Follow the state of the run; return whether it is another run than before."""
+        """Show the state of the run; return whether the run is a new one."""
         folder = RunFolder(Path(view.started.folder)) if view.started else None
         is_other = folder != self.browser.folder
         if is_other:
@@ -294,8 +292,6 @@ class SampleListView(MountedWhole, Vertical):
         if (heading := self.browser.heading) != self._heading:
             self._heading = heading
             self.query_one("#samples-heading", Static).update(heading)
-
-    # Threads that read
 
     @work(group="samples")
     async def _read(self, folder: RunFolder, iteration: int) -> None:

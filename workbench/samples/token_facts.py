@@ -1,4 +1,4 @@
-"""Explanation of a token: its saved numbers, the same numbers recomputed, and one plain sentence about them."""
+"""Facts about a token: its saved numbers, the same numbers recomputed, and what follows from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from trainer.runs.samples import SampleSettings
 from workbench.run.sample_table import TokenSample
 from workbench.samples import token_maths
 from workbench.samples.token_maths import Recomputed, TokenLoss, UpdatePass
-from workbench.samples.token_sentence import sentence
 from workbench.text import visible
 
 T = TypeVar("T")
@@ -111,11 +110,6 @@ class TokenFacts:
         """Names in `recomputed` whose saved number differs by more than float32 rounding explains."""
         return [name for name, number in self.recomputed.items() if not number.agrees(getattr(self, name))]
 
-    @property
-    def sentence(self) -> str:
-        """Meaning of the numbers in plain words; empty where too little is known."""
-        return sentence(self)
-
     def _choices(self) -> Iterator[LikelyToken]:
         found = _at(self.sample.alternatives, self.index) or ()
         for one in found:
@@ -168,7 +162,7 @@ class TokenFacts:
         penalty = None
         if settings.kl_in == "loss" and self.logprob is not None and ratio > 0:
             logprob = self.logprob + math.log(ratio)  # under the policy of that pass
-            value = token_maths.kl(logprob, self.ref_logprob, settings).value
+            value = token_maths.kl_loss(logprob, self.ref_logprob, settings)
             penalty = None if value is None else settings.kl_coef * value
         if (settings.kl_in == "loss" and penalty is None) or (settings.importance_cap and self.weight is None):
             return None

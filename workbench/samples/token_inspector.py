@@ -11,11 +11,12 @@ from typing import ClassVar, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from workbench.columns import fit
-from workbench.kit.drawing import MISSING, Drawn, Line, component_classes, plain
+from workbench.kit.drawing import Drawn, component_classes
+from workbench.kit.lines import MISSING, Line, plain
 from workbench.kit.scale import number_text
 from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import TokenFacts, token_name
-from workbench.samples.token_sentence import percent
+from workbench.samples.token_sentence import percent, sentence
 
 _NUMBER, _PERCENT = 9, 9  # columns
 _FULL_FROM = 40  # columns: units are written out
@@ -93,7 +94,7 @@ def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
         heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
     if lines < 1:
         return [heading]
-    wrapped = textwrap.wrap(facts.sentence, width, max_lines=lines, placeholder="…")
+    wrapped = textwrap.wrap(sentence(facts), width, max_lines=lines, placeholder="…")
     return [heading, *(_cut([(line, "text")], width) for line in wrapped)]
 
 

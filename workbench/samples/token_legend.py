@@ -12,9 +12,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from workbench.columns import fit
+from workbench.kit.glyphs import BARS
 from workbench.kit.guard import GuardedWidget
-from workbench.kit.heat import BLOCKS, heat_ladder
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale
+from workbench.samples.heat import heat_ladder
 from workbench.samples.token_text import TokenText
 
 LegendPiece = tuple[str, str | float]  # text, and its role (label, text, muted) or its position on the scale, 0 to 1
@@ -92,7 +93,7 @@ def _colors(channel: Channel, scale: ChannelScale | None, *, shared: bool, block
     if scale is None:
         return [[name, (f"  {_NOT_SAVED}", "muted")]]
     low, high = channel.number(scale.low, bound="low"), channel.number(scale.high, bound="high")
-    ramp: LegendLine = [(mark if blocks else " ", place / (len(BLOCKS) - 1)) for place, mark in enumerate(BLOCKS)]
+    ramp: LegendLine = [(mark if blocks else " ", place / (len(BARS) - 1)) for place, mark in enumerate(BARS)]
     least, greatest = channel.number(scale.least, bound="low"), channel.number(scale.greatest, bound="high")
     below, above = scale.least < scale.low and least != low, scale.greatest > scale.high and greatest != high
     beyond = f"  from {least} to {greatest}" if below or above else ""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
+from trainer.runs.samples import SampleSettings
+from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_maths import deviation
-
-if TYPE_CHECKING:
-    from trainer.runs.samples import SampleSettings
-    from workbench.samples.token_facts import TokenFacts
 
 _HARDLY = 0.05  # of the deviation of the batch's advantages: less counts as hardly a push
 _ALIKE = 0.1  # nats between policy and reference: less counts as equal
@@ -25,7 +23,10 @@ _COMPARED = {
 
 
 def sentence(facts: TokenFacts) -> str:
-    """Return why the token was pushed, what dominates its reward, and how likely the reference finds it."""
+    """Return why the token was pushed, what dominates its reward, and how likely the reference finds it.
+
+    Empty where too little is known.
+    """
     return "; ".join(clause for rule in _RULES if (clause := rule(facts)))
 
 

@@ -15,10 +15,11 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from workbench.kit.glyphs import block
 from workbench.kit.guard import GuardedWidget
-from workbench.kit.heat import block, heat_ladder, underline_style
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
+from workbench.samples.heat import heat_ladder, underline_style
 from workbench.samples.token_layout import TokenLayout, TokenSpan, lay_out
 
 Blocks = Literal["off", "one", "strip"]
@@ -105,8 +106,6 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
         self._cursor_cells: list[tuple[int, TokenSpan]] = []
         self._just_opened = False
 
-    # Content
-
     def show(self, sample: TokenSample, cursor: int = 0) -> None:
         """Show `sample` with the cursor on a token; keep channel, underline, blocks, and scales of the same batch."""
         if self.sample is not None and self.sample.key.iteration != sample.key.iteration:
@@ -178,8 +177,6 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
         super().notify_style_update()
         self._styles = None
 
-    # Keys and mouse
-
     def action_token(self, by: int) -> None:
         self.cursor += by
 
@@ -227,8 +224,6 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
             if event.chain == 2:
                 self.post_message(self.Chosen(token))
 
-    # Drawing
-
     @property
     def is_laid_out(self) -> bool:
         """Return whether the sample is laid out, which it is not before the widget knows its width."""
@@ -272,8 +267,6 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
     def _change_meaning(self) -> None:
         self.refresh()
         self.post_message(self.ChannelChanged())
-
-    # Lines of the layout and rows of the screen
 
     @property
     def _rows(self) -> int:

@@ -92,8 +92,6 @@ class LabellingController:
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._screen.say_once(line, about="win-rate")
 
-    # Sessions
-
     async def _begin(self, choice: SessionChoice) -> None:
         """Begin or resume a session, once the user has read its guidelines."""
         from workbench.labelling.session_dialogs import GuidelinesScreen
@@ -164,8 +162,6 @@ class LabellingController:
         given = await self._screen.app.push_screen_wait(TextPromptScreen("Label again as", labeller, labeller_problem))
         return None if given is None else labeller_name(given)
 
-    # Questions of the session to runs
-
     def _ask_run(self, folder: Path, question: Question, left: threading.Event) -> Answer:
         """Return what the model of the run in `folder` writes; called on threads of the queues.
 
@@ -200,8 +196,6 @@ class LabellingController:
         if self._policies is not None:
             self._policies.close()
         self._asked, self._policies = [], None
-
-    # Helpers
 
     def _win_rate(self, folder: Path) -> WinRate:
         known = self._supervisor.view.judged if self._supervisor.shows(folder) else None

@@ -158,8 +158,6 @@ class MainScreen(MountedWhole, Screen[None]):
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
         self._settings.save(config_dir())
 
-    # Layout
-
     def on_resize(self) -> None:
         self._panes.resize()
 
@@ -172,8 +170,6 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def action_zoom(self) -> None:
         self._panes.zoom()
-
-    # The run
 
     def poll(self) -> None:
         """Fold in the events since the last call, and show the result."""
@@ -271,8 +267,6 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def action_fix_alarm(self) -> None:
         self.steering.fix_alarm()
-
-    # Requests of the panes
 
     @on(ConfigPane.LiveSettingChanged)
     def _set_live(self, message: ConfigPane.LiveSettingChanged) -> None:

@@ -74,7 +74,7 @@ def _agreed(codes: Sequence[Code]) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     for code in codes:
-        output.note(f"the reward runs code of which you have not trusted this version: {code.name}")
+        output.note(f"you have not trusted this version of the reward's code yet: {code.name}")
         output.note(f"SHA-256 {code.sha256 or 'unknown'}")
         sys.stderr.write(f"{code_text(code)}\n")
     sys.stderr.write(f"{output.PROGRAM}: run this code with all your permissions, now and later? [y/N] ")

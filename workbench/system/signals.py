@@ -50,13 +50,11 @@ def handled_signals(handle: Callable[[signal.Signals], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_signals(
-    stop: Callable[[str], None], restore: Callable[[], None], leave: Callable[[], None] = leave_now
-) -> Iterator[None]:
+def stop_on_signals(stop: Callable[[str], None], restore: Callable[[], None]) -> Iterator[None]:
     """Call `stop(reason)` for every signal of `REASONS` within the block; a SIGINT after another leaves at once.
 
     stop: asks the run to checkpoint and end, as `TrainingThread.stop`; restore: leaves the terminal usable, called
-    before `leave`. All three run inside a signal handler: they must not print through a buffer.
+    before the process ends. Both run inside a signal handler: they must not print through a buffer.
     """
     stopping = False
 
@@ -64,7 +62,7 @@ def stop_on_signals(
         nonlocal stopping
         if stopping and number == signal.SIGINT:
             restore()
-            leave()
+            leave_now()
         stopping = True
         stop(REASONS[number])
         return True

@@ -18,9 +18,10 @@ from textual.widgets.option_list import Option
 from trainer.events import Alarm, Fix
 from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen, Dialog
-from workbench.kit.drawing import Drawn, Line, component_classes
+from workbench.kit.drawing import Drawn, component_classes
 from workbench.kit.keys import keys_of
-from workbench.run.wording import evidence, level_sign, title, urgent_first
+from workbench.kit.lines import Line
+from workbench.run.sentences import evidence, level_sign, title, urgent_first
 from workbench.text import visible
 
 _MOST = 3  # lines
@@ -47,14 +48,14 @@ def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> l
 
 
 class AlarmLines(Drawn):
-    """Widget that draws the alarms it is given."""
+    """Lines of the active alarms above the metrics."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "missing", "alert")
     _alarms: Sequence[Alarm] = ()
     _key = ""
 
     def show(self, alarms: Sequence[Alarm], key: str, room: int) -> int:
-        """Draw `alarms`, newest last, from now on, and return how many of `room` lines they take. `key` opens them."""
+        """Draw `alarms`, newest last, and return how many of `room` lines they take. `key` opens them."""
         taken = min(len(alarms), _MOST if room >= _ROOM else 1)
         self.display = bool(taken)
         self.styles.height = taken

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.columns import fit_end
-from workbench.kit.drawing import MISSING, OVERLAYS, ROLES, Drawn, Line, Piece, component_classes, line_of
-from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, LIMIT, Canvas
-from workbench.kit.scale import Scale, number_text, scale_of, tick_texts, ticks
+from workbench.kit.drawing import OVERLAYS, ROLES, Drawn, component_classes
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
+from workbench.kit.lines import MISSING, Line, Piece, line_of
+from workbench.kit.scale import Axis, number_text, scale_of, tick_texts, ticks
 from workbench.kit.window import Window, moving_average
 from workbench.run.history import Bucket, History
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
 from workbench.text import visible
-from workbench.training.metric_list import Charted, change_text, reading_at
+from workbench.training.metric_list import LIMIT, Charted, change_text, reading_at
 from workbench.training.timeline import sign_of
 
 Points = list[tuple[int, Bucket]]  # dots of the x axis and their values
@@ -65,7 +66,7 @@ def braille_chart(picture: Picture, width: int, height: int) -> list[Line]:
 
 
 def _plot(
-    picture: Picture, windows: Sequence[Window], series: Sequence[Points], scale: Scale, across: int, down: int
+    picture: Picture, windows: Sequence[Window], series: Sequence[Points], scale: Axis, across: int, down: int
 ) -> list[Line]:
     """Return the plot: the lines of all runs, a letter at the end of each other run, and what lies behind them."""
     canvas = Canvas(across, down)
@@ -94,7 +95,7 @@ def _plot(
 
 
 def _draw(
-    canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Scale, role: str, *, spread: bool
+    canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Axis, role: str, *, spread: bool
 ) -> None:
     """Draw a line through `values`, with gaps where iterations are missing.
 
@@ -116,7 +117,7 @@ def _draw(
         before, follows = here, numbers[bucket.last_index] + 1
 
 
-def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Scale) -> None:
+def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Axis) -> None:
     """Put the letter of another run at the end of its line, or on the nearest free row there."""
     end = next(((x, bucket.mean) for x, bucket in reversed(points) if not math.isnan(bucket.mean)), None)
     if end is None:
@@ -150,7 +151,7 @@ def _title(picture: Picture, points: Points, width: int) -> Line:
     return _fitting(pieces, width)
 
 
-def _tick_rows(scale: Scale, down: int) -> dict[int, str]:
+def _tick_rows(scale: Axis, down: int) -> dict[int, str]:
     """Return the numbers of the y axis, keyed by row."""
     values = ticks(scale, max(down // _LINES_A_TICK, 1))
     texts = tick_texts(values, log=scale.log)
@@ -162,7 +163,7 @@ def _iteration_axis(window: Window, across: int) -> list[Line]:
     line, labels = ["─"] * across, [" "] * (across + 4)
     free_from = 0
     if window.iterations:
-        marked = [window.first, *ticks(Scale(window.first, window.last), max(across // _COLUMNS_A_TICK, 1))]
+        marked = [window.first, *ticks(Axis(window.first, window.last), max(across // _COLUMNS_A_TICK, 1))]
         for number in sorted({math.ceil(value) for value in marked}):
             text, column = str(number), _place(window, number, across)
             start = max(column - len(text) // 2, 0)
@@ -222,13 +223,12 @@ def _role(number: int) -> str:
 
 
 class MetricChart(Drawn, can_focus=True):
-    """Widget that draws a picture. The pane handles the keys that move through it."""
+    """Enlarged chart of one metric. The pane handles the keys that move through it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
     _picture: Picture | None = None
 
     def show(self, picture: Picture) -> None:
-        """Draw `picture` from now on."""
         self._picture = picture
         self.redraw()
 

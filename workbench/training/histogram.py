@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from workbench.kit.drawing import Drawn, Line, component_classes, rule
+from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import bar_lines
-from workbench.kit.scale import Scale, number_text
+from workbench.kit.lines import Line
+from workbench.kit.scale import Axis, number_text
 
 _MOST_BINS = 40
 _WIDEST_BIN = 3  # columns
@@ -27,7 +28,7 @@ def histogram(scores: Sequence[float], iteration: int, width: int, height: int) 
         return lines[:height]
     low, high = min(finite), max(finite)
     bins = min(max(round(2 * math.sqrt(len(finite))), 5), _MOST_BINS, across) if high > low else 1
-    counts, scale = [0] * bins, Scale(low, high)
+    counts, scale = [0] * bins, Axis(low, high)
     for score in finite:
         counts[min(int(scale.position(score) * bins), bins - 1)] += 1
     rows = max(height - 2, 1)
@@ -47,7 +48,7 @@ def _title(iteration: int, finite: Sequence[float], missing: int, width: int) ->
     return rule(text, width, missing=missing)
 
 
-def _axis(finite: Sequence[float], scale: Scale, width: int) -> Line:
+def _axis(finite: Sequence[float], scale: Axis, width: int) -> Line:
     """Return the axis: its ends and the place of the mean."""
     low, high = number_text(scale.low, _DIGITS, 9), number_text(scale.high, _DIGITS, 9)
     if scale.high <= scale.low:
@@ -70,7 +71,7 @@ def _moments(finite: Sequence[float]) -> tuple[float, float]:
 
 
 class ScoreHistogram(Drawn):
-    """Widget that draws the scores it was given last."""
+    """Histogram of the scores of one iteration."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("muted", "axis", "series", "missing")
     _scores: Sequence[float] = ()
@@ -82,7 +83,7 @@ class ScoreHistogram(Drawn):
         return not self._scores
 
     def show(self, scores: Sequence[float], iteration: int = 0) -> None:
-        """Draw the `scores` of `iteration` from now on."""
+        """Replace the scores by those of `iteration`."""
         self._scores, self._iteration = tuple(scores), iteration
         self.redraw()
 

@@ -20,14 +20,16 @@ from textual.widgets.selection_list import Selection
 from trainer.runs.listing import PPO
 from workbench.columns import fit_start
 from workbench.kit.dialog import Dialog
-from workbench.kit.drawing import Drawn, Line, Piece, component_classes
-from workbench.kit.glyphs import LIMIT, sparkline
-from workbench.kit.scale import Scale, number_text, scale_of, tick_texts
+from workbench.kit.drawing import Drawn, component_classes
+from workbench.kit.glyphs import bar
+from workbench.kit.lines import MISSING, Line, Piece, line_of
+from workbench.kit.scale import Axis, number_text, scale_of, tick_texts
 from workbench.kit.window import Window, moving_average, window_of
-from workbench.run.history import History
+from workbench.run.history import Bucket, History
 from workbench.run.metrics import DEFAULT, METRICS, METRICS_OF_KIND, Metric
 from workbench.run.view import RunView
 
+LIMIT = "┄"
 _NAME, _VALUE, _CHANGE = 16, 8, 9  # columns
 _NUMBERS = 1 + _NAME + _VALUE + 1  # all but the change, with the spaces between
 _SPACE = 2  # columns before the sparkline
@@ -97,7 +99,7 @@ def metric_row(charted: Charted, metric: Metric, width: int, shape: RowShape, *,
     values = moving_average(columns) if charted.average else [math.nan if c is None else c.mean for c in columns]
     scale = scale_of(zip(values, values, strict=True), metric, log=charted.log)
     cursor = None if charted.iteration is None else charted.window.column_of(charted.iteration, len(columns))
-    spark = sparkline(columns, values, scale, metric, height=shape.spark_height, cursor=cursor)
+    spark = metric_bars(columns, values, scale, metric, height=shape.spark_height, cursor=cursor)
     numbers = _numbers(reading_at(charted, metric), metric, shape.change, selected=selected)
     if shape.stacked:
         return [
@@ -109,6 +111,39 @@ def metric_row(charted: Charted, metric: Metric, width: int, shape: RowShape, *,
     if shape.limit and metric.threshold is not None:
         lines[0] += [_gap(shape.spark - len(columns) + 1), _limit(metric)]
     return lines
+
+
+def metric_bars(
+    columns: Sequence[Bucket | None],
+    values: Sequence[float],
+    scale: Axis,
+    metric: Metric,
+    *,
+    height: int = 1,
+    cursor: int | None = None,
+) -> list[Line]:
+    """Return `height` lines with `values` as bars, one cell a column.
+
+    × marks a bucket that lacks a number; a bucket that is None leaves a gap. Bars beyond the metric's threshold have
+    the role of the threshold, which is drawn where it crosses no bar. No bar reaches the top of its line, so that rows
+    stay apart.
+    """
+    limit = None
+    if height > 1 and metric.threshold is not None and scale.holds(metric.threshold):
+        limit = min(int(scale.position(metric.threshold) * height), height - 1)
+    stacks = []
+    for place, (bucket, value) in enumerate(zip(columns, values, strict=True)):
+        cells = bar(scale.position(value), height)
+        role = "target" if metric.beyond(value) else "series"
+        if bucket is not None and bucket.missing:
+            cells, role = [MISSING, *cells[1:]], "missing"
+        stack = [(cell, role) for cell in cells]
+        if limit is not None and cells[limit] == " ":
+            stack[limit] = (LIMIT, "target")
+        if place == cursor:
+            stack = [(cell if cell != " " else "│", "cursor") for cell, _ in stack]
+        stacks.append(stack)
+    return [line_of(stack[level] for stack in stacks) for level in reversed(range(height))]
 
 
 def change_text(change: float, digits: int, width: int) -> str:
@@ -136,18 +171,18 @@ def _numbers(reading: Reading, metric: Metric, change: int, *, selected: bool) -
     ]
 
 
-def _end(metric: Metric, scale: Scale, width: int) -> Piece:
+def _end(metric: Metric, scale: Axis, width: int) -> Piece:
     """Return the threshold, or else the ends of the axis, for the place right of the numbers; empty if too wide."""
     text, role = (_range(scale, width), "muted") if metric.threshold is None else _limit(metric)
     return (text.rjust(width) if len(text) <= width else "", role)
 
 
-def _beneath(scale: Scale, width: int) -> Line:
+def _beneath(scale: Axis, width: int) -> Line:
     """Return the ends of the axis, for the line below the value."""
     return [_gap(1 + _NAME), (_range(scale, width - _NAME - 3).rjust(width - _NAME - 3), "muted"), _gap(_SPACE)]
 
 
-def _range(scale: Scale, width: int) -> str:
+def _range(scale: Axis, width: int) -> str:
     ends = [10.0 ** min(end, 308) for end in scale[:2]] if scale.log else list(scale[:2])
     low, high = tick_texts([float(f"{end:.2g}") for end in ends])
     text = f"{low} … {high}"
@@ -184,7 +219,7 @@ class MetricList(Drawn, can_focus=True):
             self.iteration = iteration
 
     def show(self, charted: Charted, metrics: Sequence[Metric], selected: int, *, row_height: int, empty: str) -> None:
-        """Draw `metrics` from now on. empty: the text to show before the first iteration."""
+        """Replace the rows by those of `metrics`. empty: the text to show before the first iteration."""
         self._charted, self._metrics, self._selected = charted, metrics, selected
         self._row_height, self._empty = row_height, empty
         self.redraw()
@@ -239,7 +274,9 @@ def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
     history = view.history
     if history.kind != PPO:
         return METRICS_OF_KIND[history.kind]
-    return tuple(_aimed(metric, view.kl_target) for metric in chosen if _tells(history, metric)) or tuple(chosen)
+    return tuple(_aimed(metric, view.kl_target) for metric in chosen if _is_informative(history, metric)) or tuple(
+        chosen
+    )
 
 
 def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
@@ -247,10 +284,10 @@ def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
     history = view.history
     if history.kind != PPO:
         return 0
-    return sum(_tells(history, metric) for metric in DEFAULT if metric not in chosen)
+    return sum(_is_informative(history, metric) for metric in DEFAULT if metric not in chosen)
 
 
-def _tells(history: History, metric: Metric) -> bool:
+def _is_informative(history: History, metric: Metric) -> bool:
     if not len(history) or not (metric.optional or metric.if_varied):
         return True
     low, high = history.range_of(metric.field)

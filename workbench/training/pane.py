@@ -19,8 +19,8 @@ from workbench.kit.pane import Pane
 from workbench.kit.window import Window, window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
+from workbench.run.sentences import in_brief
 from workbench.run.view import Mark, RunView
-from workbench.run.wording import in_brief
 from workbench.training.alarms import AlarmLines
 from workbench.training.chart import MetricChart, Picture
 from workbench.training.histogram import ScoreHistogram
@@ -149,8 +149,6 @@ class TrainingPane(Pane):
         self.query_one(MetricChart).display = False
         self._show()
 
-    # Called by the app
-
     def show_run(self, view: RunView) -> None:
         if view is not self._view:
             if self._view.started is not None:  # else the scores, which may have come first, are of this run
@@ -192,8 +190,6 @@ class TrainingPane(Pane):
         self._chosen = tuple(metric for metric in METRICS if metric.field in wanted) or DEFAULT
         if self.is_mounted:
             self._show()
-
-    # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "enlarge":
@@ -264,8 +260,6 @@ class TrainingPane(Pane):
 
     def on_resize(self, event: Resize) -> None:
         self._show()
-
-    # Drawing
 
     def _enlarge(self, enlarged: bool) -> None:
         focused = self.has_focus_within

@@ -9,9 +9,10 @@ from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from workbench.columns import fit_start
-from workbench.kit.drawing import Drawn, Line, Piece, component_classes, rule
+from workbench.kit.drawing import Drawn, component_classes, rule
+from workbench.kit.lines import Line, Piece
+from workbench.run.sentences import SIGNS as LEVELS
 from workbench.run.view import Mark, MarkKind
-from workbench.run.wording import SIGNS as LEVELS
 from workbench.text import visible
 
 SIGNS: dict[MarkKind, str] = {
@@ -77,7 +78,7 @@ class Timeline(Drawn, can_focus=True):
     _back = 0  # newer marks that are scrolled out of view
 
     def show(self, marks: Sequence[Mark], evaluations: Sequence[Mark] = ()) -> None:
-        """Draw `marks` from now on; a list that only grew keeps the scroll position.
+        """Replace the marks; a list that only grew keeps the scroll position.
 
         evaluations: shown on top, one line each, wherever the marks are scrolled to.
         """

@@ -213,8 +213,8 @@ def test_incompatible_options_are_refused_with_the_reason(raw: dict[str, Any], t
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        ({"rollout": {"top_p": 0.9}}, ["top_p", "the KL is biased"]),
-        ({"rollout": {"top_k": 50}}, ["top_k", "the KL is biased"]),
+        ({"rollout": {"top_p": 0.9}}, ["top_p", "it is biased"]),
+        ({"rollout": {"top_k": 50}}, ["top_k", "it is biased"]),
         ({"optim": {"micro_batch_tokens": 559}}, ["less than the longest sequence of 560 tokens"]),
         ({"ppo": {"whiten_rewards": True}}, ["ppo.whiten_rewards", "= 8", "fewer than 16 sequences are noise"]),
         ({"ppo": {"whiten_advantages": True}, "rollout": {"batch_size": 4}}, ["ppo.whiten_advantages", "= 4", "noise"]),

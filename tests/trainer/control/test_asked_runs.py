@@ -270,7 +270,7 @@ def test_another_process_asks_a_run_and_reads_its_answer(tmp_path: Path) -> None
     assert [completion.tokens[0] for completion in answer.completions] == [65, 65]
     assert inbox.read_answer(paths[0]) is None, "it is read once"
     (alert,) = recorder.of(Alert)
-    assert alert.message == "request '0.json' left out: question.prompt.str: Input should be a valid string"
+    assert alert.message == "request '0.json' ignored: question.prompt.str: Input should be a valid string"
 
 
 def test_a_run_that_is_killed_leaves_nobody_waiting(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_broken_file_is_reported_once_and_holds_up_no_other_request(folder: Ru
     (folder.control / "1.json").write_text('{"command": "step"}')
     assert inbox.take() == [call.step()]
     assert inbox.take() == []
-    assert [message.startswith("request '0.json' left out: ") for message in complaints] == [True]
+    assert [message.startswith("request '0.json' ignored: ") for message in complaints] == [True]
     assert "\n" not in complaints[0]
     assert list(folder.control.iterdir()) == []
 
@@ -223,7 +223,7 @@ def test_anything_but_a_regular_file_is_reported_once_and_never_waited_for(folde
     (folder.control / "0.json").mkdir()
     os.mkfifo(folder.control / "1.json")
     assert [inbox.take() for _ in range(3)] == [[], [], []]
-    assert complaints == [f"request '{n}.json' left out: it is not a file" for n in (0, 1)]
+    assert complaints == [f"request '{n}.json' ignored: it is not a file" for n in (0, 1)]
 
 
 def test_a_request_that_cannot_be_removed_is_handled_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_a_request_of_another_user_is_refused_and_reported(folder: RunFolder, mo
     assert inbox.take() == [call.step()]
     (told,) = complaints
     user = os.geteuid() + 1
-    assert told == f"request '1.json' left out: it belongs to user {user}; only the user who trains a run may steer it"
+    assert told == f"request '1.json' ignored: it belongs to user {user}; only the user who trains a run may steer it"
     assert list(folder.control.iterdir()) == []
 
 
@@ -323,7 +323,7 @@ def test_a_link_is_neither_a_request_nor_an_answer(folder: RunFolder, tmp_path: 
     inbox = Box(folder, complaints.append)
     (folder.control / "1.json").symlink_to(tmp_path / "elsewhere.json")
     assert inbox.take() == []
-    assert complaints == ["request '1.json' left out: it is a symbolic link"]
+    assert complaints == ["request '1.json' ignored: it is a symbolic link"]
     assert list(folder.control.iterdir()) == []
     (folder.control / "answer.json").symlink_to(tmp_path / "elsewhere.json")
     with pytest.raises(StorageError, match="it is a symbolic link; ask again"):

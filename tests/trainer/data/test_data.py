@@ -194,7 +194,7 @@ def test_a_broken_file_is_refused_in_one_line_that_names_the_place(tmp_path: Pat
         ("rows.csv", b"prompt\none\na,b\ntwo\n", "rows.csv:3: has more fields"),
     ],
 )
-def test_a_broken_row_can_be_left_out_and_the_rows_after_it_are_read(
+def test_a_broken_row_can_be_skipped_and_the_rows_after_it_are_read(
     tmp_path: Path, name: str, content: bytes, place: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -414,7 +414,7 @@ def not_utf8(path: Path, texts: list[bytes]) -> Path:
     return path
 
 
-def test_parquet_text_that_is_not_utf8_is_refused_by_its_row_or_left_out(tmp_path: Path) -> None:
+def test_parquet_text_that_is_not_utf8_is_refused_by_its_row_or_skipped(tmp_path: Path) -> None:
     path = not_utf8(tmp_path / "rows.parquet", [b"one", b"gr\xfc\xdfe", b"two", b"\xff"])
     message = data_error(DataConfig(prompts=str(path)))
     assert message == f"{path}[1]: column 'prompt' has the byte 0xfc, which is not UTF-8: save its text as UTF-8"

@@ -265,13 +265,13 @@ def test_held_out_pairs_have_the_same_numbers_in_any_batch(tmp_path: Path) -> No
     assert wide.kl > 0
 
 
-def test_ties_and_skips_are_left_out_and_reported(tmp_path: Path) -> None:
+def test_ties_and_skips_are_ignored_and_reported(tmp_path: Path) -> None:
     extra = [preference(f"t{i}", ["ab", "cd"], choice) for i, choice in enumerate(["tie", "skip", "both_bad", "tie"])]
     ranking = preference("r", ["aab", "ab", "b"], ((0, 1), (2,)))
     dpo = fresh(tmp_path, preferences=[*PAIRS[:5], *extra, ranking])
     assert sum(len(group.pairs) for group in dpo.data.train) == 7
     assert not any(pair.is_tie for group in dpo.data.train for pair in group.pairs)
-    assert "3 ties left out: DPO learns only from decided pairs" in dpo.data.warnings
+    assert "3 ties ignored: DPO learns only from decided pairs" in dpo.data.warnings
     assert any(warning.startswith("2 judgements skipped or both bad") for warning in dpo.data.warnings)
 
 

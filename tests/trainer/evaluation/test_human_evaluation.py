@@ -156,10 +156,16 @@ def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_s
 
 
 def test_a_session_reports_to_the_run_that_it_trains(tmp_path: Path) -> None:
-    with TrainingThread(tiny_config(tmp_path, "run.name=a", "eval.every=0")) as session:
-        session.send("tell", event=TOLD)
-        assert session.result().state == "done"
-        assert [event for event in session.take() if isinstance(event, HumanEvaluation)] == [TOLD]
+    seen: list[Event] = []
+    with TrainingThread(tiny_config(tmp_path, "run.name=a", "eval.every=0", "ppo.iterations=1000")) as session:
+        while not session.finished and not any(isinstance(event, Iteration) for event in seen):
+            seen += session.take(None)
+        add_event(tmp_path / "runs/a", TOLD)
+        while not session.finished and TOLD not in seen:
+            seen += session.take(None)
+        session.stop("it was reported")
+        assert session.result().state == "stopped"
+    assert [event for event in seen if isinstance(event, HumanEvaluation)] == [TOLD]
     assert TOLD in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
@@ -167,7 +173,7 @@ def test_a_run_of_another_kind_receives_it_too(tmp_path: Path) -> None:
     from preference_samples import labelled, reward_config
 
     control = Control()
-    control.tell(TOLD)
+    control.report(TOLD)
     recorder = Recorder()
     train_reward_model(
         reward_config(tmp_path, "run.name=a"), preferences=labelled(24), sinks=[recorder], control=control
@@ -197,9 +203,9 @@ def test_nothing_else_can_be_reported(request_values: dict[str, Any], tmp_path: 
         send(tmp_path, "tell", **request_values)
         send(tmp_path, "tell", event=TOLD.as_dict())
         inbox.take()
-    assert control.mock_calls == [call.tell(TOLD)]
+    assert control.mock_calls == [call.report(TOLD)]
     (complaint,) = complaints
-    assert "left out: " in complaint
+    assert "ignored: " in complaint
     assert "not a complete" in complaint
     assert "\n" not in complaint
 

@@ -15,9 +15,9 @@ from trainer.evaluation.intervals import (
     best_of_n,
     bootstrap_interval,
     critic_sums,
-    explained_variance,
+    explained_variance_of_sums,
     mean_interval,
-    root_mean_square,
+    rms_of_sums,
     share_interval,
     t_quantile,
     win_shares,
@@ -56,7 +56,7 @@ def test_the_bootstrap_covers_the_explained_variance_of_a_critic() -> None:
     for _ in range(300):
         values = draws.normal(0, 1, (40, 6))
         returns = values + draws.normal(0, 0.5, (40, 6))  # so 1 - 0.25 / 1.25
-        _, low, high = bootstrap_interval(critic_sums(values, returns, np.ones((40, 6))), explained_variance)
+        _, low, high = bootstrap_interval(critic_sums(values, returns, np.ones((40, 6))), explained_variance_of_sums)
         covers.append(low <= 0.8 <= high)
     assert np.mean(covers) > 0.9
 
@@ -66,8 +66,8 @@ def test_one_prompt_gives_a_value_without_bounds_and_no_prompts_give_neither() -
     assert all(math.isnan(bound) for bound in mean_interval(np.array([2.0]))[1:])
     assert all(math.isnan(number) for number in (*mean_interval(np.zeros(0)), *share_interval(np.zeros(0))))
     one = critic_sums(np.zeros((1, 3)), np.arange(3.0)[None], np.ones((1, 3)))
-    assert bootstrap_interval(one, root_mean_square)[0] == pytest.approx(math.sqrt(5 / 3))
-    assert math.isnan(bootstrap_interval(one, root_mean_square)[1])
+    assert bootstrap_interval(one, rms_of_sums)[0] == pytest.approx(math.sqrt(5 / 3))
+    assert math.isnan(bootstrap_interval(one, rms_of_sums)[1])
 
 
 def test_the_numbers_of_a_critic_are_those_of_the_trainer_whatever_the_padding_holds() -> None:
@@ -77,15 +77,15 @@ def test_the_numbers_of_a_critic_are_those_of_the_trainer_whatever_the_padding_h
     of_padding = np.where(mask > 0, 0.0, math.nan)
     sums = critic_sums(values + of_padding, returns + of_padding, mask).sum(axis=0)
     expected = maths.explained_variance(*map(mx.array, (values * mask, returns * mask, mask)))
-    assert float(explained_variance(sums)) == pytest.approx(float(expected), abs=1e-5)
+    assert float(explained_variance_of_sums(sums)) == pytest.approx(float(expected), abs=1e-5)
     errors = (returns - values)[mask > 0]
-    assert float(root_mean_square(sums)) == pytest.approx(math.sqrt(np.mean(errors**2)))
+    assert float(rms_of_sums(sums)) == pytest.approx(math.sqrt(np.mean(errors**2)))
 
 
 def test_returns_that_do_not_vary_have_no_explained_variance() -> None:
     sums = critic_sums(np.zeros((2, 3)), np.full((2, 3), 0.1), np.ones((2, 3)))
-    assert math.isnan(float(explained_variance(sums.sum(axis=0))))
-    assert all(math.isnan(number) for number in bootstrap_interval(sums, explained_variance))
+    assert math.isnan(float(explained_variance_of_sums(sums.sum(axis=0))))
+    assert all(math.isnan(number) for number in bootstrap_interval(sums, explained_variance_of_sums))
 
 
 def test_best_of_n_is_the_mean_over_all_choices_of_n() -> None:

@@ -18,8 +18,8 @@ from trainer.events import Decision, Event, RolledBack, SettingChanged
 from trainer.monitoring.alarms import ACTIVE_ITERATIONS, active_alarms, is_active_after
 from trainer.runs.journal import Journal, read_journal
 from trainer.runs.journal_lines import event_in
+from workbench.run.sentences import evidence, title, urgent_first
 from workbench.run.view import Mark, RunView
-from workbench.run.wording import evidence, title, urgent_first
 from workbench.training.alarms import alarm_lines
 
 
@@ -55,12 +55,13 @@ def test_a_code_is_described_in_words() -> None:
 
 
 def test_evidence_that_is_a_metric_has_its_name_and_unit() -> None:
-    numbers = {"clip_fraction": 0.4321, "median_norm": 12345.678, "kl": math.nan, "lost": math.inf}
+    numbers = {"clip_fraction": 0.4321, "median_norm": 12345.678, "kl": math.nan, "lost": math.inf, "entropy": 2.5}
     assert evidence(alarm(1, evidence=numbers)) == [
-        ("clip fraction", "43.2 %"),
+        ("clip fraction", "43.2%"),
         ("median norm", "1.235e+04"),
-        ("KL", "nan nats/seq"),
-        ("lost", "inf"),
+        ("KL", "-"),
+        ("lost", "-"),
+        ("entropy", "2.500 nats/tok"),
     ]
 
 

@@ -76,7 +76,7 @@ def after_an_update(actor: ActorCriticLLM) -> Experience:
     batch = scored(actor, rollout)
     learner = Learner(actor, OptimConfig(policy_lr=0.01, value_lr=0.01), total_steps=2)
     for _ in range(2):
-        assert learner.train_joint(batch, PPOConfig(), temperature=1.0, progress=silent).metrics.taken
+        assert learner.train(batch, PPOConfig(), "joint", temperature=1.0, progress=silent).metrics.taken
     return batch
 
 

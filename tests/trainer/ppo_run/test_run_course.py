@@ -175,7 +175,7 @@ def test_a_resumed_run_feeds_its_past_to_the_monitor_and_raises_no_alarm_twice(
     human = HumanEvaluation(
         iteration=2, comparisons=4, wins=3, ties=0, losses=1, win_rate=0.75, low=0.3, high=0.95, labellers=1
     )
-    recorder = Recorder(lambda event: control.tell(human) if isinstance(event, RunStarted) else None)
+    recorder = Recorder(lambda event: control.report(human) if isinstance(event, RunStarted) else None)
     train(tiny_config(tmp_path), resume=tmp_path / "runs/a", sinks=[recorder], control=(control := Control()))
     kinds = (Iteration, Evaluation, HumanEvaluation, RunStarted)
     fed = [(type(e).__name__, getattr(e, "iteration", None)) for e in alarming.fed if isinstance(e, kinds)]

@@ -94,7 +94,7 @@ def test_the_checkpoint_before_damaged_ones_answers_and_these_are_named(run: Run
         flip(adapters, adapters.stat().st_size * 8 - 9)
     policy = SavedPolicy(run, trust=trust_all)
     problem = "; ".join(
-        f"checkpoint 'step-00000{number}' left out: policy/adapters.safetensors is not what was written"
+        f"checkpoint 'step-00000{number}' ignored: policy/adapters.safetensors is not what was written"
         for number in (3, 2)
     )
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_the_checkpoint_before_damaged_ones_answers_and_these_are_named(run: Run
     policy.use("step-000001")
     assert timeless(ask(policy)) == before
     shutil.rmtree(run.checkpoint(1))
-    with pytest.raises(StorageError, match=r"^no checkpoint of run 'a' can be used \(checkpoint 'step-000003' left"):
+    with pytest.raises(StorageError, match=r"^no checkpoint of run 'a' can be used \(checkpoint 'step-000003' ignored"):
         SavedPolicy(run, trust=trust_all)
     (run.checkpoint(3) / "state.json").unlink()
     (run.checkpoint(2) / "state.json").unlink()

@@ -1,4 +1,4 @@
-"""From preferences to groups of token sequences: what is read, linked, split, left out and reported."""
+"""From preferences to groups of token sequences: what is read, linked, split, ignored and reported."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_ranking_gives_all_its_pairs_and_its_ties() -> None:
     assert dict(zip(ranking.places, ranking.ranks, strict=True)) == {2: 0, 0: 1, 3: 1, 1: 2}
 
 
-def test_left_out_preferences_are_counted_and_reported() -> None:
+def test_ignored_preferences_are_counted_and_reported() -> None:
     groups, warnings = grouped(
         preference("p", ["a", "b"]),
         preference("p", ["a", "b"]),
@@ -117,21 +117,21 @@ def test_left_out_preferences_are_counted_and_reported() -> None:
     )
     assert [len(group.pairs) for group in groups] == [2]
     assert warnings == [
-        "2 judgements skipped or both bad, left out",
-        "1 comparison longer than data.max_tokens = 20, left out",
-        "1 pair of the same tokens twice, left out",
+        "2 judgements skipped or both bad, ignored",
+        "1 comparison longer than data.max_tokens = 20, ignored",
+        "1 pair of the same tokens twice, ignored",
         "1 judgement of completions judged before; together they count once",
     ]
 
 
-def test_completions_that_only_the_cut_makes_equal_are_left_out() -> None:
+def test_completions_that_only_the_cut_makes_equal_are_ignored() -> None:
     groups, warnings = grouped(
         preference("p", ["a" + "z" * 9, "b" + "z" * 9]), preference("p", ["a", "b"]), max_tokens=9
     )
     assert [len(group.sequences) for group in groups] == [2]
     assert warnings == [
         "1 comparison longer than data.max_tokens = 9, only the last tokens are kept",
-        "1 pair of the same tokens twice, left out",
+        "1 pair of the same tokens twice, ignored",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.preferences.agreement import cohen_kappa, krippendorff_alpha, measure_agreement, wilson_interval
+from trainer.preferences.agreement import cohen_kappa, krippendorff_alpha, measure_agreement
 from trainer.preferences.records import Choice, Comparison, Judgement, Preference
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad")
@@ -88,19 +88,6 @@ def test_the_interval_is_1_96_standard_errors_and_stays_within_one() -> None:
     low, high = kappa.interval
     assert low == pytest.approx(kappa.value - 1.959964 * kappa.standard_error, abs=1e-6)
     assert high == 1 < kappa.value + 1.959964 * kappa.standard_error
-
-
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [
-        (0, 10, 0.0, 0.277532799863),
-        (7, 10, 0.396778147461, 0.892208732594),
-        (130, 200, 0.58163464336, 0.712711758726),
-        (1000, 1000, 0.996173241514, 1.0),
-    ],
-)
-def test_the_wilson_interval_is_that_of_statsmodels(successes: int, n: int, low: float, high: float) -> None:
-    assert wilson_interval(successes, n) == pytest.approx((low, high), abs=1e-10)
 
 
 @given(st.lists(st.tuples(st.sampled_from(CHOICES), st.sampled_from(CHOICES), st.booleans()), min_size=1))

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from preference_rows import assistant, pair, user
 
-from trainer.preferences.agreement import wilson_interval
+from trainer.confidence import wilson_interval
 from trainer.preferences.data_card import render_data_card
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 

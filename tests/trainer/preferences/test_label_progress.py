@@ -10,7 +10,8 @@ from statistics import median
 
 import pytest
 
-from trainer.preferences.agreement import cohen_kappa, wilson_interval
+from trainer.confidence import wilson_interval
+from trainer.preferences.agreement import cohen_kappa
 from trainer.preferences.items import Item, Progress, SessionItem, Share
 from trainer.preferences.labelling_progress import PAUSE, ProgressCounter
 from trainer.preferences.records import Choice, Comparison, Judgement, Preference

@@ -63,14 +63,14 @@ def test_rows_without_judgement_are_asked(tmp_path: Path, store: Path) -> None:
         {"prompt": "p", "a": "x", "b": "y"},
     ],
 )
-def test_broken_rows_are_left_out_and_counted(tmp_path: Path, store: Path, good: dict[str, Any]) -> None:
+def test_broken_rows_are_skipped_and_counted(tmp_path: Path, store: Path, good: dict[str, Any]) -> None:
     half = dict.fromkeys(good, "\ud83d")
     odd = [dict.fromkeys(good, 3), half, {"prompt": " ", **{name: good[name] for name in list(good)[1:]}}, {"q": 1}]
     queue = dataset(tmp_path / "rows.jsonl", "{not json", good, *odd, '{"prompt": ' + "[" * 50_000)
     drawing = Drawing(plan(queue), store)
     assert [item.comparison.prompt for item in drawing] == ["p"]
     (told,) = drawing.mixture.problems
-    assert told.startswith(f"6 broken rows of '{queue.source}' left out, the first: {queue.source}:1: not JSON")
+    assert told.startswith(f"6 broken rows of '{queue.source}' skipped, the first: {queue.source}:1: not JSON")
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,7 @@ FORMAT_OF = {  # of the rows around a broken one; trl for the others
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_row_is_refused_by_line_and_rule_and_left_out_when_asked(tmp_path: Path, name: str) -> None:
+def test_a_broken_row_is_refused_by_line_and_rule_and_skipped_when_asked(tmp_path: Path, name: str) -> None:
     row, message = BROKEN[name]
     format = FORMAT_OF.get(name, "trl")
     path = write_lines(tmp_path / "rows.jsonl", ROWS[format], row, ROWS[format])

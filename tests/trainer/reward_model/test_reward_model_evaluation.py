@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from preference_samples import labelled, preference, reward_config
 
+from trainer.confidence import wilson_interval
 from trainer.preference_data.groups import Group, Pair
-from trainer.preferences.agreement import wilson_interval
 from trainer.reward_model.loaded import evaluate_held_out, evaluate_on, load_reward_model
 from trainer.reward_model.pair_evaluation import (
     Outcomes,

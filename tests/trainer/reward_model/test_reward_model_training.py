@@ -522,6 +522,6 @@ def test_a_run_skips_a_checkpoint_with_a_flipped_bit_and_ends_the_same(tmp_path:
     (alert,) = resumed.of(Alert)
     assert alert.code == "checkpoint_damaged"
     assert alert.message.startswith(
-        f"checkpoint '{newest.name}' left out: optimizer.safetensors is not what was written"
+        f"checkpoint '{newest.name}' ignored: optimizer.safetensors is not what was written"
     )
     assert outcome(run)["checkpoint"] == outcome(tmp_path / "runs" / "whole")["checkpoint"]

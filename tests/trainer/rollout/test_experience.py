@@ -1,8 +1,6 @@
-"""The record of a rollout: its rows can be taken apart and cut, and its state-action view holds responses only."""
+"""The record of a rollout: its rows can be taken apart, joined again and cut."""
 
 from __future__ import annotations
-
-import json
 
 import mlx.core as mx
 import numpy as np
@@ -11,13 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.fitting.micro_batches import micro_batch_rows
-from trainer.rollout.experience import Experience, PassRatios, minibatch_rows, sa_pairs
+from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
 
 LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response
-
-
-def decode(ids: list[int]) -> str:
-    return " ".join(map(str, ids))
 
 
 def filled() -> Experience:
@@ -118,49 +112,6 @@ def test_ratios_of_minibatches_of_any_width_find_their_rows_and_their_pass() -> 
     assert together[1, 0, 0] == 1.0
     assert (together[2, :, 1] == 2.0).all()
     assert np.isnan(together).sum() == together.size - 4 - 6
-
-
-# State-action pairs
-
-
-def test_there_is_one_pair_a_response_token_and_none_for_prompt_or_padding() -> None:
-    pairs = sa_pairs(filled(), decode)
-    places = [(pair["sequence"], pair["step"]) for pair in pairs]
-    assert places == [(row, step) for row, (_, count) in enumerate(LENGTHS) for step in range(count)]
-
-
-def test_a_state_is_all_text_before_its_action() -> None:
-    batch = filled()
-    for pair in sa_pairs(batch, decode):
-        end = LENGTHS[pair["sequence"]][0] + pair["step"]
-        ids = batch.sequences[pair["sequence"]].tolist()
-        assert pair["state"] == decode(ids[:end])
-        assert (pair["action"], pair["token"]) == (str(ids[end]), ids[end])
-        assert ids[end] == batch.responses[pair["sequence"], pair["step"]].item()
-
-
-def test_a_pair_holds_what_has_been_filled_of_its_token() -> None:
-    batch = filled()
-    pair = sa_pairs(batch, decode)[6]
-    assert (pair["sequence"], pair["step"]) == (2, 1)
-    names = {"policy_logprob": "logprobs", "ref_logprob": "ref_logprobs", "kl": "kl", "reward": "rewards",
-             "value": "values", "td_error": "td_errors", "advantage": "advantages"}  # fmt: skip
-    assert {name: pair[name] for name in names} == {
-        name: getattr(batch, field)[2, 1].item() for name, field in names.items()
-    }
-    assert "return" not in pair
-
-
-def test_pairs_are_plain_numbers_and_texts_that_json_can_hold() -> None:
-    seen: list[object] = []
-
-    def remembered(ids: list[int]) -> str:
-        seen.append(ids)
-        return decode(ids)
-
-    pairs = sa_pairs(filled(), remembered)
-    assert json.loads(json.dumps(pairs)) == pairs
-    assert all(type(ids) is list and {type(each) for each in ids} == {int} for ids in seen)
 
 
 # Cuts

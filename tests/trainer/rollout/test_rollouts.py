@@ -220,6 +220,32 @@ def test_samples_of_one_prompt_share_its_prefill() -> None:
     assert model.shapes == [(2, 4), (8, 1)]  # 3 tokens before the last, in an even number of columns
 
 
+@pytest.mark.parametrize("slots", [1, 3, 6, 9, 32])
+def test_each_prompt_is_read_once_however_often_its_samples_are_admitted(slots: int) -> None:
+    model, sampling = Recorded(), RolloutConfig(max_new_tokens=4, ignore_stop=True, slots=slots)
+    prompts = [Prompt(n, "", "", [n] * 7, {}) for n in range(4) for _ in range(8)]
+    generate_responses(model, make_tokenizer(), prompts, sampling, key=mx.random.key(0))
+    read = sum(rows * columns for rows, columns in model.shapes if columns > 1)
+    assert read == 4 * 6, "each prompt without its last token"
+
+
+def test_samples_of_a_prompt_of_many_tokens_share_its_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.rollout.decoding.PREFILL_TOKENS", 3)
+    model, sampling = Recorded(), RolloutConfig(max_new_tokens=1, ignore_stop=True)
+    prompts = [Prompt(0, "", "", [5, 6, 7, 8], {})] * 6
+    generate_responses(model, make_tokenizer(), prompts, sampling, key=mx.random.key(0))
+    assert model.shapes == [(1, 3), (6, 1)]
+
+
+def test_samples_that_are_admitted_later_are_as_if_their_prompt_had_been_read_again(ending: LoadedModel) -> None:
+    texts = [text for text in TEXTS for _ in range(5)]
+    together = roll(ending, texts, slots=32)
+    for slots in (1, 2, 7):
+        for one, other in zip(roll(ending, texts, slots=slots), together, strict=True):
+            assert one.tokens == other.tokens
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
 def test_the_next_step_is_begun_before_a_token_is_read_and_none_after_the_last() -> None:
     model, sampling = Recorded(), RolloutConfig(max_new_tokens=3, ignore_stop=True)
     begun: list[int] = []

@@ -13,9 +13,11 @@ from preference_samples import labelled
 from runs_helper import Recorder, record
 
 from trainer.config import load_config
+from trainer.config.dpo import DPOConfig
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
+from trainer.dpo.dpo_run import train_dpo
 from trainer.events import Evaluation, Iteration, RewardModelStep, RunStarted
 from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.preferences.formats import read_preferences, write_preferences
@@ -30,6 +32,10 @@ from trainer.runs.samples import read_samples
 
 EARLIER = Path(__file__).parents[2] / "earlier"
 WORKSPACE = "/workspace"  # where it was written
+CLIP = (
+    "ppo.value_clip = 0.2 (in units of the reward) is from an earlier version: it is read as "
+    "ppo.relative_value_clip = 1.0 (in units of the critic's error)"
+)
 
 
 @pytest.fixture
@@ -60,6 +66,13 @@ def in_float16(workspace: Path) -> None:
         )
         assert "float16" in path.read_text()
     measure(workspace)
+
+
+def old_dpo(workspace: Path) -> Path:
+    """Write a configuration of DPO in float16."""
+    path = workspace / "dpo.toml"
+    path.write_text(f'kind = "dpo"\n[model]\npath = "{workspace / "model"}"\ndtype = "float16"\n')
+    return path
 
 
 def test_its_runs_are_listed_and_read(earlier: Path) -> None:
@@ -119,10 +132,11 @@ def test_its_runs_in_float16_are_evaluated_and_continue_in_bfloat16_and_say_so(e
     in_float16(earlier)
     line = "model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
     folder = RunFolder(earlier / "runs/ppo")
-    assert evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).warnings == [line]
+    assert evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).warnings == [line, CLIP]
     events = record(load_config(folder.config, {"ppo": {"iterations": 3}}), resume=folder.root)
     (started,) = events.of(RunStarted)
-    assert (started.dtype, started.resumed_at, line in started.warnings) == ("bfloat16", 2, True)
+    assert (started.dtype, started.resumed_at, started.warnings[:2]) == ("bfloat16", 2, [line, CLIP])
+    assert len(set(started.warnings)) == len(started.warnings)
     liked, resumed = earlier / "runs/liked", Recorder()
     assert load_reward_model(liked).base.dtype == mx.bfloat16
     write_preferences(labelled(24), earlier / "pairs.jsonl", format="k-way")
@@ -138,10 +152,24 @@ def test_its_run_of_remax_with_whitened_rewards_is_evaluated_and_continues(earli
     text = folder.config.read_text().replace('estimator = "gae"', 'estimator = "remax"')
     folder.config.write_text(text.replace("whiten_rewards = false", "whiten_rewards = true"))
     line = "ppo.whiten_rewards = true is from an earlier version: it is read as false"
-    assert evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all).warnings == [line]
+    evaluated = evaluate_checkpoint(folder, EvaluationOptions(), trust=trust_all)
+    assert set(evaluated.warnings) == {line, CLIP}
     events = record(load_config(folder.config, {"ppo": {"iterations": 3}}), resume=folder.root)
     assert line in events.of(RunStarted)[0].warnings
     assert [event.iteration for event in events.of(Iteration)] == [3]
+
+
+def test_a_new_run_from_its_configuration_warns_of_the_settings_that_are_read_otherwise(earlier: Path) -> None:
+    in_float16(earlier)
+    line = "model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
+    changes = {"run": {"name": "again"}, "ppo": {"iterations": 1}}
+    events = record(load_config(earlier / "runs/ppo/config.toml", changes))
+    assert events.of(RunStarted)[0].warnings[:2] == [line, CLIP]
+    again = load_config_as(RewardModelConfig, earlier / "runs/liked/config.toml", {"run": {"name": "more"}})
+    train_reward_model(again, preferences=labelled(24), sinks=[events])
+    dpo = load_config_as(DPOConfig, old_dpo(earlier), {"run": {"dir": str(earlier / "runs")}})
+    train_dpo(dpo, preferences=labelled(24), sinks=[events])
+    assert [started.warnings for started in events.of(RunStarted)[1:]] == [[line], [line]]
 
 
 def test_its_labels_are_read_and_exported(earlier: Path) -> None:

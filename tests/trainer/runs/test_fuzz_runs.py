@@ -39,11 +39,12 @@ from trainer.runs.journal import read_journal
 from workbench.cli.main import main
 from workbench.config.document import ConfigDocument
 from workbench.headless.rich import dashboard
+from workbench.headless.summary import summary
 from workbench.kit.status_line import status_pieces
 from workbench.reward_model.run_reader import RewardRunLister
 from workbench.run.config_differences import compare_runs
 from workbench.run.journal_source import JournalSource, whole_run
-from workbench.run.sentences import sentences, summary
+from workbench.run.sentences import sentences
 from workbench.run.supervisor import kl_target
 from workbench.run.view import RunView
 from workbench.runs.details import read_detail

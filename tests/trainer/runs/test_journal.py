@@ -166,7 +166,7 @@ def test_a_torn_line_is_a_problem_that_names_the_line(path: Path) -> None:
     write(path, iteration(2))
     view = read_journal(path)
     assert view.events == [started(), iteration(2)]
-    assert view.problems == ["line 3 left out: it was cut or damaged"]
+    assert view.problems == ["line 3 ignored: it was cut or damaged"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_torn_line_is_a_problem_that_names_the_line(path: Path) -> None:
      b'{"time": 1, "event": "iteration", "iteration": "x"}',
      b'{"time": 1, "event": "samples", "iteration": 1, "path": "", "rows": 1, "previews": 3}'],
 )  # fmt: skip
-def test_a_damaged_line_is_left_out_and_the_next_is_read(path: Path, line: bytes) -> None:
+def test_a_damaged_line_is_ignored_and_the_next_is_read(path: Path, line: bytes) -> None:
     write(path, started())
     with path.open("ab") as file:
         file.write(line + b"\n")
@@ -184,7 +184,7 @@ def test_a_damaged_line_is_left_out_and_the_next_is_read(path: Path, line: bytes
     view = read_journal(path)
     assert view.events == [started(), ended()]
     [problem] = view.problems
-    assert problem.startswith("line 3 left out: ")
+    assert problem.startswith("line 3 ignored: ")
     assert "\n" not in problem
 
 
@@ -405,4 +405,4 @@ def test_an_event_at_a_time_that_has_no_date_is_damaged(path: Path, time: Any) -
     values = {**json.loads(path.read_bytes().splitlines()[1]), "time": time}
     path.write_bytes(path.read_bytes() + json.dumps(values).encode() + b"\n")
     assert len(read_journal(path).events) == 1
-    assert [problem.partition(" left")[0] for problem in read_journal(path).problems] == ["line 3"]
+    assert [problem.partition(" ignored")[0] for problem in read_journal(path).problems] == ["line 3"]

@@ -430,7 +430,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(
     assert newest_checkpoint(folder) == whole
     found, [problem] = checkpoints(folder)
     assert found == [whole]
-    assert re.search(f"'step-000010' left out: {damage}", problem)
+    assert re.search(f"'step-000010' ignored: {damage}", problem)
 
 
 def test_pruning_keeps_the_newest_and_returns_the_deleted(folder: RunFolder) -> None:

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from apart import ROOT
 from scripted_run import ERROR, alarm, ended, lines, make_run
@@ -112,7 +113,7 @@ def test_a_setting_of_an_earlier_version_that_changed_is_a_warning(
 ) -> None:
     Path("old.toml").write_text(f"{first}\n[model]\ndtype = 'float16'\n")
     assert cli.main(["config", "validate", "--kind", kind, "--config", "old.toml"]) == 0
-    line = "'old.toml': model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
+    line = "model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
     assert lines(capsys) == (["ok"], [f"ppo-workbench: warning: {line}"])
 
 
@@ -211,7 +212,7 @@ def test_the_checks_name_what_is_missing_and_a_way_out(tmp_path: Path, monkeypat
     found = {check.name: check for check in doctor.checks()}
     assert list(found) == ["packages", "mlx", "limits", "matmul", "compiler", "starter", "cache", "memory"]
     assert found["mlx"].status == "ok"
-    assert re.match(r"MLX takes up to \d+\.\d GB, then swaps or fails", found["limits"].detail)
+    assert re.match(r"MLX uses up to \d+\.\d GB; beyond that it swaps or fails", found["limits"].detail)
     assert found["compiler"].status == "warn"
     assert "which MLX needs to compile its CPU kernels (without it, log-probs" in found["compiler"].detail
     assert (found["starter"].status, found["memory"].status) == ("warn", "warn")
@@ -227,7 +228,7 @@ def test_the_memory_of_a_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {check.name: check.detail for check in doctor.checks()}
     assert found["mlx"].endswith(", M9, 64.0 GB of memory")
     assert found["limits"] == (
-        "MLX takes up to 72.0 GB, then swaps or fails; it keeps up to 70,000 MB of what it frees; "
+        "MLX uses up to 72.0 GB; beyond that it swaps or fails. It keeps up to 70,000 MB of what it frees; "
         "48.0 GB stay wired while it generates: the rest may be paged out, which is slow"
     )
     assert "compiler" not in found  # Metal's kernels are in the package
@@ -243,6 +244,46 @@ def test_a_cuda_host_needs_no_compiler_but_is_told_what_compiling_costs(
     assert found["mlx"].detail.endswith(", H100, 85.0 GB of memory")
     assert found["compiler"].status == "ok"
     assert "at first use" in found["compiler"].detail
+
+
+@pytest.mark.parametrize("device", ["nvidia0", "dxg"])
+def test_an_nvidia_gpu_that_the_installed_mlx_cannot_use_is_reported(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / device).touch()
+    monkeypatch.setattr(doctor.blas, "_DEVICES", tmp_path)
+    monkeypatch.setattr(doctor, "_version", {"mlx": "0.32.4", "mlx-cpu": "0.32.4"}.get)
+    packages = next(doctor.checks())
+    assert packages.status == "warn"
+    assert f"an NVIDIA GPU ({tmp_path / device}), but mlx-cpu trains on the CPU" in packages.detail
+    assert packages.advice.endswith("pip install 'ppo-workbench[cuda]'")
+    (tmp_path / device).unlink()
+    assert next(doctor.checks()).status == "ok"
+
+
+def test_a_cuda_build_without_a_usable_gpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
+    monkeypatch.setattr(doctor, "_version", {"mlx": "0.32.4", "mlx-cuda-13": "0.32.4"}.get)
+    found = {check.name: check for check in doctor.checks()}
+    assert found["packages"].status == "ok"
+    assert found["mlx"].status == "warn"
+    assert "mlx-cuda-13 finds no NVIDIA GPU that it can use" in found["mlx"].detail
+    assert "nvidia-smi" in found["mlx"].advice
+
+
+def test_the_speed_of_a_gpu_is_that_of_a_large_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    def product(n: int) -> float:
+        sizes.append(n)
+        return small(64)
+
+    sizes: list[int] = []
+    small = doctor._gpu_tflops
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    monkeypatch.setattr(mx, "device_info", lambda *_: {"device_name": "H100", "total_memory": 85 * 10**9})
+    monkeypatch.setattr(doctor, "_gpu_tflops", product)
+    found = {check.name: check for check in doctor.checks()}
+    assert sizes == [8192]
+    assert re.fullmatch(r"bfloat16 products at \d+\.\d TFLOP/s, by the GPU", found["matmul"].detail)
 
 
 def test_the_first_use_of_a_kernel_has_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_a_broken_journal_is_compared_as_far_as_it_goes_and_reported(
     assert code == 0
     assert "interrupted, damaged  20/20" in out[2]
     assert err == [
-        f"{WARNING}B b: line 7 left out: it was cut or damaged",
+        f"{WARNING}B b: line 7 ignored: it was cut or damaged",
         f"{WARNING}B b: the last line is cut: its event is lost",
     ]
 

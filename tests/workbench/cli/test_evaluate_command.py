@@ -204,11 +204,11 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_evaluated(
     assert cli.main(["evaluate", str(run.root), "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == before
-    assert "warning: checkpoint 'step-000003' left out: policy/adapters.safetensors is not what was written\n" in err
+    assert "warning: checkpoint 'step-000003' ignored: policy/adapters.safetensors is not what was written\n" in err
     assert "is damaged (policy/adapters.safetensors is not" in told(capsys, run.root, "--checkpoint", "3", code=3)
     for number in (1, 2):
         shutil.rmtree(run.checkpoint(number))
-    assert "no checkpoint of run 'a' can be used (checkpoint 'step-000003' left" in told(capsys, run.root, code=3)
+    assert "no checkpoint of run 'a' can be used (checkpoint 'step-000003' ignored" in told(capsys, run.root, code=3)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000003"], "whoever trains the run renames it"
 
 

@@ -86,11 +86,11 @@ def test_a_broken_row_ends_an_import_and_nothing_is_kept(capsys: pytest.CaptureF
     assert not Path("preferences.db").exists()
 
 
-def test_broken_rows_are_left_out_reported_and_counted_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_rows_are_skipped_reported_and_counted_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     source = write_lines(Path("rows.jsonl"), *ROWS, *["no JSON"] * 25)
     code, _, err = run(capsys, "import", source, "--skip-broken")
     assert code == 0
-    assert "28 rows, format trl, 25 broken rows left out" in err[0]
+    assert "28 rows, format trl, 25 broken rows skipped" in err[0]
     assert sum("not JSON" in line for line in err) == 20
     assert any("5 more broken rows" in line for line in err)
     assert len(stored()) == 3

@@ -19,12 +19,12 @@ from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.compare.compared_run import ComparedRun, distinct_names, troubles
 from workbench.compare.frontier import Point, best, frontier_of, levels, training_points
-from workbench.compare.measures import Measure, difference_text, known, sections, value_text
+from workbench.compare.measures import RunMeasure, difference_text, known, sections, value_text
+from workbench.headless.summary import summary
 from workbench.run.metrics import DPO, REWARD_MODEL
-from workbench.run.sentences import summary
 
 
-def measures(*runs: ComparedRun) -> dict[str, Measure]:
+def measures(*runs: ComparedRun) -> dict[str, RunMeasure]:
     return {measure.key: measure for section in sections(runs) for measure in section.measures}
 
 
@@ -88,6 +88,8 @@ def test_the_newest_and_the_best_evaluation_are_distinguished() -> None:
     assert number(run, "held_out_score_interval") == (0.5, 0.7)
     assert (number(run, "best_held_out_score"), number(run, "best_held_out_iteration")) == (0.9, 4)
     assert (number(run, "win_rate"), number(run, "human_win_rate")) == (0.75, 0.6)
+    labels = {measure.key: measure.label for section in sections([run]) for measure in section.measures}
+    assert (labels["win_rate"], labels["human_win_rate"]) == ("win rate by score", "human win rate")
     assert (number(run, "part:a"), number(run, "part:b")) == (1.0, 2.0)
 
 

@@ -14,17 +14,17 @@ from scripted_run import ended, iteration, started
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
-from workbench.compare.compared_run import ComparedRun
+from workbench.compare.compared_run import ComparedRun, shared_prompts
 from workbench.compare.frontier import SEVERAL, ScatterMark, scatter
-from workbench.compare.lines import Row, line_text, table_lines, wrapped
-from workbench.compare.prompts import shared_prompts
+from workbench.compare.lines import Row, table_lines, wrapped
 from workbench.compare.report import curve_lines, report_lines
 from workbench.compare.settings import cautions, compared_settings, setting_lines
+from workbench.kit.lines import plain
 from workbench.run.metrics import DPO, REWARD_MODEL
 
 
 def text(lines: Any) -> list[str]:
-    return [line_text(line) for line in lines]
+    return [plain(line).rstrip() for line in lines]
 
 
 def config(**sections: dict[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from trainer.runs.journal_lines import event_from_dict
 from workbench.cli.train import choose_display
 from workbench.headless.plain import JsonDisplay, PlainDisplay, heading, row
 from workbench.headless.rich import RichDisplay, dashboard
+from workbench.headless.summary import summary
 from workbench.run.metrics import table
-from workbench.run.sentences import sentences, summary
+from workbench.run.sentences import sentences
 from workbench.run.view import RunView
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\x08c\u202ed\x9b31me\ud800f[bold]g[/x]\nh"
@@ -193,8 +194,8 @@ def test_an_evaluation_shows_its_results_against_the_reference_and_for_the_criti
     [told] = sentences(evaluation(4, score_low=0.4, score_high=0.6, **against, **best, **critic))
     assert told == (
         "iteration 4: evaluation on 16 prompts: score 0.512 (0.400 to 0.600), deviation 0.200, KL 3.250 nats a "
-        "sequence, win rate 62% (40 to 81) against the reference's 0.300, whose best of 4 score 0.550, values off by "
-        "0.200 explain 0.41 of the variance, 4.0s"
+        "sequence, win rate 62% (40 to 81); the reference scores 0.300, its best of 4 0.550; critic: explained "
+        "variance 0.41, error 0.200, 4.0s"
     )
     view = view_of(*whole_run(), evaluation(12, **against))
     assert dict(summary(view))["evaluation"] == "score 0.512, win rate 62% (40 to 81)"

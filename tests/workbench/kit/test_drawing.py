@@ -11,7 +11,8 @@ from textual.content import Content
 from workbench.config.fields import fields_by_key
 from workbench.config.rows import FieldRow
 from workbench.config.widgets import FieldHelp, help_content
-from workbench.kit.drawing import CutText, cut, plain, rule
+from workbench.kit.drawing import CutText, cut, rule
+from workbench.kit.lines import plain
 
 WORDS = st.lists(st.text("abc日é", min_size=1, max_size=12), max_size=40).map(" ".join)
 

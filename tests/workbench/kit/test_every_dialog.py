@@ -38,8 +38,8 @@ from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
+from workbench.screen.dialogs import QuitScreen, TrustScreen
 from workbench.screen.main_screen import MainScreen
-from workbench.screen.steering import QuitScreen, TrustScreen
 from workbench.training.alarms import AlarmScreen, FixScreen
 from workbench.training.metric_list import ChooseMetricsScreen
 

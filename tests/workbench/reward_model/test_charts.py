@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from scripted_run import ended, started
 
 from trainer.reward_model.predictions import CalibrationBin
-from workbench.kit.drawing import Line, plain
+from workbench.kit.lines import Line, plain
 from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.reward_model.charts import calibration_lines, curve_lines, reward_histogram
 from workbench.reward_model.pairs import pair_lines, pair_text_lines

@@ -18,7 +18,7 @@ from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder, rename_run
 from workbench.reward_model.charts import RewardChart, RewardCharts
-from workbench.reward_model.run_reader import Listing, Look, RewardRunLister, RunFollower
+from workbench.reward_model.run_reader import Look, RewardRunLister, RewardRunListing, RunFollower
 from workbench.run.view import RunView
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -226,7 +226,7 @@ async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> N
     waiting, go_on = threading.Event(), threading.Event()
     original = RewardRunLister.list
 
-    def slow(lister: RewardRunLister) -> Listing:
+    def slow(lister: RewardRunLister) -> RewardRunListing:
         waiting.set()
         go_on.wait(30)
         return original(lister)

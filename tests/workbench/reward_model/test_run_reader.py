@@ -191,7 +191,7 @@ def test_unreadable_parts_are_reported_and_the_rest_is_shown() -> None:
     assert fold(RunView(), found).iteration == 75
     assert found.predictions is None
     assert any("held_out.parquet' is damaged" in problem for problem in found.problems)
-    assert any("left out" in problem for problem in found.problems)
+    assert any("ignored" in problem for problem in found.problems)
     nowhere = RunFollower(RunFolder(Path("nowhere"))).look()
     assert nowhere is not None
     assert any("no journal" in problem for problem in nowhere.problems)

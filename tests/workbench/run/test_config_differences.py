@@ -12,8 +12,8 @@ from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config
 from workbench.run.config_differences import (
-    Comparison,
     Difference,
+    RunComparison,
     compare_runs,
     config_differences,
     value_text,
@@ -70,7 +70,7 @@ def test_real_configurations_differ_in_what_was_changed(tmp_path: Path) -> None:
         config = Config.model_validate({"run": {"name": name, "seed": seed}})
         folders.append(run(tmp_path, name, ""))
         save_config(config, folders[-1].config)
-    assert compare_runs(folders) == Comparison(
+    assert compare_runs(folders) == RunComparison(
         ["first", "second"], [Difference("run.seed", {"first": 1, "second": 2})], []
     )
 
@@ -126,7 +126,7 @@ def test_values_are_written_as_in_the_file() -> None:
     ]
 
 
-COMPARISON = Comparison(
+COMPARISON = RunComparison(
     ["quickstart-0001", "quickstart-0002"],
     [
         Difference("ppo.kl_coef", {"quickstart-0001": 0.1, "quickstart-0002": 0.05}),
@@ -155,12 +155,12 @@ def test_runs_are_stacked_where_it_is_narrow() -> None:
 
 
 def test_equal_configurations_are_said_to_be_equal() -> None:
-    assert "the same" in differences_content(Comparison(["a", "b"], [], []), 60).plain
+    assert "the same" in differences_content(RunComparison(["a", "b"], [], []), 60).plain
 
 
 def test_hostile_values_and_names_are_shown_as_text() -> None:
     values = {"[/x]": "[@click=app.quit]x[/]", "b\x1b[31m": "\x1b]0;title\x07\u202e"}
-    shown = differences_content(Comparison(list(values), [Difference("k", values)], []), 120).plain
+    shown = differences_content(RunComparison(list(values), [Difference("k", values)], []), 120).plain
     assert "[/x]" in shown
     assert "[@click=app.quit]x[/]" in shown
     assert "\x1b" not in shown
@@ -169,7 +169,7 @@ def test_hostile_values_and_names_are_shown_as_text() -> None:
 
 def test_a_file_of_a_thousand_settings_is_cut() -> None:
     many = [Difference(f"k{i}", {"a": "x" * 100_000, "b": 1}) for i in range(1000)]
-    lines = differences_content(Comparison(["a", "b"], many, []), 80).plain.splitlines()
+    lines = differences_content(RunComparison(["a", "b"], many, []), 80).plain.splitlines()
     assert len(lines) < 110
     assert "900 more" in lines[-1]
     assert max(map(len, lines)) <= 80

@@ -305,9 +305,9 @@ def test_unknown_events_newer_versions_and_damage_are_reported_wherever_they_are
     assert list(view.history.numbers) == list(range(1, 30))
     version, damaged, unknown, older, cut = source.problems
     assert "version 2" in version
-    assert damaged == "line 7 of the newest left out: it was cut or damaged"
+    assert damaged == "line 7 of the newest ignored: it was cut or damaged"
     assert "'weather'" in unknown
-    assert older == "1 earlier line left out: cut or damaged"
+    assert older == "1 earlier line ignored: cut or damaged"
     assert cut == "the last line is cut: its event is lost"
 
 
@@ -324,14 +324,14 @@ def test_unknown_events_newer_versions_and_damage_are_reported_wherever_they_are
         {"event": "samples", "path": "", "rows": 1, "previews": [{"prompt": 1, "completion": 2, "score": 0, "kl": 0}]},
     ],
 )
-def test_an_event_whose_fields_are_of_other_types_is_left_out(folder: Path, change: dict[str, object]) -> None:
+def test_an_event_whose_fields_are_of_other_types_is_ignored(folder: Path, change: dict[str, object]) -> None:
     write(folder, started())
     append(folder, json.dumps({"time": 1.0, **iteration(1).as_dict(), **change}).encode() + b"\n")
     write(folder, iteration(2))
     source = JournalSource(folder)
     assert list(take(source).history.numbers) == [2]
     [problem] = source.problems
-    assert problem.startswith("line 3 left out: not a complete event")
+    assert problem.startswith("line 3 ignored: not a complete event")
 
 
 def test_a_folder_without_a_journal_is_a_problem_until_there_is_one(folder: Path) -> None:

@@ -14,6 +14,7 @@ from scripted_run import answered
 from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
 from trainer.runs.folder import RunFolder
+from workbench.run import policy_thread
 from workbench.run.policy_thread import PolicyThread
 
 QUESTION = Question(prompt="one", count=2)
@@ -37,15 +38,25 @@ class Loaded:
         return answered(question, iteration=len(self.used))
 
 
-def test_nothing_is_loaded_before_the_first_question(tmp_path: Path) -> None:
+Loading = Callable[[Callable[[RunFolder, str], Loaded]], None]
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
+    """Return a function that replaces the loading of saved policies."""
+    return lambda load: monkeypatch.setattr(policy_thread, "_load", load)
+
+
+def test_nothing_is_loaded_before_the_first_question(tmp_path: Path, loading: Loading) -> None:
     before = threading.active_count()
-    policies = PolicyThread(tmp_path, lambda *_: pytest.fail("it was loaded"))
+    loading(lambda *_: pytest.fail("it was loaded"))
+    policies = PolicyThread(tmp_path)
     assert threading.active_count() == before
     policies.close()
     policies.join()
 
 
-def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Path) -> None:
+def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Path, loading: Loading) -> None:
     loaded: list[Loaded] = []
     done: list[int] = []
 
@@ -54,7 +65,8 @@ def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Pa
         loaded.append(Loaded(checkpoint))
         return loaded[-1]
 
-    policies = PolicyThread(tmp_path, load)
+    loading(load)
+    policies = PolicyThread(tmp_path)
     futures = [policies.ask(QUESTION, name) for name in ("step-000002", "", "step-000001")]
     for future in futures:
         future.add_done_callback(lambda future: done.append(future.result().iteration))
@@ -69,7 +81,7 @@ def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Pa
     assert thread is not threading.current_thread()
 
 
-def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_path: Path) -> None:
+def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_path: Path, loading: Loading) -> None:
     writing, steps = threading.Event(), 0
 
     def write_for_ever(progress: Callable[[], None]) -> None:
@@ -79,7 +91,8 @@ def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_pa
             progress()
             steps += 1
 
-    policies = PolicyThread(tmp_path, lambda _, checkpoint: Loaded(checkpoint, write_for_ever))
+    loading(lambda _, checkpoint: Loaded(checkpoint, write_for_ever))
+    policies = PolicyThread(tmp_path)
     futures: list[Future[Answer]] = [policies.ask(QUESTION) for _ in range(3)]
     assert writing.wait(30)
     policies.close()
@@ -89,7 +102,7 @@ def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_pa
         policies.ask(QUESTION)
 
 
-def test_a_withdrawn_question_is_not_answered(tmp_path: Path) -> None:
+def test_a_withdrawn_question_is_not_answered(tmp_path: Path, loading: Loading) -> None:
     go_on, answers = threading.Event(), 0
 
     def count(progress: Callable[[], None]) -> None:
@@ -97,7 +110,8 @@ def test_a_withdrawn_question_is_not_answered(tmp_path: Path) -> None:
         answers += 1
         assert go_on.wait(30)
 
-    policies = PolicyThread(tmp_path, lambda _, checkpoint: Loaded(checkpoint, count))
+    loading(lambda _, checkpoint: Loaded(checkpoint, count))
+    policies = PolicyThread(tmp_path)
     first, second = policies.ask(QUESTION), policies.ask(QUESTION)
     assert second.cancel()
     go_on.set()
@@ -107,7 +121,7 @@ def test_a_withdrawn_question_is_not_answered(tmp_path: Path) -> None:
     assert answers == 1
 
 
-def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path: Path) -> None:
+def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path: Path, loading: Loading) -> None:
     writing, calls = threading.Event(), 0
 
     def write(progress: Callable[[], None]) -> None:
@@ -117,7 +131,8 @@ def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path
             progress()
             writing.set()
 
-    policies = PolicyThread(tmp_path, lambda _, checkpoint: Loaded(checkpoint, write))
+    loading(lambda _, checkpoint: Loaded(checkpoint, write))
+    policies = PolicyThread(tmp_path)
     first = policies.ask(QUESTION)
     assert writing.wait(30)
     second = policies.ask(QUESTION)
@@ -127,7 +142,9 @@ def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path
     policies.join()
 
 
-def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again_for_the_next_question(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again_for_the_next_question(
+    tmp_path: Path, loading: Loading
+) -> None:
     problems: list[Exception] = [ModelError("model.path = 'x': no such folder"), ZeroDivisionError("a bug")]
 
     def load(_: RunFolder, checkpoint: str) -> Loaded:
@@ -135,7 +152,8 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again_for_the_next_
             raise problems.pop(0)
         return Loaded(checkpoint)
 
-    policies = PolicyThread(tmp_path, load)
+    loading(load)
+    policies = PolicyThread(tmp_path)
     futures = [policies.ask(QUESTION) for _ in range(3)]
     with pytest.raises(ModelError, match="no such folder"):
         futures[0].result(30)

@@ -25,13 +25,13 @@ from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
 from trainer.runs.journal import Journal
 from workbench.headless.plain import PlainDisplay, heading, row
 from workbench.headless.rich import dashboard
+from workbench.headless.summary import summary
 from workbench.kit.status_line import fitted, status_pieces
 from workbench.run.history import History, kind_of
 from workbench.run.journal_source import whole_run
 from workbench.run.metrics import METRICS_OF_KIND, table
-from workbench.run.sentences import sentences, summary
+from workbench.run.sentences import in_brief, sentences
 from workbench.run.view import Mark, RunView
-from workbench.run.wording import in_brief
 
 STEPS: dict[str, Any] = {"ppo": iteration, "reward-model": reward_step, "dpo": dpo_step}
 OTHERS = ("reward-model", "dpo")

@@ -240,9 +240,10 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[PolicyThread]:
     made: list[PolicyThread] = []
 
     def make(folder: Path) -> PolicyThread:
-        made.append(PolicyThread(folder, lambda _, checkpoint: Loaded(checkpoint)))
+        made.append(PolicyThread(folder))
         return made[-1]
 
+    monkeypatch.setattr("workbench.run.policy_thread._load", lambda _, checkpoint: Loaded(checkpoint))
     monkeypatch.setattr("workbench.run.supervisor.PolicyThread", make)
     return made
 

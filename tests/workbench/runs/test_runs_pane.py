@@ -24,11 +24,13 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit, fit_end
+from workbench.kit import throttled
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.kit.throttled import Throttled
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
-from workbench.runs.pane import Listing, RunsPane, name_problem, read_runs
+from workbench.runs.pane import RunListing, RunsPane, name_problem, read_runs
 from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
 
 
@@ -175,14 +177,14 @@ def test_names_that_a_run_may_have_are_accepted(name: str) -> None:
 
 def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
     run = summary("a", state="failed", problem="loss was NaN [/x]\x1b")
-    detail = Detail(run.folder, 7, 2, "step-000040", ["checkpoint 'step-000050' left out: damaged"], "step-000020")
+    detail = Detail(run.folder, 7, 2, "step-000040", ["checkpoint 'step-000050' ignored: damaged"], "step-000020")
     text = detail_content(run, detail, [("KL nats", "7.90")]).plain
     for part in (
         "seed 7",
         "2 checkpoints, newest step-000040, best step-000020",
         "KL nats 7.90",
         "loss was NaN [/x]␛",
-        "left out: damaged",
+        "ignored: damaged",
     ):
         assert part in text
     assert str(run.folder.root) in text
@@ -304,10 +306,10 @@ async def test_the_cursor_stays_within_the_table_when_runs_vanish(workspace: Pat
 
 async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_pane, "_INTERVAL", 0.01)
-    monkeypatch.setattr(runs_pane, "_REST", 0.0)
+    monkeypatch.setattr(throttled, "_REST", 0.0)
     readings, go_on = [], threading.Event()
 
-    def slow(runs_dir: Path, known: Any) -> Listing | None:
+    def slow(runs_dir: Path, known: Any) -> RunListing | None:
         readings.append(known)
         if len(readings) == 2:
             go_on.wait(timeout=60)
@@ -343,7 +345,7 @@ async def test_a_hidden_pane_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         assert read == []
         app.pane.display = True
         await settle(pilot)
-        app.pane._rest_until = 0.0
+        app.pane._throttled = Throttled()
         app.pane._look()
         await settle(pilot)
         assert len(read) >= 1

@@ -16,7 +16,7 @@ from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
-from workbench.kit.drawing import plain
+from workbench.kit.lines import plain
 from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, lines_of_their_own, rest_line
 from workbench.samples.formula_lines import formula_lines, number

@@ -16,7 +16,8 @@ from textual.app import ComposeResult
 from themed_app import ThemedApp
 
 from trainer.control.questions import Answer, Writer, WrittenResponse
-from workbench.kit.drawing import Line, plain, wrapped
+from workbench.kit.drawing import wrapped
+from workbench.kit.lines import Line, plain
 from workbench.samples.answer_list import (
     AnswerColumn,
     AnswerList,

@@ -10,12 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from token_samples import SETTINGS, token_sample
 
 from trainer.errors import StorageError
-from trainer.rollout import experience
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.file_names import unused
 from workbench.run.sample_table import TokenSample
@@ -31,39 +29,16 @@ def exported(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=no_constant) for line in path.read_text("utf-8").splitlines()]
 
 
-def as_experience(sample: TokenSample) -> tuple[experience.Experience, dict[int, str]]:
-    """Return a rollout of this one sequence, and the text of each of its token ids."""
-    texts = {-1: sample.prompt, **dict(zip(sample.tokens, sample.texts, strict=True))}
-    arrays = {name: mx.array([list(values)]) for name, values in sample.numbers.items()}
-    rollout = experience.Experience(
-        sequences=mx.array([[-1, *sample.tokens]]),
-        responses=mx.array([list(sample.tokens)]),
-        prompt_lengths=mx.array([1]),
-        response_lengths=mx.array([len(sample)]),
-        mask=mx.ones((1, len(sample))),
-        truncated=mx.array([0.0]),
-        sampler_logprobs=arrays["sampler_logprobs"],
-        texts=[sample.completion],
-        prompt_indices=[0],
-        **{
-            name: arrays[name]
-            for name in ("logprobs", "ref_logprobs", "kl", "rewards", "values", "td_errors", "advantages", "returns")
-        },
-    )
-    return rollout, texts
-
-
-def test_the_pairs_are_those_of_the_trainer() -> None:
-    sample = token_sample(row=0)
-    rollout, texts = as_experience(sample)
-    theirs = experience.sa_pairs(rollout, lambda ids: "".join(texts[one] for one in ids))
-    ours = list(sa_pairs(sample))
-    assert [list(pair) for pair in ours] == [list(pair) for pair in theirs]
-    for mine, other in zip(ours, theirs, strict=True):
-        numbers = {name for name, value in other.items() if isinstance(value, float)}
-        assert len(numbers) == 8
-        assert {name: mine[name] for name in numbers} == pytest.approx({name: other[name] for name in numbers}, 1e-6)
-        assert all(mine[name] == other[name] for name in mine.keys() - numbers)
+def test_each_token_of_the_response_is_one_pair_with_the_text_before_it_and_its_numbers() -> None:
+    sample = token_sample(row=3)
+    names = {"policy_logprob": "logprobs", "ref_logprob": "ref_logprobs", "kl": "kl", "reward": "rewards",
+             "value": "values", "td_error": "td_errors", "advantage": "advantages", "return": "returns"}  # fmt: skip
+    for step, pair in enumerate(pairs := list(sa_pairs(sample))):
+        state = sample.prompt + "".join(sample.texts[:step])
+        place = {"sequence": 3, "step": step, "state": state, "action": sample.texts[step]}
+        numbers = {name: sample.numbers[column][step] for name, column in names.items()}
+        assert pair == {**place, "token": sample.tokens[step], **numbers}
+    assert len(pairs) == len(sample) > 0
 
 
 def test_the_pairs_of_a_file_without_some_numbers_leave_these_out() -> None:

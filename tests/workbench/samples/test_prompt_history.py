@@ -20,7 +20,7 @@ from workbench_app import until
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
-from workbench.kit.drawing import plain
+from workbench.kit.lines import plain
 from workbench.kit.word_diff import Part, word_diff
 from workbench.run.sample_table import Sample, SampleKey
 from workbench.samples import prompt_history

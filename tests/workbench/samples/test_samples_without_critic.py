@@ -24,6 +24,7 @@ from workbench.samples.export import export_jsonl, export_markdown, sa_pairs
 from workbench.samples.sample_view import SampleView
 from workbench.samples.token_inspector import TokenInspector
 from workbench.samples.token_legend import TokenLegend
+from workbench.samples.token_sentence import sentence
 from workbench.samples.token_text import TokenText
 
 ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")
@@ -74,7 +75,7 @@ async def test_every_channel_is_drawn_and_those_of_the_critic_are_marked_as_not_
         inspector = app.query_one(TokenInspector)
         assert inspector.facts is not None
         assert inspector.facts.value is None
-        assert "critic" not in inspector.facts.sentence
+        assert "critic" not in sentence(inspector.facts)
         text.action_choose()
         await pilot.pause()
         assert isinstance(app.screen, AdvantageScreen)

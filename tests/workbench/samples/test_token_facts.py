@@ -21,7 +21,7 @@ from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Alternative, SampleKey, TokenSample
 from workbench.samples.token_facts import TokenFacts, token_label, token_name
 from workbench.samples.token_maths import advantage_terms
-from workbench.samples.token_sentence import amount, percent
+from workbench.samples.token_sentence import amount, percent, sentence
 
 NUMBERS = ("kl", "reward", "td_error", "advantage", "return_")
 
@@ -270,8 +270,8 @@ def test_a_file_without_settings_has_facts_but_no_formulas() -> None:
     assert (facts.passes, facts.choices, facts.disagreements) == ((), (), [])
     assert {name for name in NUMBERS if facts.recomputed[name].value is not None} == {"return_"}
     assert advantage_terms(sample, 0) == []
-    assert "pushed" not in facts.sentence
-    assert "than the critic expected" in facts.sentence
+    assert "pushed" not in sentence(facts)
+    assert "than the critic expected" in sentence(facts)
 
 
 def test_a_file_of_version_1_has_few_columns_and_nothing_is_made_up() -> None:
@@ -288,7 +288,7 @@ def test_a_file_of_version_1_has_few_columns_and_nothing_is_made_up() -> None:
     facts = TokenFacts(bare, 2)
     known = {name for name, value in vars(facts).items() if isinstance(value, float)}
     assert known == {"logprob", "probability"}
-    assert facts.sentence == ""
+    assert sentence(facts) == ""
 
 
 def test_a_response_cut_short_without_a_known_final_value_has_no_next_value() -> None:
@@ -386,7 +386,7 @@ def test_a_token_that_does_not_exist_is_an_error(index: int) -> None:
     ],
 )
 def test_a_sentence_says_what_happened(facts: TokenFacts, expected: str) -> None:
-    assert facts.sentence == expected
+    assert sentence(facts) == expected
 
 
 numbers = st.floats(-4, 4) | st.sampled_from([0.0, math.nan, math.inf, -math.inf, 1e-9, -1e-9, 1e300])
@@ -419,7 +419,7 @@ def close(text: str, value: float) -> bool:
 
 @given(facts=any_token())
 def test_the_direction_and_the_amounts_are_those_of_the_numbers(facts: TokenFacts) -> None:
-    said, raw, seen, held = facts.sentence, facts.advantage, facts.loss_advantage, facts.settings
+    said, raw, seen, held = sentence(facts), facts.advantage, facts.loss_advantage, facts.settings
     assert held is not None
     assert raw is not None
     assert seen is not None
@@ -453,7 +453,7 @@ def test_the_direction_and_the_amounts_are_those_of_the_numbers(facts: TokenFact
 
 @given(facts=any_token())
 def test_the_clip_is_mentioned_where_it_took_hold_and_nowhere_else(facts: TokenFacts) -> None:
-    said, seen, held = facts.sentence, facts.loss_advantage, facts.settings
+    said, seen, held = sentence(facts), facts.loss_advantage, facts.settings
     assert held is not None
     assert seen is not None
     ratios = [one.ratio for one in facts.passes]
@@ -474,7 +474,7 @@ def test_the_clip_is_mentioned_where_it_took_hold_and_nowhere_else(facts: TokenF
 
 @given(facts=any_token())
 def test_statements_about_the_reference_and_the_penalty_are_true(facts: TokenFacts) -> None:
-    said, mine, theirs = facts.sentence, facts.probability, facts.ref_probability
+    said, mine, theirs = sentence(facts), facts.probability, facts.ref_probability
     assert mine is not None
     assert theirs is not None
     if found := re.search(r"the reference gives it (.*?%), the policy (.*?%)", said):
@@ -523,6 +523,6 @@ def test_hostile_numbers_are_still_explained() -> None:
             )
             for index in range(4):
                 facts = TokenFacts(odd, index)
-                assert isinstance(facts.sentence, str)
+                assert isinstance(sentence(facts), str)
                 assert isinstance(facts.disagreements, list)
                 assert len(advantage_terms(odd, index)) == 4 - index

@@ -23,6 +23,7 @@ from workbench.kit.drawing import ROLES
 from workbench.run.sample_table import Alternative, TokenSample
 from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_inspector import TokenInspector, inspector_lines
+from workbench.samples.token_sentence import sentence
 
 HOSTILE = [
     "[/x]",
@@ -220,7 +221,7 @@ def test_more_height_drops_nothing_that_less_height_shows() -> None:
 
 @pytest.mark.parametrize("width", [27, 34, 36, 44, 78])
 def test_a_sentence_that_has_no_room_ends_with_an_ellipsis_and_none_is_cut_above_empty_lines(width: int) -> None:
-    whole = TokenFacts(sample(), 3).sentence.split()
+    whole = sentence(TokenFacts(sample(), 3)).split()
     for height in range(2, 60):
         lines = shown(sample(), width=width, height=height)
         told = itertools.takewhile(lambda line: line and not re.search(r"\d\.\d{4}", line), lines[1:])

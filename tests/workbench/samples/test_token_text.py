@@ -21,7 +21,7 @@ from textual.widget import Widget
 from themed_app import ThemedApp
 from token_samples import token_sample
 
-from workbench.kit.heat import BLOCKS
+from workbench.kit.glyphs import BARS as BLOCKS
 from workbench.kit.theming import apply_themes, load_themes, no_color
 from workbench.run.sample_table import TokenSample
 from workbench.samples import token_layout, token_text

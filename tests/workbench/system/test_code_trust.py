@@ -26,7 +26,7 @@ from workbench.cli import main as cli
 from workbench.config.pane import ConfigPane
 from workbench.opening import Opening
 from workbench.run.policy_thread import PolicyThread
-from workbench.screen.steering import TrustScreen
+from workbench.screen.dialogs import TrustScreen
 from workbench.system.code_trust import trusted_code
 
 EVIL = "open({marker!r}, 'w').close()\n# \x1b[2J\ndef score(completions, **_):\n    return [0.5 for _ in completions]\n"

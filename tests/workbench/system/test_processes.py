@@ -11,9 +11,9 @@ import pytest
 from apart import ROOT
 
 from trainer.errors import ModelError
-from workbench.labelling.reward_processes import RewardTraining
 from workbench.labelling.reward_processes import score as score_rows
 from workbench.run.supervisor import LOG, continue_headless
+from workbench.screen.reward_training import RewardTraining
 
 PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")
 

@@ -18,7 +18,7 @@ from workbench.training.alarms import AlarmScreen
 
 
 def going_wrong(emit: Any, control: Control) -> RunEnded:
-    """Play forty iterations whose KL runs away, rolled back once, with evaluations and three alarms; then a pause."""
+    """Play forty iterations whose KL diverges, rolled back once, with evaluations and three alarms; then a pause."""
     random.seed(0)
     emit(scripted_run.started(iterations=60))
     for number in range(1, 41):

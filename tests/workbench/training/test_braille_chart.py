@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
-from workbench.kit.drawing import Line
 from workbench.kit.glyphs import Canvas
+from workbench.kit.lines import Line
 from workbench.kit.window import window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import METRICS, Metric

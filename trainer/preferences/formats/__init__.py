@@ -76,9 +76,6 @@ FORMATS_OUT = {name: format for name, format in FORMATS.items() if format.rows}
 _UNJUDGED = Format(read_unjudged)
 
 
-# Reading
-
-
 @dataclass(slots=True)
 class Reading:
     """Preferences, read lazily and once. The counts cover the rows read so far.
@@ -121,7 +118,7 @@ def read_preferences(
     """Read `source`: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet), a folder or a `datasets` name.
 
     format: one of FORMATS_IN, or auto: by the columns of the first row. split: of a dataset. columns: the source's
-    names for its columns. skip_broken: leave out and count rows that break a rule. conversational: turn plain text and
+    names for its columns. skip_broken: skip and count rows that break a rule. conversational: turn plain text and
     transcripts into chat messages. unjudged: with format auto, read rows that are yet to be judged too, as skips.
 
     Raises UsageError for an unknown format, and DataError for a source that cannot be read, has no rows, or whose
@@ -170,7 +167,7 @@ def _preferences(
 def _check_distinct(preference: Preference, place: str) -> None:
     completions = preference.comparison.completions
     if any(completions[better] == completions[worse] for better, worse in ranked_pairs(preference.judgement)):
-        raise DataError(f"{place}: the chosen and the rejected completion are the same: take the row out")
+        raise DataError(f"{place}: the chosen and the rejected completion are the same: remove the row")
 
 
 def _detect(row: SourceRow, names: ColumnNames) -> str:
@@ -194,9 +191,6 @@ def _detect(row: SourceRow, names: ColumnNames) -> str:
         f"or {names.prompt}, {names.a}, {names.b} and {names.choice}, or completions and ranking: name them, as in "
         "--column prompt=question"
     )
-
-
-# Writing
 
 
 @dataclass(frozen=True, slots=True)

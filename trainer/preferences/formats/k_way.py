@@ -79,9 +79,6 @@ class Provenance(NamedTuple):
     columns: dict[str, Any]
 
 
-# Our own rows: comparisons of any number of completions
-
-
 def k_way_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
     """Yield the row of a preference; none for a tie that is to be dropped."""
     if options.ties == "drop" and is_tie(preference.judgement):
@@ -152,9 +149,6 @@ def _ranking(row: SourceRow, k: int, verdict: str) -> tuple[tuple[int, ...], ...
             f"{row.place}: ranking is {shortened(repr(ranking))}: must be left out where the verdict is {verdict}"
         )
     return tuple(tuple(group) for group in ranking)
-
-
-# Columns beside those of another format
 
 
 def provenance_values(preference: Preference, sides: Sequence[str]) -> dict[str, Any]:

@@ -55,9 +55,6 @@ _CHOICES: dict[Any, Choice] = {1: "a", 2: "b", "both bad": "both_bad", **{name: 
 _SCORE = "overall_score"  # of a completion in UltraFeedback
 
 
-# A chosen and a rejected text
-
-
 def read_trl(row: SourceRow, names: ColumnNames, source: str) -> Preference:
     """Read a row with a column for the prompt. Raises DataError.
 
@@ -102,7 +99,7 @@ def read_hh(row: SourceRow, names: ColumnNames, source: str) -> Preference:
     if parts is None:
         raise DataError(
             f"{row.place}: {names.chosen} and {names.rejected} share no {ASSISTANT!r}: must be transcripts "
-            "that begin alike; take the row out, or read the source as trl-implicit"
+            "that begin alike; remove the row, or read the source as trl-implicit"
         )
     return _chosen(row, names, source, parts)
 
@@ -127,9 +124,6 @@ def trl_implicit_rows(preference: Preference, options: WriteOptions) -> Iterator
     for row in trl_rows(preference, options):
         prompt = row.pop("prompt")
         yield row | {side: prompt + row[side] for side in _TRL_SIDES}
-
-
-# Two completions and a choice
 
 
 def read_columns(row: SourceRow, names: ColumnNames, source: str) -> Preference:
@@ -177,9 +171,6 @@ def _choice_row(pair: Preference, options: WriteOptions) -> Row:
     return row | (provenance_values(pair, _CHOICE_SIDES) if options.provenance else {})
 
 
-# One completion a row
-
-
 def kto_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
     """Yield the best completions as desirable and the worst as not; those between are left out."""
     comparison, judgement = preference.comparison, preference.judgement
@@ -196,9 +187,6 @@ def kto_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
         row: Row = {"prompt": comparison.prompt, "completion": comparison.completions[place], "label": label}
         one = _part(preference, (place,), judgement)
         yield row | (provenance_values(one, ("completion",)) if options.provenance else {})
-
-
-# Nothing but completions
 
 
 def is_unjudged(row: SourceRow) -> bool:
@@ -225,9 +213,6 @@ def read_unjudged(row: SourceRow, _names: ColumnNames, source: str) -> Preferenc
         ),
         judgement=Judgement.chosen("skip"),
     )
-
-
-# A score for each completion
 
 
 def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Preference:
@@ -259,9 +244,6 @@ def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Prefe
         ),
         judgement=Judgement(ranking=ranking),
     )
-
-
-# Pairs
 
 
 def _chosen(row: SourceRow, names: ColumnNames, source: str, parts: tuple[Text, Text, Text], *used: str) -> Preference:

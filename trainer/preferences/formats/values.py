@@ -51,7 +51,7 @@ def prompt_cell(row: SourceRow, name: str) -> Text:
     """Return the text or messages of the column `name`, as `text_cell` does. Raises DataError if they are blank."""
     prompt = text_cell(row, name)
     if not "".join(contents(prompt)).strip():
-        raise DataError(f"{row.place}: column '{name}' is empty: take the row out")
+        raise DataError(f"{row.place}: column '{name}' is empty: remove the row")
     return prompt
 
 

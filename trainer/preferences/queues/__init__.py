@@ -130,9 +130,6 @@ def only_new(found: Iterator[Drawn], inputs: QueueInputs) -> Iterator[Drawn]:
             yield Wait("skipping comparisons judged before")
 
 
-# Waiting for a model without blocking other queues
-
-
 def in_background(work: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
     """Run `work` on a thread of its own, for which nobody waits at the end of the process; then call `wake`."""
     future: Future[T] = Future()

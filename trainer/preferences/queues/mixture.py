@@ -17,19 +17,16 @@ from trainer.preferences.queues.run_pairs import policy_and_reference, samples
 from trainer.preferences.queues.scored_pairs import disagreement, uncertain
 from trainer.preferences.records import Comparison, Preference
 
-_REPORTED = 20  # limit of lines about what was left out
+_REPORTED = 20  # limit of lines about what was skipped
 _APART = 20  # fewest items between a label and its repeat
 _TRIES = 5  # at a time; what is not labelled yet is tried again later
-
-
-# Queues of existing comparisons
 
 
 def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     """Yield the comparisons of a file, a folder or a dataset, in its order; its judgements are ignored.
 
     The source has preferences in any format that can be imported, or rows that are yet to be judged: prompt and
-    completions, or prompt, a and b. Broken rows are left out and reported. Raises DataError for what cannot be read.
+    completions, or prompt, a and b. Broken rows are skipped and reported. Raises DataError for what cannot be read.
     """
     # Loading a dataset by its name imports the library, which takes seconds.
     work = partial(read_preferences, plan.source, skip_broken=True, unjudged=True)
@@ -37,7 +34,7 @@ def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     yield from only_new((preference.comparison for preference in reading), inputs)
     if reading.broken:
         inputs.report(
-            f"{counted(reading.broken, 'broken row')} of '{plan.source}' left out, the first: {reading.problems[0]}"
+            f"{counted(reading.broken, 'broken row')} of '{plan.source}' skipped, the first: {reading.problems[0]}"
         )
 
 
@@ -72,9 +69,6 @@ QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
     "repeat": lambda plan, inputs: iter(()),  # set by the session's `repeats`
 }
 """Queues by name. Errors in a plan are raised when the first comparison is drawn."""
-
-
-# Their mixture
 
 
 @dataclass(slots=True)

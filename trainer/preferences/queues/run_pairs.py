@@ -56,9 +56,6 @@ def policy_and_reference(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn
     return _written_pairs(plan.source, ("policy", "reference"), inputs)
 
 
-# Pairs of samples
-
-
 def sampled_pairs(prompts: Sequence[PromptSamples], rng: random.Random) -> Iterator[Comparison]:
     """Yield every two samples of a prompt once, in random order: one pair of each prompt before the second of any."""
     waiting = deque(_pairs_of(one, rng) for one in rng.sample(prompts, len(prompts)))
@@ -116,9 +113,6 @@ def _comparison(prompt: Text, written: Sequence[WrittenSample]) -> Comparison:
         origins=tuple(one.origin for one in ordered),
         columns={"scores": [one.score for one in ordered], "lengths": [one.length for one in ordered]},
     )
-
-
-# Pairs that models are asked to write
 
 
 def _written_pairs(source: str, writers: tuple[Writer, Writer], inputs: QueueInputs) -> Iterator[Drawn]:

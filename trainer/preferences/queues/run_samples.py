@@ -109,7 +109,7 @@ class SampledIterations:
 
     @property
     def awaited(self) -> str:
-        """What to wait for when nothing is left, in words."""
+        """Reason to wait when nothing is left, in words."""
         return f"waiting for the samples of iteration {max(self._newest, 0) + 1}"
 
 

@@ -6,17 +6,18 @@ import itertools
 import math
 
 import pytest
+from colors import SPECS, XTERM, XTERM_DARK, contrast, delta_e
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
-from test_themes_contrast import SPECS, XTERM, XTERM_DARK, contrast, delta_e
 from textual.color import Color
 from textual.strip import Strip
 
-from workbench.kit.heat import BLOCKS, Ladder, block, heat_ladder, underline_style
+from workbench.kit.glyphs import BARS, block
 from workbench.kit.theming import to_textual
+from workbench.samples.heat import Ladder, heat_ladder, underline_style
 
 MIXED = [name for name, spec in SPECS.items() if not spec.ansi]
 ANSI = [name for name, spec in SPECS.items() if spec.ansi]
@@ -111,12 +112,12 @@ def test_a_missing_number_has_a_style_of_its_own(name: str, diverging: bool) -> 
 @given(a=st.floats(0, 1), b=st.floats(0, 1), diverging=st.booleans())
 def test_blocks_rise_with_the_value(a: float, b: float, diverging: bool) -> None:
     low, high = sorted((a, b))
-    assert BLOCKS.index(block(low, diverging=diverging)) <= BLOCKS.index(block(high, diverging=diverging))
+    assert BARS.index(block(low, diverging=diverging)) <= BARS.index(block(high, diverging=diverging))
 
 
 def test_every_block_is_used_and_the_ends_and_zero_have_theirs() -> None:
     for diverging in (True, False):
-        assert "".join(dict.fromkeys(block(place, diverging=diverging) for place in POSITIONS)) == BLOCKS
+        assert "".join(dict.fromkeys(block(place, diverging=diverging) for place in POSITIONS)) == BARS
     assert [block(place, diverging=True) for place in (0, 0.5, 1)] == ["▁", "▄", "█"]
     assert [block(place, diverging=False) for place in (0, 1)] == ["▁", "█"]
     assert block(math.nan, diverging=True) == "×"

@@ -1,4 +1,4 @@
-"""Positions on a scale as colours, or as attributes without colours, and marks that need no colour."""
+"""Positions on a scale as colours, or as attributes without colours, and as underlines, which need neither."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from rich.style import Style
 from textual.color import Color
 
-from workbench.kit.drawing import MISSING
-
-BLOCKS = "▁▂▃▄▅▆▇█"
+from workbench.kit.theming import contrast
 
 _STEPS = 8  # of colour, from none to the strongest
 _STRONGEST = 0.8  # share of the theme's heat colour in the last step
 _FAINT = 0.6  # share of the theme's middle colour in the block of zero
 _READABLE = 4.5  # contrast of text, WCAG 2.2 AA
-_ZERO = 3  # index of the block in the middle of a diverging scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +56,6 @@ def heat_ladder(variables: Mapping[str, str], *, diverging: bool, colorless: boo
     return Ladder((*reversed(falling), plain, *rising), (*reversed(others[1:]), *marks), missing, plain)
 
 
-def block(position: float, *, diverging: bool) -> str:
-    """Return one of eight blocks that rise with `position`, 0 to 1; × for NaN. On a diverging scale, ▄ is near zero."""
-    if math.isnan(position):
-        return MISSING
-    if not diverging:
-        return BLOCKS[_nearest(position, len(BLOCKS))]
-    reach = _ZERO if position < 0.5 else len(BLOCKS) - 1 - _ZERO
-    return BLOCKS[math.floor(_ZERO + (2 * position - 1) * reach + 0.5)]
-
-
 def underline_style(position: float, *, diverging: bool) -> Style:
     """Return no underline in the first third of the way to an end, one in the second, two in the last; none for NaN."""
     size = abs(2 * position - 1) if diverging else position
@@ -103,17 +90,6 @@ def _readable(text: Color, ground: Color, on: Color) -> Color:
 
 def _most_readable(colors: Iterable[Color], on: Color) -> Color:
     return max(colors, key=lambda color: contrast(color, on))
-
-
-def contrast(one: Color, other: Color) -> float:
-    """Return the contrast ratio of WCAG 2.2, 1 to 21."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(color: Color) -> float:
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color.normalized)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _style(text: Color, ground: Color) -> Style:

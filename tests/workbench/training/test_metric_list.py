@@ -1,0 +1,303 @@
+"""Sparklines, the rows around them, their scales, and how much drawing them reads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from dataclasses import replace
+
+import pytest
+from charts import CLIP, KL, SCORE, Counted, any_values, history_of, metric, roles, texts
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from scripted_run import iteration
+
+from workbench.kit.scale import Axis, number_text, scale_of, tick_texts, ticks
+from workbench.kit.window import moving_average, window_of, window_over
+from workbench.run.metrics import METRICS
+from workbench.training.metric_list import Charted, change_text, heading, metric_bars, metric_row, reading_at, row_shape
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def spark(
+    values: list[float], *, width: int = 60, height: int = 1, of: str = "score_mean", log: bool = False
+) -> list[str]:
+    shown = metric(of)
+    columns = window_of(history_of(values, field=of)).columns(shown, width)
+    means = [math.nan if column is None else column.mean for column in columns]
+    scale = scale_of(zip(means, means, strict=True), shown, log=log)
+    return texts(metric_bars(columns, means, scale, shown, height=height))
+
+
+def heights(lines: list[str]) -> list[int]:
+    """Return the bars in eighths."""
+    return [sum(BARS.index(cell) for cell in column) for column in zip(*lines, strict=True)]
+
+
+@given(
+    values=any_values,
+    width=st.integers(40, 120),
+    height=st.integers(1, 4),
+    shown=st.sampled_from(METRICS),
+    average=st.booleans(),
+    log=st.booleans(),
+)
+def test_a_row_has_its_lines_within_its_width_whatever_the_numbers(values, width, height, shown, average, log):
+    window = window_of(history_of(values, field=shown.field))
+    at = len(values) // 2 if values else None
+    charted = Charted(window=window, at=at, average=average, log=log)
+    lines = metric_row(charted, shown, width, row_shape(width, height), selected=True)
+    assert len(lines) == height
+    assert all(cell_len(text) <= width for text in texts(lines))
+
+
+def test_a_rising_metric_gives_rising_bars_from_the_lowest_to_the_highest():
+    bars = heights(spark([i / 500 for i in range(500)], height=2))
+    assert bars == sorted(bars)
+    assert (bars[0], bars[-1]) == (1, 15)  # the topmost eighth stays free, so that rows stand apart
+
+
+def test_one_spike_reaches_the_top_and_leaves_the_others_their_shape():
+    values = [math.sin(i / 8) for i in range(60)]
+    bars = heights(spark([*values[:30], 1e6, *values[31:]]))
+    assert bars[30] == max(bars) == 7
+    assert max(bars[:30]) - min(bars[:30]) >= 3
+    two = heights(spark([math.sin(i / 8) + 1e6 * (i in (30, 60)) for i in range(100)], width=100))
+    assert max(two[:30]) - min(two[:30]) >= 3
+
+
+def test_a_metric_that_hardly_moves_is_drawn_as_hardly_moving():
+    for value, field in (
+        (8.0, "kl"),
+        (3.5, "entropy"),
+        (0.5, "score_mean"),
+        (-0.03, "policy_loss"),
+        (141.0, "grad_norm"),
+        (1000.0, "response_length"),
+    ):
+        bars = heights(spark([value + 0.002 * value * (i % 3) for i in range(60)], of=field))
+        assert len(set(bars)) == 1, field
+
+
+def test_nan_and_infinite_are_marked_and_the_rest_is_drawn():
+    (line,) = spark([0.1, math.nan, 0.5, math.inf, 0.9])
+    assert [place for place, cell in enumerate(line) if cell == "×"] == [1, 3]
+    assert set(line) <= {*BARS[1:], "×"}
+
+
+def test_one_nan_among_thousands_is_still_seen():
+    values = [0.5] * 5000
+    values[2500] = math.nan
+    (line,) = spark(values)
+    assert line.count("×") == 1
+    assert line.index("×") == 30
+
+
+def test_missing_iterations_leave_a_gap():
+    history = history_of([0.5] * 10)
+    for number in range(21, 30):
+        history.append(iteration(number))
+    columns = window_of(history).columns(SCORE, 60)
+    assert [column is None for column in columns] == [False] * 10 + [True] * 10 + [False] * 9
+    narrow = window_of(history).columns(SCORE, 10)
+    assert [column is None for column in narrow[4:6]] == [True, True]
+    assert narrow[0] is not None
+    assert narrow[-1] is not None
+
+
+def test_the_line_above_the_metrics_shows_where_it_was_cut() -> None:
+    charted = Charted(window=window_of(history_of([0.5] * 40)), average=True)
+    assert texts([heading(charted, row_shape(60, 1), 60)]) == [" iterations 1–40 · EMA"]
+    assert texts([heading(charted, row_shape(14, 1), 14)]) == [" iterations 1…"]
+    at = replace(charted, at=6)
+    assert texts([heading(at, row_shape(14, 1), 14)]) == [" iteration 7 …"]
+
+
+def test_the_threshold_is_drawn_where_no_bar_crosses_it_and_bars_beyond_it_differ():
+    charted = Charted(window=window_of(history_of([0.05] * 30 + [0.3] * 10, field="clip_fraction")))
+    lines = metric_row(charted, CLIP, 100, row_shape(100, 2))
+    target = roles(lines, "target")
+    assert "┄" * 30 + "▇" * 10 in texts(lines)[0], "behind the bars"
+    assert "!30.0" in target, "the value's sign says so without colour"
+    assert target.endswith("█" * 10)
+    assert "┄ 20" in texts(metric_row(charted, CLIP, 110, row_shape(110, 1)))[0]
+    assert "┄ 20" in texts(metric_row(charted, CLIP, 42, row_shape(42, 2)))[0]
+
+
+def test_a_threshold_that_is_a_lower_limit_is_passed_from_above():
+    variance = metric("explained_variance")
+    assert variance.beyond(-0.1)
+    assert not variance.beyond(0.1)
+    assert not SCORE.beyond(1e9)
+
+
+def test_fixed_ranges_hold_whatever_the_values():
+    variance = metric("explained_variance")
+    assert scale_of([(0.3, 0.31)], variance)[:2] == (-1, 1)
+    assert scale_of([(2.0, 3.0)] * 20, KL).low == 0
+    assert scale_of([], CLIP)[:2] == (0, 5)
+
+
+def test_the_threshold_joins_the_range_only_when_it_is_near():
+    assert scale_of([(6.0, 7.0)] * 20, KL).high == 10
+    assert scale_of([(1.0, 2.0)] * 20, KL).high < 10
+    assert scale_of([(1000.0, 1100.0)] * 20, KL, log=True).low > 2
+
+
+def test_on_a_logarithmic_axis_equal_factors_are_equal_steps():
+    scale = scale_of([(value, value) for value in (0.01, 0.1, 1.0, 10.0)], KL, log=True)
+    places = [scale.position(value) for value in (0.01, 0.1, 1.0, 10.0)]
+    assert places == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert scale.position(-1.0) == scale.position(0.0) == 0
+    assert not scale_of([(-2.0, -1.0)], KL, log=True).log, "nothing is positive"
+    assert not scale_of([(1.0, 2.0)], SCORE, log=True).log, "says nothing for a score"
+
+
+@given(values=any_values, shown=st.sampled_from(METRICS), log=st.booleans(), count=st.integers(1, 20))
+def test_scales_and_their_ticks_are_finite_and_in_order_for_any_values(values, shown, log, count):
+    scale = scale_of([(value, value) for value in values], shown, log=log)
+    assert math.isfinite(scale.low)
+    assert math.isfinite(scale.high)
+    assert all(0 <= scale.position(value) <= 1 for value in values if math.isfinite(value))
+    marks = ticks(scale, count)
+    assert marks == sorted(marks)
+    assert all(math.isfinite(mark) for mark in marks)
+    assert len(marks) <= 3 * count + 8
+    assert len(tick_texts(marks, log=scale.log)) == len(marks)
+
+
+def test_an_axis_may_be_longer_than_the_largest_float():
+    scale = Axis(-1.7e308, 1.7e308)
+    assert [scale.position(value) for value in (-1.7e308, 0.0, 0.85e308, 1.7e308)] == pytest.approx([0, 0.5, 0.75, 1])
+
+
+def test_ticks_are_round_numbers_within_the_axis():
+    assert ticks(Axis(-0.2, 0.85), 5) == pytest.approx([-0.2, 0, 0.2, 0.4, 0.6, 0.8])
+    assert tick_texts(ticks(Axis(-0.2, 0.85), 5)) == ["-0.2", "0.0", "0.2", "0.4", "0.6", "0.8"]
+    assert ticks(Axis(1, 500), 5) == pytest.approx([100, 200, 300, 400, 500])
+    assert ticks(Axis(-2, 1, log=True), 5) == pytest.approx([0.01, 0.1, 1, 10])
+    assert tick_texts([0.5, 10.0], log=True) == ["0.5", "10"]
+
+
+@given(value=st.floats(), digits=st.integers(0, 4), width=st.integers(7, 9))
+def test_numbers_fit_their_column(value, digits, width):
+    assert len(number_text(value, digits, width)) <= width
+
+
+def test_numbers_are_written_with_the_metrics_digits():
+    assert number_text(7.9, 2, 8) == "7.90"
+    assert number_text(1e9, 4, 8) == "1.00e+09"
+    assert number_text(math.nan, 4, 8) == "NaN"
+    assert number_text(-math.inf, 4, 8) == "-inf"
+
+
+def test_a_change_says_its_direction_and_size_without_colour():
+    assert change_text(0.04, 2, 9) == "▲ 0.04"
+    assert change_text(-0.3, 1, 9) == "▼ 0.3"
+    assert change_text(-0.3, 1, 1) == "▼"
+    assert change_text(0.0001, 2, 9) == "="
+    assert change_text(math.nan, 2, 9) == ""
+
+
+def test_the_values_shown_are_those_of_the_cursor():
+    window = window_of(history_of([0.1, 0.2, 0.4, 0.3], field="clip_fraction"))
+    assert reading_at(Charted(window=window), CLIP) == pytest.approx((30, -10))
+    assert reading_at(Charted(window=window, at=2), CLIP) == pytest.approx((40, 20))
+    first = reading_at(Charted(window=window, at=0), CLIP)
+    assert first.value == pytest.approx(10)
+    assert math.isnan(first.change)
+
+
+def test_the_moving_average_is_that_of_single_values():
+    values = [1.0, 3.0, 2.0, 5.0]
+    buckets = history_of(values).buckets("score_mean", 4)
+    slow, weight = 0.0, 0.0
+    for value, shown in zip(values, moving_average(buckets), strict=True):
+        slow, weight = 0.9 * slow + 0.1 * value, 0.9 * weight + 0.1
+        assert shown == pytest.approx(slow / weight)
+
+
+def test_the_moving_average_counts_a_bucket_as_its_values():
+    history = history_of([2.0] * 40 + [4.0] * 40)
+    coarse, fine = (moving_average(history.buckets("score_mean", width))[-1] for width in (8, 80))
+    assert coarse == pytest.approx(fine)
+    assert moving_average([None, *history.buckets("score_mean", 1)])[1] == pytest.approx(3.0)
+
+
+@given(values=any_values)
+def test_the_moving_average_stays_among_the_values(values):
+    averages = moving_average(history_of(values).buckets("score_mean", len(values)))
+    finite = [value for value in values if math.isfinite(value)]
+    for average in averages:
+        assert (
+            math.isnan(average)
+            or abs(average) <= max(map(abs, finite)) * (1 + 1e-9)
+            or abs(average) == sys.float_info.max
+        )
+
+
+@given(size=st.integers(1, 400), first=st.integers(1, 1000), width=st.integers(1, 130))
+def test_the_cursor_is_on_the_column_that_holds_its_iteration(size, first, width):
+    window = window_of(history_of(range(size), first=first))
+    columns = window.columns(SCORE, width)
+    for place, column in enumerate(columns):
+        assert column is not None
+        assert window.column_of(window.iteration_in(place, len(columns)), len(columns)) == place
+        for position in (column.first_index, column.last_index):
+            assert window.column_of(first + position, len(columns)) == place
+
+
+def test_a_window_is_the_newest_iterations_or_those_around_the_cursor():
+    history = history_of(range(500))
+    assert window_of(history)[1:] == (0, 500, 1, 500)
+    assert window_of(history, 50)[1:] == (450, 500, 451, 500)
+    assert window_of(history, 50, 100)[1:] == (75, 125, 76, 125)
+    assert window_of(history, 50, 490)[1:] == (450, 500, 451, 500)
+    assert window_of(history, 5000, 3)[1:] == (0, 500, 1, 500)
+    assert window_of(history_of([]))[1:] == (0, 0, 0, 0)
+
+
+def test_an_axis_over_several_runs_holds_all_of_them():
+    short, long, none = history_of(range(20)), history_of(range(90), first=11), history_of([])
+    window = window_over([short, long, none])
+    assert (window.start, window.stop, window.first, window.last) == (0, 20, 1, 100)
+    assert window.beside(long)[1:3] == (0, 90)
+    assert window_of(short).beside(long)[1:3] == (0, 10)
+
+
+def test_the_cost_of_drawing_a_row_depends_on_its_width_not_on_the_history():
+    history = Counted()
+    template = iteration(1)
+    history.append(template)
+    for number in range(2, 20_001):
+        history.append(iteration(number))
+    history.read = 0
+    shape = row_shape(100, 2)
+    for shown in METRICS:
+        metric_row(Charted(window=window_of(history), at=150, average=True), shown, 100, shape)
+    assert history.read <= len(METRICS) * (shape.spark + 2)
+
+
+def test_rows_of_all_widths_leave_room_for_the_sparkline_and_it_never_shrinks():
+    sparks = [row_shape(width, 1).spark for width in range(40, 121)]
+    assert min(sparks) >= 10
+    assert all(row_shape(width, 2).spark >= 26 for width in range(40, 121))
+    stacked, beside = row_shape(42, 2), row_shape(100, 2)
+    assert stacked.stacked
+    assert not beside.stacked
+    assert all(after >= before - 8 for before, after in itertools.pairwise(sparks))
+
+
+def test_every_number_of_a_row_ends_in_the_same_column():
+    charted = Charted(window=window_of(history_of([0.1, 0.2, 0.3])))
+    for width, height in ((42, 2), (78, 1), (118, 3)):
+        ends = {
+            text.index(shown_value) + len(shown_value)
+            for shown in METRICS
+            for text in texts(metric_row(charted, shown, width, row_shape(width, height)))[:1]
+            for shown_value in [number_text(reading_at(charted, shown).value, shown.digits, 7)]
+        }
+        assert len(ends) == 1

@@ -82,7 +82,7 @@ def alarms(events: Iterable[Event], config: Config | None = None) -> list[Alarm]
     return [alert for alert in alerts_of(Monitor(lambda: config), events) if isinstance(alert, Alarm)]
 
 
-def told(events: Iterable[Event], config: Config | None = None) -> list[tuple[int, str, str]]:
+def reported(events: Iterable[Event], config: Config | None = None) -> list[tuple[int, str, str]]:
     return [(alarm.iteration, alarm.code, alarm.level) for alarm in alarms(events, config)]
 
 

@@ -212,7 +212,7 @@ class Labelling(ThemedApp[None]):
     def on_label_pane_labels_changed(self) -> None:
         self.requested.append("labels changed")
 
-    def told(self, name: str) -> str:
+    def reported(self, name: str) -> str:
         """Return the text of one line of the pane."""
         widget = self.query_one(f"#label-{name}", Static)
         return str(widget.render()) if widget.display else ""

@@ -61,10 +61,10 @@ def _label(session: SessionThread, rng: random.Random, output: int) -> None:
         doubt = last.label.judgement.note if last is not None and last.label is not None else ""
         if last is not None and doubt == "slip":
             state = session.undo().result()
-            told = f"undo 0 {last.position}"
+            reported = f"undo 0 {last.position}"
         elif last is not None and doubt == "rash":
             state = session.relabel(last.position, decision(last.position)).result()
-            told = _told(state, last.position)
+            reported = _reported(state, last.position)
         elif state.ahead < 5 and state.record.items < ITEMS:
             items = range(state.record.items, min(state.record.items + 12, ITEMS))
             state = session.put([_item(position, session) for position in items]).result()
@@ -73,13 +73,13 @@ def _label(session: SessionThread, rng: random.Random, output: int) -> None:
             note = rng.choices(("", "slip", "rash"), (8, 1, 1))[0]
             given = Judgement.chosen("tie", note=note) if note else decision(current.position)
             state = session.label(current.position, given).result()
-            told = _told(state, current.position)
+            reported = _reported(state, current.position)
         else:
             return
-        os.write(output, f"{told}\n".encode())
+        os.write(output, f"{reported}\n".encode())
 
 
-def _told(state: SessionState, position: int) -> str:
+def _reported(state: SessionState, position: int) -> str:
     assert state.last is not None
     assert state.last.label is not None
     assert state.last.position == position
@@ -108,12 +108,12 @@ def _run(path: Path, rng: random.Random) -> None:
             _work(path, random.Random(start), writing)
         os.close(writing)
         with os.fdopen(reading) as lines:
-            told = list(itertools.islice(lines, rng.randrange(40)))
+            reported = list(itertools.islice(lines, rng.randrange(40)))
             time.sleep(rng.random() / 200)  # so that the kill falls anywhere in a label, or in opening the store
             os.kill(child, signal.SIGKILL)
-            told += lines
+            reported += lines
         _, status = os.waitpid(child, 0)
-        print("".join(told), end="")
+        print("".join(reported), end="")
         if status == 0:
             return
         assert os.WIFSIGNALED(status), "it was killed, and did not fail"

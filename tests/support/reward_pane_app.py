@@ -126,7 +126,7 @@ class Run:
         self.folder.config.write_text('kind = "reward-model"\n[model]\npath = "starter"\n')
         header = {"journal": 1, "created": BEGAN.format(day)}
         self.folder.events.write_text(json.dumps(header) + "\n")
-        self.tell(
+        self.report(
             started(
                 name=name,
                 folder=str(self.folder.root),
@@ -137,7 +137,7 @@ class Run:
             )
         )
 
-    def tell(self, *events: Any) -> None:
+    def report(self, *events: Any) -> None:
         """Append to the journal."""
         journal = Journal(self.folder.events)
         for event in events:
@@ -150,8 +150,8 @@ class Run:
 
     def train(self) -> Run:
         """Write a whole training: steps, evaluations, pairs and the end."""
-        self.tell(evaluation(0, accuracy=0.59, log_loss=0.691))
-        self.tell(*(step(number) for number in range(1, 76)), evaluation(75), ended("done", 75))
+        self.report(evaluation(0, accuracy=0.59, log_loss=0.691))
+        self.report(*(step(number) for number in range(1, 76)), evaluation(75), ended("done", 75))
         self.keep(some_pairs())
         return self
 

@@ -82,7 +82,7 @@ class Workbench(ThemedApp[None]):
         return "\n".join(widget.render_line(y).text.rstrip() for y in range(widget.size.height))
 
     @property
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """Return the notifications on the screen."""
         return [str(notification.message) for notification in self._notifications]
 

@@ -189,7 +189,7 @@ def test_bounds_of_a_ratio_are_off_or_above_one(key: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "reported"),
     [
         ({"ppo": {"estimator": "rloo"}}, ["rollout.samples_per_prompt = 1", "'rloo'", "at least 2"]),
         ({"ppo": {"estimator": "grpo"}}, ["rollout.samples_per_prompt = 1", "'grpo'", "at least 2"]),
@@ -205,13 +205,13 @@ def test_bounds_of_a_ratio_are_off_or_above_one(key: str, value: float) -> None:
         ({"model": {"dtype": "float16"}}, ["model.dtype = 'float16'", "use 'bfloat16'"]),
     ],
 )
-def test_incompatible_options_are_refused_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+def test_incompatible_options_are_refused_with_the_reason(raw: dict[str, Any], reported: list[str]) -> None:
     (problem,) = config_problems(raw)
-    assert all(part in problem for part in told), problem
+    assert all(part in problem for part in reported), problem
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "reported"),
     [
         ({"rollout": {"top_p": 0.9}}, ["top_p", "it is biased"]),
         ({"rollout": {"top_k": 50}}, ["top_k", "it is biased"]),
@@ -231,9 +231,9 @@ def test_incompatible_options_are_refused_with_the_reason(raw: dict[str, Any], t
         ({"convergence": {"on_kl": "rollback"}}, ["[convergence]", "eval.every"]),
     ],
 )
-def test_unwise_options_cause_a_warning_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+def test_unwise_options_cause_a_warning_with_the_reason(raw: dict[str, Any], reported: list[str]) -> None:
     (warning,) = config_warnings(validate(raw))
-    assert all(part in warning for part in told), warning
+    assert all(part in warning for part in reported), warning
 
 
 def test_numbers_that_are_not_finite_are_refused_in_reward_sources_too() -> None:

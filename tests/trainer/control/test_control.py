@@ -306,14 +306,14 @@ def test_a_bug_during_an_answer_still_replies_and_then_ends_the_run() -> None:
 
 
 def test_questions_from_many_threads_all_get_replies_while_the_run_ends() -> None:
-    control, told = Control(), list[str]()
+    control, reported = Control(), list[str]()
     control.attach(Log())
     begun = threading.Barrier(5)
 
     def ask() -> None:
         begun.wait(30)
         for _ in range(200):
-            control.ask(Question(prompt="one"), lambda answer: told.append(answer.problem))
+            control.ask(Question(prompt="one"), lambda answer: reported.append(answer.problem))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -324,19 +324,19 @@ def test_questions_from_many_threads_all_get_replies_while_the_run_ends() -> Non
     control.detach()
     for thread in threads:
         thread.join()
-    assert len(told) == 800
+    assert len(reported) == 800
 
 
 def test_a_question_from_the_inbox_is_handled_the_same_way() -> None:
-    control, told = Control(), list[Answer]()
-    control.attach(log := Log(), lambda: None if log.heard else control.ask(Question(prompt="one"), told.append))
+    control, reported = Control(), list[Answer]()
+    control.attach(log := Log(), lambda: None if log.heard else control.ask(Question(prompt="one"), reported.append))
     control.check()
     assert log.heard == ["one"]
-    assert told == [answered(Question(prompt="one"))]
+    assert reported == [answered(Question(prompt="one"))]
 
 
 def test_a_question_that_is_dropped_costs_no_more_than_the_step_under_way() -> None:
-    control, waits, told = Control(), {"one": True, "two": True}, list[str]()
+    control, waits, reported = Control(), {"one": True, "two": True}, list[str]()
 
     class Writer(Steered):
         steps = 0
@@ -357,9 +357,9 @@ def test_a_question_that_is_dropped_costs_no_more_than_the_step_under_way() -> N
         def dropped(name: str = name) -> bool:
             return not waits[name]
 
-        control.ask(Question(prompt=name), lambda answer: told.append(answer.problem), dropped)
+        control.ask(Question(prompt=name), lambda answer: reported.append(answer.problem), dropped)
     control.check()
-    assert told == [DROPPED, "written to its end", DROPPED]
+    assert reported == [DROPPED, "written to its end", DROPPED]
     assert writer.steps == 2 + 5
 
 
@@ -488,10 +488,10 @@ def test_an_existing_checkpoint_is_reported_and_not_written_again(tmp_path: Path
 def test_a_control_releases_a_run_that_has_ended(tmp_path: Path) -> None:
     control, recorder = Control(), Recorder()
     train(tiny_config(tmp_path, "ppo.iterations=1"), sinks=[recorder], control=control)
-    told = len(recorder.events)
+    reported = len(recorder.events)
     control.checkpoint()
     control.check()
-    assert len(recorder.events) == told
+    assert len(recorder.events) == reported
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -288,9 +288,11 @@ def test_a_request_of_another_user_is_refused_and_reported(folder: RunFolder, mo
 
     monkeypatch.setattr(os, "fstat", fstat)
     assert inbox.take() == [call.step()]
-    (told,) = complaints
+    (reported,) = complaints
     user = os.geteuid() + 1
-    assert told == f"request '1.json' ignored: it belongs to user {user}; only the user who trains a run may steer it"
+    assert (
+        reported == f"request '1.json' ignored: it belongs to user {user}; only the user who trains a run may steer it"
+    )
     assert list(folder.control.iterdir()) == []
 
 

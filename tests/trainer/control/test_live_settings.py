@@ -156,8 +156,8 @@ def test_a_change_applies_from_the_next_iteration_and_is_on_disk_before_it_is_re
     train(tiny_config(tmp_path, "run.name=a", "checkpoint.every=0"), sinks=[recorder], control=control)
     assert [iteration.kl_coef for iteration in recorder.of(Iteration)] == [0.05, 0.05, 0.25]
     assert recorder.of(SettingChanged) == [SettingChanged(iteration=3, key="ppo.kl_coef", old=0.05, value=0.25)]
-    told = [type(event) for event in recorder.of(Iteration, CheckpointSaved, SettingChanged)]
-    assert told == [Iteration, Iteration, CheckpointSaved, SettingChanged, Iteration, CheckpointSaved]
+    reported = [type(event) for event in recorder.of(Iteration, CheckpointSaved, SettingChanged)]
+    assert reported == [Iteration, Iteration, CheckpointSaved, SettingChanged, Iteration, CheckpointSaved]
     assert on_disk == [0.25]
     assert recorder.of(SettingChanged)[0] in read_journal(tmp_path / "runs/a/events.jsonl").events
 
@@ -203,9 +203,9 @@ def test_a_run_that_is_changed_and_killed_resumes_exactly(every: int, tmp_path: 
     assert [iteration.iteration for iteration in resumed.of(Iteration)] == ([2, 3, 4] if every == 0 else [3, 4])
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/a")
     histories = [read_journal(tmp_path / "runs" / name / "events.jsonl").events for name in ("killed", "a")]
-    told = [[comparable(event) for event in events if isinstance(event, SettingChanged)] for events in histories]
-    assert told[0] == told[1]
-    assert len(told[0]) == 3, "a resumed run does not undo a setting, so its event counts"
+    reported = [[comparable(event) for event in events if isinstance(event, SettingChanged)] for events in histories]
+    assert reported[0] == reported[1]
+    assert len(reported[0]) == 3, "a resumed run does not undo a setting, so its event counts"
 
 
 def test_a_run_killed_during_a_change_resumes_with_old_or_new_settings_never_a_mix(tmp_path: Path) -> None:
@@ -242,21 +242,21 @@ def test_a_change_that_comes_too_late_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_change_during_the_last_checkpoint_is_reported_and_an_added_event_is_kept(tmp_path: Path) -> None:
-    told = HumanEvaluation(
+    reported = HumanEvaluation(
         iteration=1, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1
     )
 
     def watch(event: Event) -> None:
         if isinstance(event, StateChanged) and event.state == "saving":
             control.set("ppo.kl_coef", 0.25)
-            add_event(tmp_path / "runs/a", told)
+            add_event(tmp_path / "runs/a", reported)
 
     control, recorder = Control(), Recorder(watch)
     config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "checkpoint.every=0")
     train(config, sinks=[recorder], control=control)
     (alert,) = recorder.of(Alert)
     assert alert.message == "ppo.kl_coef = 0.25 came in the last iteration; nothing is changed"
-    assert told in read_journal(tmp_path / "runs/a/events.jsonl").events
+    assert reported in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])

@@ -52,7 +52,7 @@ def test_a_value_that_json_lacks_becomes_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         (None, "question: Input should be an object"),
         ([1], "question: Input should be an object"),
@@ -65,10 +65,10 @@ def test_a_value_that_json_lacks_becomes_text() -> None:
         ({"prompt": "a", "temperature": "hot"}, "question.temperature: Input should be a valid number"),
     ],
 )
-def test_anything_but_a_question_is_refused_in_one_line(values: Any, told: str) -> None:
+def test_anything_but_a_question_is_refused_in_one_line(values: Any, reported: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as refusal:
         from_json(Question, json.dumps(values))
-    assert told in str(refusal.value)
+    assert reported in str(refusal.value)
 
 
 @pytest.mark.parametrize("values", [{}, {"completions": [3]}, {"completions": [{}]}, "no", {"completions": {}}])

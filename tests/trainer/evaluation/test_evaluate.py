@@ -344,6 +344,6 @@ def test_the_mean_of_each_reward_source_is_reported_even_without_weight(tmp_path
     (iteration,) = recorder.of(Iteration)
     previews = recorder.of(SamplesWritten)[0].previews
     assert iteration.parts["regex"] == np.mean([preview.completion.count("a") for preview in previews])
-    for told in (iteration, *recorder.of(Evaluation)):
-        assert told.parts.keys() == {"length", "regex"}
-        assert told.parts["length"] == pytest.approx(told.score_mean, abs=1e-6)
+    for reported in (iteration, *recorder.of(Evaluation)):
+        assert reported.parts.keys() == {"length", "regex"}
+        assert reported.parts["length"] == pytest.approx(reported.score_mean, abs=1e-6)

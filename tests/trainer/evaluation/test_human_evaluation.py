@@ -29,7 +29,7 @@ from workbench.run.journal_source import RunOnDisk
 from workbench.run.training_thread import TrainingThread
 from workbench.run.view import RunView
 
-TOLD = HumanEvaluation(
+REPORTED = HumanEvaluation(
     iteration=2, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1
 )
 
@@ -100,18 +100,18 @@ def test_a_finished_run_gets_the_win_rate_in_its_journal_and_is_otherwise_unchan
     before, source, view = outcome(run), RunOnDisk(run), RunView()
     for event in source.take():
         view.take(event)
-    add_event(run, TOLD)
-    assert source.take() == [TOLD]
-    view.take(TOLD)
+    add_event(run, REPORTED)
+    assert source.take() == [REPORTED]
+    view.take(REPORTED)
     assert view.ended is not None
-    assert read_journal(run / "events.jsonl").events[-1] == TOLD
+    assert read_journal(run / "events.jsonl").events[-1] == REPORTED
     assert not read_journal(run / "events.jsonl").problems
     assert outcome(run) == before
     assert not RunFolder(run).is_live()
     assert [(summary.state, summary.iteration) for summary in list_runs(tmp_path / "runs")] == [("done", 2)]
     resumed = record(tiny_config(tmp_path, "eval.every=0"), resume=run)
     assert [iteration.iteration for iteration in resumed.of(Iteration)] == [3]
-    assert TOLD in read_journal(run / "events.jsonl").events
+    assert REPORTED in read_journal(run / "events.jsonl").events
 
 
 def test_a_win_rate_stays_valid_when_later_iterations_are_repeated(tmp_path: Path) -> None:
@@ -119,14 +119,14 @@ def test_a_win_rate_stays_valid_when_later_iterations_are_repeated(tmp_path: Pat
     abort = Recorder(lambda event: control.abort() if within(event, "update", 3) else None)
     config = tiny_config(tmp_path, "run.name=a", "eval.every=0", "checkpoint.every=0")
     train(config, sinks=[abort], control=control)
-    add_event(tmp_path / "runs/a", TOLD)
+    add_event(tmp_path / "runs/a", REPORTED)
     record(config, resume=tmp_path / "runs/a")
-    assert TOLD in read_journal(tmp_path / "runs/a/events.jsonl").events
+    assert REPORTED in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no run in '.*': name the folder of a run that was started"):
-        add_event(tmp_path, TOLD)
+        add_event(tmp_path, REPORTED)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,15 +142,15 @@ def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_s
     def watch(event: Event) -> None:
         if isinstance(event, Iteration) and event.iteration == 2:
             control.pause()  # until the run has read it
-            told = run_python("-c", script, str(run), json.dumps(TOLD.as_dict()))
-            assert told.returncode == 0, told.stderr
-        elif event == TOLD:
+            reported = run_python("-c", script, str(run), json.dumps(REPORTED.as_dict()))
+            assert reported.returncode == 0, reported.stderr
+        elif event == REPORTED:
             control.resume()
 
     recorder = Recorder(watch)
     train(tiny_config(tmp_path, "run.name=a", "eval.every=0"), sinks=[recorder], control=control)
-    assert recorder.of(HumanEvaluation) == [TOLD]
-    assert TOLD in read_journal(run / "events.jsonl").events
+    assert recorder.of(HumanEvaluation) == [REPORTED]
+    assert REPORTED in read_journal(run / "events.jsonl").events
     record(tiny_config(tmp_path, "run.name=whole", "eval.every=0"))
     assert outcome(run) == outcome(tmp_path / "runs/whole")
 
@@ -160,25 +160,25 @@ def test_a_session_reports_to_the_run_that_it_trains(tmp_path: Path) -> None:
     with TrainingThread(tiny_config(tmp_path, "run.name=a", "eval.every=0", "ppo.iterations=1000")) as session:
         while not session.finished and not any(isinstance(event, Iteration) for event in seen):
             seen += session.take(None)
-        add_event(tmp_path / "runs/a", TOLD)
-        while not session.finished and TOLD not in seen:
+        add_event(tmp_path / "runs/a", REPORTED)
+        while not session.finished and REPORTED not in seen:
             seen += session.take(None)
         session.stop("it was reported")
         assert session.result().state == "stopped"
-    assert [event for event in seen if isinstance(event, HumanEvaluation)] == [TOLD]
-    assert TOLD in read_journal(tmp_path / "runs/a/events.jsonl").events
+    assert [event for event in seen if isinstance(event, HumanEvaluation)] == [REPORTED]
+    assert REPORTED in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
 def test_a_run_of_another_kind_receives_it_too(tmp_path: Path) -> None:
     from preference_samples import labelled, reward_config
 
     control = Control()
-    control.report(TOLD)
+    control.report(REPORTED)
     recorder = Recorder()
     train_reward_model(
         reward_config(tmp_path, "run.name=a"), preferences=labelled(24), sinks=[recorder], control=control
     )
-    assert recorder.of(HumanEvaluation, RunEnded)[0] == TOLD
+    assert recorder.of(HumanEvaluation, RunEnded)[0] == REPORTED
 
 
 BROKEN: dict[str, Any] = {
@@ -188,9 +188,9 @@ BROKEN: dict[str, Any] = {
         "event": {"event": "end", "state": "done", "exit_code": 0, "reason": "", "iteration": 1}
     },
     "unknown": {"event": {"event": "party"}},
-    "a number that is text": {"event": {**TOLD.as_dict(), "wins": "2"}},
-    "a field too few": {"event": {key: value for key, value in TOLD.as_dict().items() if key != "wins"}},
-    "too large": {"event": {**TOLD.as_dict(), "iteration": 2**80}},
+    "a number that is text": {"event": {**REPORTED.as_dict(), "wins": "2"}},
+    "a field too few": {"event": {key: value for key, value in REPORTED.as_dict().items() if key != "wins"}},
+    "too large": {"event": {**REPORTED.as_dict(), "iteration": 2**80}},
 }
 
 
@@ -201,9 +201,9 @@ def test_nothing_else_can_be_reported(request_values: dict[str, Any], tmp_path: 
     with run.lock():
         inbox = Inbox(run.control, control := create_autospec(Control, instance=True), complaints.append)
         send(tmp_path, "tell", **request_values)
-        send(tmp_path, "tell", event=TOLD.as_dict())
+        send(tmp_path, "tell", event=REPORTED.as_dict())
         inbox.take()
-    assert control.mock_calls == [call.report(TOLD)]
+    assert control.mock_calls == [call.report(REPORTED)]
     (complaint,) = complaints
     assert "ignored: " in complaint
     assert "not a complete" in complaint
@@ -216,5 +216,5 @@ def test_reporting_to_a_finished_run_changes_no_file_permissions(shared: bool, t
     journal = tmp_path / "runs/a/events.jsonl"
     mode = journal.stat().st_mode
     assert bool(mode & 0o044) == shared
-    add_event(journal.parent, TOLD)
+    add_event(journal.parent, REPORTED)
     assert journal.stat().st_mode == mode

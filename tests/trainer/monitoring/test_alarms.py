@@ -183,9 +183,9 @@ def test_the_worst_alarm_is_first_and_names_its_key_and_how_many_have_no_line() 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["info", "warning", "error", "panic"])), max_size=8))
 def test_alarms_are_sorted_by_level_and_then_from_the_newest_to_the_oldest(
-    told: list[tuple[int, str]],
+    reported: list[tuple[int, str]],
 ) -> None:
-    alarms = [alarm(number, level=level) for number, level in sorted(told)]
+    alarms = [alarm(number, level=level) for number, level in sorted(reported)]
     newest_first = alarms[::-1]
     ranks = {"error": 0, "warning": 1, "panic": 1, "info": 2}  # a level of a newer version is a warning
     assert urgent_first(alarms) == sorted(newest_first, key=lambda one: ranks[one.level])
@@ -195,20 +195,20 @@ def test_alarms_are_sorted_by_level_and_then_from_the_newest_to_the_oldest(
 
 
 def test_an_alarm_whose_sign_is_there_at_the_end_is_open_however_long_ago_it_was_raised() -> None:
-    told = [started(iterations=90), alarm(3, level="error"), alarm(80, code="truncation", fixes=[]), iteration(90)]
-    past, left = folded(*told, ended("done", 90)), folded(*told, ended("done", 90, alarms={"kl_high": "error"}))
+    reported = [started(iterations=90), alarm(3, level="error"), alarm(80, code="truncation", fixes=[]), iteration(90)]
+    past, left = folded(*reported, ended("done", 90)), folded(*reported, ended("done", 90, alarms={"kl_high": "error"}))
     assert standing(past) == ["truncation"]
     assert standing(left) == ["kl_high", "truncation"]
-    assert past.active_alarms == active_alarms([*told, ended("done", 90)]) == {"truncation": "warning"}
+    assert past.active_alarms == active_alarms([*reported, ended("done", 90)]) == {"truncation": "warning"}
     assert left.active_alarms == {"kl_high": "error", "truncation": "warning"}
-    assert list(active_alarms([*told, ended("done", 90, alarms={"kl_high": "error"})])) == ["kl_high", "truncation"]
+    assert list(active_alarms([*reported, ended("done", 90, alarms={"kl_high": "error"})])) == ["kl_high", "truncation"]
 
 
 def test_a_run_that_resumes_or_restarts_has_no_alarms_of_the_iterations_it_repeats() -> None:
-    told = [started(), alarm(8, level="error"), ended("done", 9, alarms={"kl_high": "error"})]
-    assert active_alarms([*told, started(resumed_at=8)]) == {"kl_high": "error"}
-    assert active_alarms([*told, started(resumed_at=7)]) == {}
-    assert active_alarms([*told, started()]) == {}
+    reported = [started(), alarm(8, level="error"), ended("done", 9, alarms={"kl_high": "error"})]
+    assert active_alarms([*reported, started(resumed_at=8)]) == {"kl_high": "error"}
+    assert active_alarms([*reported, started(resumed_at=7)]) == {}
+    assert active_alarms([*reported, started()]) == {}
 
 
 @given(width=st.integers(1, 130), height=st.integers(0, 4), count=st.integers(0, 5), message=st.text(max_size=60))

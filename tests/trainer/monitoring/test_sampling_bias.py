@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from health_helper import config_of, healthy, told
+from health_helper import config_of, healthy, reported
 from scripted_run import started
 
 from trainer.events import Event
@@ -26,7 +26,7 @@ def biased(gap: float | Callable[[int], float], *, dtype: str, count: int = 40) 
 
 
 def found(events: list[Event], **tables: dict[str, Any]) -> list[tuple[int, str]]:
-    return [(at, level) for at, code, level in told(events, config_of(**tables)) if code == "sampling_bias"]
+    return [(at, level) for at, code, level in reported(events, config_of(**tables)) if code == "sampling_bias"]
 
 
 def test_a_bias_that_one_iteration_of_many_tokens_shows_raises_the_alarm_at_once() -> None:

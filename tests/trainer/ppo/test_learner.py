@@ -245,11 +245,11 @@ def test_a_pass_gives_the_ratio_of_each_token_however_it_is_cut(
 def test_ratios_without_a_step_are_those_of_a_pass_with_one(
     actor: ActorCriticLLM, batch: Experience, budget: int
 ) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     learner = Learner(actor, OptimConfig(micro_batch_tokens=budget), total_steps=1)
-    measured = learner.ratios(batch, temperature=0.7, progress=lambda *done: told.append(done))
+    measured = learner.ratios(batch, temperature=0.7, progress=lambda *done: reported.append(done))
     np.testing.assert_allclose(float64(measured), ratios_of(actor, batch), rtol=1e-4, atol=1e-5)
-    assert told[-1] == (batch.size, batch.size)
+    assert reported[-1] == (batch.size, batch.size)
 
 
 def test_a_step_of_the_critic_has_no_ratios_and_the_actors_keeps_its_own(tmp_path: Path) -> None:

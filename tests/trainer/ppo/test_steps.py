@@ -134,17 +134,17 @@ def test_a_critic_with_its_own_adapter_scores_in_its_own_pass(apart: ActorCritic
 
 
 def test_progress_counts_the_finished_sequences_in_every_pass(apart: ActorCriticLLM) -> None:
-    told: list[tuple[int, int]] = []
-    how: Any = {"micro_batch_tokens": 20, "progress": lambda *done: told.append(done)}
+    reported: list[tuple[int, int]] = []
+    how: Any = {"micro_batch_tokens": 20, "progress": lambda *done: reported.append(done)}
     groups = list(micro_batch_rows(random_batch().lengths(), 20))
     assert 2 < len(groups) < 6
     expected = [(sum(map(len, groups[:count])), 6) for count in range(1, len(groups) + 1)]
     batch = steps.add_policy_logprobs_and_values(apart, random_batch(), temperature=1.0, **how)
-    assert told == expected
+    assert reported == expected
     batch = steps.add_values_to_sa_pairs(apart, batch, **how)
-    assert told == expected * 2
+    assert reported == expected * 2
     steps.add_kl_to_sa_pairs(apart, batch, temperature=1.0, estimator="k1", **how)
-    assert told == expected * 3
+    assert reported == expected * 3
 
 
 def test_without_a_critic_there_are_no_values_and_everything_else_is_the_same(actor: ActorCriticLLM) -> None:
@@ -306,14 +306,14 @@ def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(f
     prompts = [prompt for prompt in make_prompts(loaded.tokenizer, texts) for _ in range(3)]
     rewards = Rewards([WeightedSource(Tail()), WeightedSource(Places(), 0.5)], normalize="running")
     steps.compute_rewards(rewards, random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)])
-    statistics, told = rewards.state(), []
+    statistics, reported = rewards.state(), []
     rollout = RolloutConfig(batch_size=6, samples_per_prompt=3, max_new_tokens=4, temperature=2.0, ignore_stop=True)
     greedy = steps.generate_greedy_sequences(
-        loaded.backbone, loaded.tokenizer, prompts, rollout, progress=lambda *done: told.append(done)
+        loaded.backbone, loaded.tokenizer, prompts, rollout, progress=lambda *done: reported.append(done)
     )
     batch = steps.add_greedy_baselines(rewards, random_batch(), greedy, prompts)
     assert rewards.state() == statistics
-    assert told[-1] == (8, 8)  # two responses of four tokens
+    assert reported[-1] == (8, 8)  # two responses of four tokens
     deviation = (statistics["m2"] / statistics["count"]) ** 0.5
     for place, text in enumerate(texts):
         ids = loaded.tokenizer.encode(text)

@@ -193,13 +193,13 @@ def test_trl_reports_the_kl_by_the_estimator_of_the_penalty(actor: ActorCriticLL
     batch = ours._replace(
         logprobs=batch.logprobs, ref_logprobs=batch.ref_logprobs, entropy=batch.entropy, token_scores=ours.token_scores
     )
-    told = rollout_metrics(batch, kl_coef=ppo.kl_coef)
-    close(told["score_mean"], reference.metrics["objective/scores"])
-    close(told["reward_mean"], reference.metrics["objective/rlhf_reward"])
+    reported = rollout_metrics(batch, kl_coef=ppo.kl_coef)
+    close(reported["score_mean"], reference.metrics["objective/scores"])
+    close(reported["reward_mean"], reference.metrics["objective/rlhf_reward"])
     by_k1 = (reference["logprobs"] - reference["ref_logprobs"]).sum(axis=1).mean()
-    close(told["kl"], by_k1)
+    close(reported["kl"], by_k1)
     same = ppo.kl_estimator == "k1"
-    (close if same else unlike)(told["kl"], reference.metrics["objective/kl"])
+    (close if same else unlike)(reported["kl"], reference.metrics["objective/kl"])
 
 
 @of("accumulated")

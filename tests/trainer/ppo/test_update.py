@@ -201,9 +201,9 @@ def test_the_progress_of_an_update_rises_to_its_end(
     ppo = algorithm(actor, events, epochs=2, minibatches=minibatches, run={"final_ratios": final_ratios})
     with ppo.phase(1, "update", passes=ppo.update_passes) as progress:
         ppo.learn(1, scored(actor, random_batch()), progress)
-    told = [(event.done, event.total) for event in events if isinstance(event, PhaseProgress)][1:]
-    assert [done / total for done, total in told] == pytest.approx(np.linspace(0, 1, len(told) + 1)[1:])
-    assert told[-1][0] == told[-1][1]
+    reported = [(event.done, event.total) for event in events if isinstance(event, PhaseProgress)][1:]
+    assert [done / total for done, total in reported] == pytest.approx(np.linspace(0, 1, len(reported) + 1)[1:])
+    assert reported[-1][0] == reported[-1][1]
 
 
 # Updates without a step

@@ -171,7 +171,7 @@ def test_an_incomplete_reward_model_is_refused_in_one_line(made: Path, tmp_path:
     assert checkpoint is not None
     broken = shutil.copytree(checkpoint, tmp_path / "broken")
     card = json.loads((broken / "reward_model.json").read_text())
-    for change, told in (
+    for change, reported in (
         ({"model": None}, r"settings that this version of ppo-workbench cannot use \(model = None: must be a table\)"),
         ({"scale": {"mean": 0.0}}, r"is damaged \(scale\.std: "),
     ):
@@ -179,7 +179,7 @@ def test_an_incomplete_reward_model_is_refused_in_one_line(made: Path, tmp_path:
         with pytest.raises(ModelError, match=r"is damaged \(reward_model\.json is not what was written\)"):
             begun(made, broken)
         write_state(broken, json.loads((broken / "state.json").read_text()))
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ModelError, match=reported):
             begun(made, broken)
     (broken / "reward_model.json").write_text(json.dumps(card))
     (broken / "head.safetensors").write_bytes(b"no tensors")

@@ -240,12 +240,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "told"), BAD)
+@pytest.mark.parametrize(("values", "reported"), BAD)
 def test_a_bad_question_is_reported_in_one_line_and_raises_nothing(
-    asked: Asked, values: dict[str, Any], told: str
+    asked: Asked, values: dict[str, Any], reported: str
 ) -> None:
     answer = asked(Question(**values))
-    assert told in answer.problem
+    assert reported in answer.problem
     assert "\n" not in answer.problem
     assert answer.completions == []
 

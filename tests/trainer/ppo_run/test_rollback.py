@@ -109,9 +109,9 @@ def test_a_rollback_lowers_both_learning_rates_and_visits_the_prompts_that_come_
     assert load_config(tmp_path / "runs/a/config.toml").optim.policy_lr == 0.00025
     for number in range(1, 6):
         assert prompts_of(tmp_path / "runs/a", number) == prompts_of(tmp_path / "runs/plain", number)
-    told = [type(event) for event in recorder.of(CheckpointSaved, SettingChanged, RolledBack, Iteration)]
-    at = told.index(RolledBack)
-    assert told[at - 4 : at] == [CheckpointSaved, CheckpointSaved, SettingChanged, SettingChanged]
+    reported = [type(event) for event in recorder.of(CheckpointSaved, SettingChanged, RolledBack, Iteration)]
+    at = reported.index(RolledBack)
+    assert reported[at - 4 : at] == [CheckpointSaved, CheckpointSaved, SettingChanged, SettingChanged]
     assert recorder.of(RolledBack) == [RolledBack(iteration=3, to=1, reason="because")]
     assert recorder.of(RolledBack)[0] in read_journal(tmp_path / "runs/a/events.jsonl").events
 
@@ -143,7 +143,7 @@ MOMENTS: dict[str, Callable[[list[Event]], bool]] = {
     "saved over": saved_over,
     "one rate told": lambda events: changed(events, "optim.policy_lr"),
     "rates told": lambda events: changed(events, "optim.value_lr"),
-    "told": lambda events: isinstance(events[-1], RolledBack),
+    "reported": lambda events: isinstance(events[-1], RolledBack),
     "next": lambda events: within(events[-1], "update", 3),
     "decided again": lambda events: isinstance(events[-1], Decision) and events[-1].iteration == 4,
     "later": lambda events: within(events[-1], "score", 5),
@@ -176,11 +176,11 @@ def test_a_run_that_is_killed_around_a_rollback_resumes_exactly(
         run = tmp_path / "runs" / name
         record(load_config(run / "config.toml"), resume=run)
         assert outcome(run) == outcome(tmp_path / "runs/whole"), moment
-        told = [
+        reported = [
             [comparable(e) for e in read_journal(path / "events.jsonl").events if isinstance(e, RolledBack)]
             for path in (run, tmp_path / "runs/whole")
         ]
-        assert told[0] == told[1], moment
+        assert reported[0] == reported[1], moment
 
 
 def test_a_run_rolled_back_by_hand_and_killed_later_resumes_exactly(tmp_path: Path) -> None:

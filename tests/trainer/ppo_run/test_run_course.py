@@ -196,8 +196,8 @@ def test_an_error_alarm_pauses_the_run_until_someone_resumes_it(
     ended = train(tiny_config(tmp_path, "health.pause=true"), sinks=[recorder], control=control)
     assert ended.state == "done"
     assert ("paused" in [event.state for event in recorder.of(StateChanged)]) == pauses
-    told = [(event.code, event.message) for event in recorder.of(Alert) if not isinstance(event, Alarm)]
-    assert told == (
+    reported = [(event.code, event.message) for event in recorder.of(Alert) if not isinstance(event, Alarm)]
+    assert reported == (
         [("paused", "paused by alarm 'kl_high' (health.pause = true): deal with it, then resume")] if pauses else []
     )
     if pauses:

@@ -26,15 +26,15 @@ QUESTION = Question(prompt="one", prefix=[65], count=3)
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Answer]]:
     """Return a run of three iterations, and what it answered before each of them."""
     folder = tmp_path_factory.mktemp("run")
-    control, told = Control(), list[Answer]()
+    control, reported = Control(), list[Answer]()
 
     def ask(event: object) -> None:
         if event == StateChanged(state="training"):
-            control.ask(QUESTION, told.append)
+            control.ask(QUESTION, reported.append)
 
     settings = tiny_config(folder, "run.name=a", "checkpoint.keep=0", "eval.every=0", "reward.normalize='running'")
     train(settings, sinks=[Recorder(ask)], control=control)
-    return folder / "runs/a", told
+    return folder / "runs/a", reported
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def timeless(answer: Answer) -> Answer:
 def test_each_checkpoint_answers_to_the_bit_as_the_run_did_at_that_iteration(
     finished: tuple[Path, list[Answer]],
 ) -> None:
-    folder, told = finished
-    by_iteration = {answer.iteration: timeless(answer) for answer in told}
+    folder, reported = finished
+    by_iteration = {answer.iteration: timeless(answer) for answer in reported}
     assert {1, 2} <= set(by_iteration)
     policy = SavedPolicy(RunFolder(folder), "step-000001", trust=trust_all)
     assert (policy.iteration, timeless(ask(policy))) == (1, by_iteration[1])
@@ -121,7 +121,7 @@ def test_a_policy_answers_even_without_its_reward(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "error", "told"),
+    ("old", "new", "error", "reported"),
     [
         ("seed = 0", "seed = [", ConfigError, "not TOML"),
         ("seed = 0", "sead = 0", ConfigError, "sead"),
@@ -129,12 +129,12 @@ def test_a_policy_answers_even_without_its_reward(run: RunFolder) -> None:
     ],
 )
 def test_a_policy_that_cannot_be_loaded_is_reported(
-    run: RunFolder, old: str, new: str, error: type[TrainerError], told: str
+    run: RunFolder, old: str, new: str, error: type[TrainerError], reported: str
 ) -> None:
     text = run.config.read_text()
     assert old in text
     run.config.write_text(text.replace(old, new))
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         SavedPolicy(run, trust=trust_all)
 
 

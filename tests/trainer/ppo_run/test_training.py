@@ -149,8 +149,8 @@ def lose(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_skipped_step_is_reported_and_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lose({3}, monkeypatch)
     recorder = record(tiny_config(tmp_path))
-    told = [(alert.iteration, alert.code) for alert in recorder.of(Alert) if not isinstance(alert, Alarm)]
-    assert told == [(2, "step_skipped")]
+    reported = [(alert.iteration, alert.code) for alert in recorder.of(Alert) if not isinstance(alert, Alarm)]
+    assert reported == [(2, "step_skipped")]
     assert [(i.steps, i.skipped_steps) for i in recorder.of(Iteration)] == [(2, 0), (1, 1), (2, 0)]
 
 

@@ -136,7 +136,7 @@ def test_completions_that_only_the_cut_makes_equal_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preferences", "told"),
+    ("preferences", "reported"),
     [
         ([], "has no preferences"),
         ([preference("p", ["a", "b"], "tie"), preference("p", ["c", "d"], "skip")], "1 tied, 1 skipped"),
@@ -144,8 +144,8 @@ def test_completions_that_only_the_cut_makes_equal_are_ignored() -> None:
         ([preference("p", ["a", "b"], "both_bad")], "1 where both are bad"),
     ],
 )
-def test_where_nothing_can_be_learnt_the_reason_is_given(preferences: list[Preference], told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_where_nothing_can_be_learnt_the_reason_is_given(preferences: list[Preference], reported: str) -> None:
+    with pytest.raises(DataError, match=reported):
         grouped(*preferences)
 
 

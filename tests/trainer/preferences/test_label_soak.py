@@ -28,9 +28,11 @@ def test_five_hundred_labels_survive_being_killed_at_any_moment(tmp_path: Path) 
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
     kills = lines.count("killed")
-    told = [(verb, int(id_), int(position)) for verb, id_, position in (line.split() for line in lines if " " in line)]
+    reported = [
+        (verb, int(id_), int(position)) for verb, id_, position in (line.split() for line in lines if " " in line)
+    ]
     assert kills > 15
-    assert len(told) > ITEMS + 50, "some were undone or changed"
+    assert len(reported) > ITEMS + 50, "some were undone or changed"
 
     with PreferenceStore(path) as store:
         assert store.check() == []
@@ -41,9 +43,9 @@ def test_five_hundred_labels_survive_being_killed_at_any_moment(tmp_path: Path) 
 
         labels = {e.id: e.position for e in stored_events(store) if e.kind == "label"}
         undos = Counter(e.position for e in stored_events(store) if e.kind == "undo")
-        acknowledged = {id_: position for verb, id_, position in told if verb == "label"}
+        acknowledged = {id_: position for verb, id_, position in reported if verb == "label"}
         assert acknowledged.items() <= labels.items()
-        assert Counter(position for verb, _, position in told if verb == "undo") <= undos
+        assert Counter(position for verb, _, position in reported if verb == "undo") <= undos
         assert len(labels) - len(acknowledged) <= kills, "one at most of each process was kept and not yet told"
         assert len(labels) == ITEMS + undos.total()
 

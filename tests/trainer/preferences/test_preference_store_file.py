@@ -290,7 +290,7 @@ def test_damaged_pages_are_reported_without_a_traceback(store: PreferenceStore) 
     store.add_many(preferences(1000), source="file")
     store.close()
     whole = store.path.read_bytes()
-    told = 0
+    reported = 0
     for page in range(1, len(whole) // 4096, 29):
         store.path.write_bytes(whole[: page * 4096] + b"\xa5" * 4096 + whole[(page + 1) * 4096 :])
         with PreferenceStore(store.path, create=False) as damaged:
@@ -299,8 +299,8 @@ def test_damaged_pages_are_reported_without_a_traceback(store: PreferenceStore) 
                 assert len(list(damaged.preferences())) <= 1000
                 damaged.counts()
             except StorageError as error:
-                told += "damaged" in str(error)
-    assert told > 5
+                reported += "damaged" in str(error)
+    assert reported > 5
     store.path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(StorageError, match="damaged"), PreferenceStore(store.path, create=False) as cut:
         list(cut.preferences())

@@ -180,12 +180,12 @@ def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path) -
     train_reward_model(config)
     loaded = load_reward_model(tmp_path / "runs/a")
     result, warnings = evaluate_held_out(loaded, RunFolder(tmp_path / "runs/a"))
-    told = loaded.card["evaluation"]
+    reported = loaded.card["evaluation"]
     assert warnings == []
-    assert result.accuracy.value == told["accuracy"]["value"]
-    assert result.log_loss == pytest.approx(told["log_loss"], abs=1e-4)
+    assert result.accuracy.value == reported["accuracy"]["value"]
+    assert result.log_loss == pytest.approx(reported["log_loss"], abs=1e-4)
     assert result.untrained is not None
-    assert result.untrained.log_loss == pytest.approx(told["untrained"]["log_loss"], abs=1e-4)
+    assert result.untrained.log_loss == pytest.approx(reported["untrained"]["log_loss"], abs=1e-4)
     before = loaded.score(["say 1: abc"])
     everything, _ = evaluate_on(loaded, str(store))
     assert everything.accuracy.pairs == 60

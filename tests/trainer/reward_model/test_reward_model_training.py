@@ -347,7 +347,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
 
 
 @pytest.mark.parametrize(
-    ("settings", "preferences", "error", "told"),
+    ("settings", "preferences", "error", "reported"),
     [
         (["run.name=a"], [], DataError, "has no preferences"),
         (["data.max_tokens=1000"], [preference("p" * 300, ["a", "b"])], DataError, "the model's context is 256"),
@@ -355,9 +355,9 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
     ],
 )
 def test_a_start_that_fails_leaves_no_run_behind(
-    settings: list[str], preferences: list[Preference], error: type[Exception], told: str, tmp_path: Path
+    settings: list[str], preferences: list[Preference], error: type[Exception], reported: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         trained(tmp_path, *settings, preferences=preferences)
     assert not (tmp_path / "runs").exists()
 

@@ -113,7 +113,7 @@ def test_a_missing_or_damaged_file_is_reported_in_one_line(tmp_path: Path) -> No
     table = pq.read_table(path)
     metadata = table.schema.metadata
     broken_text = table.set_column(4, table.schema.field(4), pa.array(['{"role": 1}']))
-    for told, damage in (
+    for reported, damage in (
         ("damaged", lambda: path.write_bytes(b"PAR1 and nothing of use PAR1")),
         ("damaged", lambda: path.write_bytes(good[:-200])),
         ("damaged", lambda: pq.write_table(table.drop_columns(["lead"]), path)),
@@ -124,7 +124,7 @@ def test_a_missing_or_damaged_file_is_reported_in_one_line(tmp_path: Path) -> No
         ("not a regular file", lambda: (path.unlink(), os.mkfifo(path))),
     ):
         damage()
-        with pytest.raises(StorageError, match=told) as caught:
+        with pytest.raises(StorageError, match=reported) as caught:
             read_predictions(path)
         assert "\n" not in str(caught.value)
 
@@ -148,12 +148,12 @@ def trained(folder: Path, *overrides: str, count: int = 60, **how: Any) -> Recor
 
 def test_a_run_saves_its_models_predictions_for_the_held_out_pairs(tmp_path: Path) -> None:
     recorder = trained(tmp_path)
-    told, found = recorder.of(RewardModelEvaluation)[-1], kept(tmp_path / "runs/a")
-    assert (found.iteration, found.total) == (told.iteration, told.pairs) == (6, 18)
-    assert found.report.accuracy.value == told.accuracy
+    reported, found = recorder.of(RewardModelEvaluation)[-1], kept(tmp_path / "runs/a")
+    assert (found.iteration, found.total) == (reported.iteration, reported.pairs) == (6, 18)
+    assert found.report.accuracy.value == reported.accuracy
     leads = [one.lead for one in found.pairs]
-    assert sum(lead > 0 for lead in leads) / len(leads) == pytest.approx(told.accuracy)
-    assert sum(math.log(1 + math.exp(-lead)) for lead in leads) / len(leads) == pytest.approx(told.log_loss)
+    assert sum(lead > 0 for lead in leads) / len(leads) == pytest.approx(reported.accuracy)
+    assert sum(math.log(1 + math.exp(-lead)) for lead in leads) / len(leads) == pytest.approx(reported.log_loss)
     model = load_reward_model(tmp_path / "runs/a")
     for one in found.pairs:
         rewards = model.score([model.encode(one.prompt, text) for text in (one.chosen, one.rejected)])

@@ -248,21 +248,21 @@ def test_a_killed_run_resumes_exactly_with_the_checkpoint_that_it_began_with(mad
 def test_questions_while_it_scores_change_nothing_and_are_answered_one_after_the_other(folder: Path) -> None:
     sources = [source(folder / "runs/rm")]
     settings = ["optim.micro_batch_tokens=8"]
-    control, told = Control(), list[Answer]()
+    control, reported = Control(), list[Answer]()
 
     def ask(event: Any) -> None:
         if within(event, "reward", 2):
             for number in range(3):
-                control.ask(Question(prompt="one", count=2, max_new_tokens=4, seed=number), told.append)
+                control.ask(Question(prompt="one", count=2, max_new_tokens=4, seed=number), reported.append)
 
     train(mixed(folder, sources, "run.name=a", *settings), sinks=[Recorder(ask)], control=control)
     record(mixed(folder, sources, "run.name=whole", *settings))
     assert outcome(folder / "runs/a") == outcome(folder / "runs/whole")
-    assert [answer.problem for answer in told] == [""] * 3
-    written = [[completion.text for completion in answer.completions] for answer in told]
+    assert [answer.problem for answer in reported] == [""] * 3
+    written = [[completion.text for completion in answer.completions] for answer in reported]
     assert len({tuple(texts) for texts in written}) == 3
     saved = SavedPolicy(RunFolder(folder / "runs/a"), "step-000001")
-    for number, answer in enumerate(told):  # in the order in which they were asked
+    for number, answer in enumerate(reported):  # in the order in which they were asked
         again = saved.answer(Question(prompt="one", count=2, max_new_tokens=4, seed=number), lambda: None).completions
         assert [completion.text for completion in again] == written[number]
         assert [c.parts for c in again] == [c.parts for c in answer.completions]
@@ -329,8 +329,8 @@ def test_a_path_that_names_no_reward_model_is_reported_with_a_way_out(folder: Pa
     assert f"did you mean '{folder}/runs/second'?" in wrong_path(folder, f"{folder}/runs/secnd")
     assert "no such folder; paths are relative to" in wrong_path(folder, "nowhere/at/all")
     record(tiny_config(folder, "run.name=ppo", "ppo.iterations=1"))
-    told = wrong_path(folder, f"{folder}/runs/ppo")
-    assert "is a run of PPO, which has no reward model: name a run of `ppo-workbench reward-model train`" in told
+    reported = wrong_path(folder, f"{folder}/runs/ppo")
+    assert "is a run of PPO, which has no reward model: name a run of `ppo-workbench reward-model train`" in reported
     assert "is a run of PPO" in wrong_path(folder, f"{folder}/runs/ppo/checkpoints/step-000001")
     assert "holds no reward model" in wrong_path(folder, f"{folder}/runs")
 

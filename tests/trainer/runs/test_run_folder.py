@@ -222,8 +222,8 @@ def last_event(root: Path) -> Event:
 def test_a_folder_that_is_deleted_ends_the_run_and_does_not_come_back(
     run: Callable[..., Recorder], tmp_path: Path
 ) -> None:
-    told, _ = lost(run, tmp_path, shutil.rmtree)
-    assert told == (
+    reported, _ = lost(run, tmp_path, shutil.rmtree)
+    assert reported == (
         f"the folder of run 'a', '{tmp_path}/runs/a', was deleted or moved to another disk while it trained: "
         "nothing could be saved; start it again"
     )
@@ -240,13 +240,13 @@ def test_a_folder_that_is_moved_keeps_the_run_whole_and_another_in_its_place_get
         root.rename(moved)
         shutil.copytree(moved, root, ignore=shutil.ignore_patterns("lock"))
 
-    told, _ = lost(run, tmp_path, move)
+    reported, _ = lost(run, tmp_path, move)
     number = 1 if run is ppo else 2  # the samples of iteration 2 come first
-    assert told.startswith(f"the folder of run 'a' was moved to '{moved}' while it trained: saved as step-00000")
-    assert told.endswith(f"; continue with --resume {moved}")
+    assert reported.startswith(f"the folder of run 'a' was moved to '{moved}' while it trained: saved as step-00000")
+    assert reported.endswith(f"; continue with --resume {moved}")
     ended = last_event(moved)
     assert isinstance(ended, RunEnded)
-    assert ended.reason == told
+    assert ended.reason == reported
     copy = tree(tmp_path / "runs" / "a")
     assert not [name for name in copy if "checkpoints/" in name and int(name.split("step-")[1][:6]) >= number]
     assert not isinstance(last_event(tmp_path / "runs" / "a"), RunEnded)
@@ -258,12 +258,12 @@ def test_a_folder_that_is_moved_keeps_the_run_whole_and_another_in_its_place_get
 def test_a_journal_that_is_deleted_is_written_again_and_the_run_saved(
     run: Callable[..., Recorder], tmp_path: Path
 ) -> None:
-    told, recorder = lost(run, tmp_path, lambda root: (root / "events.jsonl").unlink())
+    reported, recorder = lost(run, tmp_path, lambda root: (root / "events.jsonl").unlink())
     root = tmp_path / "runs" / "a"
-    assert f"the journal of run 'a', '{root}/events.jsonl', was deleted while it trained: saved as step-" in told
-    told_of = [event for event in recorder.events if not event.transient]
-    begun = [isinstance(event, RunStarted) for event in told_of].index(True)
-    assert read_journal(root / "events.jsonl").events == told_of[begun:], "from the first event to the last"
+    assert f"the journal of run 'a', '{root}/events.jsonl', was deleted while it trained: saved as step-" in reported
+    reported_of = [event for event in recorder.events if not event.transient]
+    begun = [isinstance(event, RunStarted) for event in reported_of].index(True)
+    assert read_journal(root / "events.jsonl").events == reported_of[begun:], "from the first event to the last"
     assert stat.S_IMODE((root / "events.jsonl").stat().st_mode) == 0o600
     assert run(tmp_path, resume=root).of(RunEnded)[0].state == "done"
 
@@ -276,8 +276,8 @@ def test_a_journal_that_is_replaced_is_left_alone_and_the_run_saved(
         (root / "other").write_text("another one's")
         (root / "other").rename(root / "events.jsonl")
 
-    told, recorder = lost(run, tmp_path, replace)
-    assert "was replaced while it trained: saved as step-" in told
+    reported, recorder = lost(run, tmp_path, replace)
+    assert "was replaced while it trained: saved as step-" in reported
     root = tmp_path / "runs" / "a"
     assert (root / "events.jsonl").read_text() == "another one's"
     assert newest_checkpoint(RunFolder(root)) == root / recorder.of(RunEnded)[0].checkpoint
@@ -315,8 +315,8 @@ def test_a_run_that_another_process_took_over_meanwhile_writes_nothing_more(
         lock.__enter__()  # as another process would: no lock is shared within one
         taken.append((lock, tree(root / "checkpoints")))
 
-    told, _ = lost(run, tmp_path, take_over)
-    assert "nothing was saved, because run 'a' is being trained by process" in told
+    reported, _ = lost(run, tmp_path, take_over)
+    assert "nothing was saved, because run 'a' is being trained by process" in reported
     lock, before = taken[0]
     assert tree(tmp_path / "runs" / "a" / "checkpoints") == before
     lock.__exit__(None, None, None)

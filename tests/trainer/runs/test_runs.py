@@ -299,8 +299,8 @@ def test_a_run_that_ended_has_the_state_of_its_end(folder: RunFolder, state: str
 
 
 def test_a_summary_has_the_alarms_that_are_open_the_worst_first(folder: RunFolder) -> None:
-    told = Alarm(iteration=3, level="error", code="kl_high", message="far", evidence={}, advice="")
-    journal(folder, started(), iteration(3), told, ended("done"))
+    reported = Alarm(iteration=3, level="error", code="kl_high", message="far", evidence={}, advice="")
+    journal(folder, started(), iteration(3), reported, ended("done"))
     assert summary(folder).alarms == {"kl_high": "error"}
     journal(folder, started(3), iteration(30), ended("done"))
     assert summary(folder).alarms == {}, "told 27 iterations ago"
@@ -620,8 +620,8 @@ def test_the_advice_on_what_cannot_be_written_fits_the_cause(number: int, advice
 
 def test_a_write_error_without_a_known_cause_gets_all_advice() -> None:
     error = RuntimeError("[save_safetensors] Failed to open file x\nand more")
-    told = "cannot write 'x': [save_safetensors] Failed to open file x; check the free space and your permissions"
-    assert str(cannot_write("'x'", error)) == told
+    reported = "cannot write 'x': [save_safetensors] Failed to open file x; check the free space and your permissions"
+    assert str(cannot_write("'x'", error)) == reported
 
 
 def test_an_impossible_runs_folder_is_reported_with_advice_that_helps(tmp_path: Path) -> None:

@@ -157,18 +157,18 @@ def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "reported"),
     [
         (["a", "nowhere"], "no run 'nowhere' in 'runs'"),
         (["a", "b", "--width", "20"], "--width 20: must be 60 to 400 columns"),
         (["a", "b", "--width", "999999999"], "--width 999999999: must be 60 to 400 columns"),
     ],
 )
-def test_wrong_usage_is_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_line(argv: list[str], reported: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = compare(capsys, *argv)
     assert (code, out) == (2, [])
     assert len(err) == 1
-    assert err[0].startswith(ERROR + told)
+    assert err[0].startswith(ERROR + reported)
 
 
 def test_runs_without_any_numbers_yet_cannot_be_compared(

@@ -77,7 +77,7 @@ def test_a_stopped_run_resumes_by_its_name_with_json_output(run: Run, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["--data", "nowhere.jsonl"], 3, "nowhere.jsonl"),
         (["--set", "train.bata=1"], 2, "did you mean 'train.beta'?"),
@@ -89,12 +89,12 @@ def test_a_stopped_run_resumes_by_its_name_with_json_output(run: Run, tmp_path: 
         (["--display", "sparkles"], 2, "invalid choice"),
     ],
 )
-def test_impossible_requests_are_reported_in_one_line(run: Run, arguments: list[str], code: int, told: str) -> None:
+def test_impossible_requests_are_reported_in_one_line(run: Run, arguments: list[str], code: int, reported: str) -> None:
     found, out, err = run("dpo", *arguments)
     assert (found, out) == (code, "")
     error = [line for line in err.splitlines() if "error" in line]
     assert len(error) == 1
-    assert told in error[0]
+    assert reported in error[0]
     assert "Traceback" not in err
 
 

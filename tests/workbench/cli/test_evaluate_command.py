@@ -67,7 +67,7 @@ def found(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, A
     return result
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) -> str:
+def reported(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) -> str:
     """Return the error that the command ends with."""
     assert cli.main(["evaluate", *map(str, arguments)]) == code
     captured = capsys.readouterr()
@@ -192,7 +192,7 @@ def test_an_impossible_evaluation_is_reported_in_a_line_with_the_way_out(
 ) -> None:
     equals = ["=".join(options)]  # as a number that begins with a minus must be given
     code = 3 if options[0] in ("--reward",) or "nowhere" in options[1] else 2
-    assert error in told(capsys, finished[0], *equals, code=code)
+    assert error in reported(capsys, finished[0], *equals, code=code)
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_evaluated(
@@ -205,28 +205,30 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_evaluated(
     out, err = capsys.readouterr()
     assert json.loads(out) == before
     assert "warning: checkpoint 'step-000003' ignored: policy/adapters.safetensors is not what was written\n" in err
-    assert "is damaged (policy/adapters.safetensors is not" in told(capsys, run.root, "--checkpoint", "3", code=3)
+    assert "is damaged (policy/adapters.safetensors is not" in reported(capsys, run.root, "--checkpoint", "3", code=3)
     for number in (1, 2):
         shutil.rmtree(run.checkpoint(number))
-    assert "no checkpoint of run 'a' can be used (checkpoint 'step-000003' ignored" in told(capsys, run.root, code=3)
+    assert "no checkpoint of run 'a' can be used (checkpoint 'step-000003' ignored" in reported(
+        capsys, run.root, code=3
+    )
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000003"], "whoever trains the run renames it"
 
 
 def test_a_run_without_the_requested_files_says_so(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.best.unlink()
-    assert "keeps no best checkpoint" in told(capsys, run.root, "--checkpoint", "best")
+    assert "keeps no best checkpoint" in reported(capsys, run.root, "--checkpoint", "best")
     shutil.rmtree(run.checkpoint(3) / "average")
     state = json.loads((run.checkpoint(3) / "state.json").read_text())
     write_state(run.checkpoint(3), state)
-    assert "keeps no average of its policy" in told(capsys, run.root, "--average")
+    assert "keeps no average of its policy" in reported(capsys, run.root, "--average")
     shutil.rmtree(run.checkpoints)
-    assert "has no complete checkpoint yet" in told(capsys, run.root)
-    assert "no run 'nowhere'" in told(capsys, "nowhere")
+    assert "has no complete checkpoint yet" in reported(capsys, run.root)
+    assert "no run 'nowhere'" in reported(capsys, "nowhere")
 
 
 def test_a_run_without_a_policy_is_reported(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.config.write_text(f'kind = "reward-model"\n{run.config.read_text()}')
-    assert "is of kind 'reward-model' and has no policy to evaluate" in told(capsys, run.root)
+    assert "is of kind 'reward-model' and has no policy to evaluate" in reported(capsys, run.root)
 
 
 def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
@@ -254,12 +256,12 @@ def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
     config = tmp_path / "runs/d/config.toml"
     values = tomllib.loads(config.read_text())
     config.write_text(tomli_w.dumps(values | {"reward": values["reward"] | {"sources": []}}))
-    assert "name one with --reward" in told(capsys, tmp_path / "runs/d")
+    assert "name one with --reward" in reported(capsys, tmp_path / "runs/d")
 
 
 def test_a_run_that_holds_nothing_out_asks_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0"))
-    assert "name a file with --prompts" in told(capsys, tmp_path / "runs/b")
+    assert "name a file with --prompts" in reported(capsys, tmp_path / "runs/b")
     assert found(capsys, tmp_path / "runs/b", "--prompts", tmp_path / "prompts.jsonl")["prompts"] == 9
 
 

@@ -103,7 +103,7 @@ def test_score_prints_a_json_line_for_each_completion_the_same_from_a_file(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["train", "--data", "nowhere.jsonl"], 3, "no such file"),
         (["train", "--set", "train.epoch=2"], 2, "did you mean 'train.epochs'"),
@@ -118,12 +118,12 @@ def test_score_prints_a_json_line_for_each_completion_the_same_from_a_file(
     ],
 )
 def test_impossible_requests_are_reported_in_a_line(
-    arguments: list[str], code: int, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], code: int, reported: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reward-model", *arguments]) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert told in err
+    assert reported in err
     assert "Traceback" not in err
 
 

@@ -49,10 +49,10 @@ def test_list_comparison_and_summary_say_the_same_score_and_kl(size: int, tmp_pa
         journal.emit(event)
     journal.close()
     (listed,), run = list_runs(tmp_path), compared("a", events)
-    told = dict(summary(run.view))
+    reported = dict(summary(run.view))
     assert (number(run, "score"), number(run, "kl")) == pytest.approx((listed.score, listed.kl), abs=1e-9)
-    assert f"-> {listed.score:.3f} (" in told["score"]
-    assert told["KL"].endswith(f"-> {listed.kl:.3f} nats a sequence")
+    assert f"-> {listed.score:.3f} (" in reported["score"]
+    assert reported["KL"].endswith(f"-> {listed.kl:.3f} nats a sequence")
 
 
 def test_the_best_of_a_long_run_is_averaged_over_a_twentieth_of_it() -> None:
@@ -123,8 +123,8 @@ def test_other_kinds_of_run_have_the_numbers_that_they_have(kind: str) -> None:
 
 def test_a_run_without_iterations_has_no_numbers_and_fails_nothing() -> None:
     run = compared("a", [])
-    told = {key: value_text(measure, measure.of(run)) for key, measure in measures(run).items()}
-    assert {key for key, text in told.items() if text != "-"} == {"iterations", "alarms", "rollbacks"}
+    reported = {key: value_text(measure, measure.of(run)) for key, measure in measures(run).items()}
+    assert {key for key, text in reported.items() if text != "-"} == {"iterations", "alarms", "rollbacks"}
 
 
 def test_two_runs_differ_by_a_difference_a_ratio_or_nothing_meaningful() -> None:

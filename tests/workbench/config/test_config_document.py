@@ -165,8 +165,8 @@ def test_the_only_problem_of_a_configuration_of_another_kind_is_its_kind(tmp_pat
 
 
 def test_an_unknown_or_invalid_kind_is_reported_without_a_command() -> None:
-    told = ConfigDocument('kind = "grpo\\u001b[2J"\n').about_kind
-    assert told == "Read-only configuration of a grpo␛[2J run"
+    reported = ConfigDocument('kind = "grpo\\u001b[2J"\n').about_kind
+    assert reported == "Read-only configuration of a grpo␛[2J run"
     assert ConfigDocument("kind = 7\n").problems[0].key == "kind"
     assert "of a" not in ConfigDocument("kind = 7\n").problems[0].message
 

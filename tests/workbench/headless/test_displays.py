@@ -120,9 +120,9 @@ def test_plain_writes_one_heading_and_a_line_an_iteration_to_stdout_and_the_rest
     assert len(lines) == 2 + 12
     assert lines[2].split()[0] == "1/12"
     assert stdout.getvalue().isascii()
-    told = capsys.readouterr().err.splitlines()
-    assert all(line.startswith("ppo-workbench: ") for line in told)
-    assert any("iteration 12: checkpoint checkpoints/step-000012" in line for line in told)
+    reported = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("ppo-workbench: ") for line in reported)
+    assert any("iteration 12: checkpoint checkpoints/step-000012" in line for line in reported)
 
 
 def test_a_metric_that_is_not_finite_is_a_dash_and_keeps_its_column() -> None:
@@ -141,9 +141,9 @@ def test_every_metric_is_one_of_the_iterations_fields_and_fractions_become_perce
 
 
 def test_the_start_of_a_run_shows_what_is_trained_and_every_warning() -> None:
-    told = sentences(started(warnings=["the KL is biased"], resumed_at=5))
-    assert "135.0M parameters, 0.46M trained (0.34%)" in told[1]
-    assert told[-2:] == ["resumed after iteration 5", "warning: the KL is biased"]
+    reported = sentences(started(warnings=["the KL is biased"], resumed_at=5))
+    assert "135.0M parameters, 0.46M trained (0.34%)" in reported[1]
+    assert reported[-2:] == ["resumed after iteration 5", "warning: the KL is biased"]
 
 
 def test_an_alert_shows_its_iteration_level_and_message() -> None:
@@ -175,8 +175,8 @@ def decided(action: str) -> Decision:
 
 def test_decisions_and_rollbacks_give_their_reason() -> None:
     rolled = RolledBack(iteration=9, to=4, reason="the score fell")
-    told = [sentences(event)[0] for event in (decided("rollback"), decided("continue"), decided("stop"), rolled)]
-    assert told == [
+    reported = [sentences(event)[0] for event in (decided("rollback"), decided("continue"), decided("stop"), rolled)]
+    assert reported == [
         "iteration 9: decision to roll back: the score fell",
         "iteration 9: decision to continue: the score fell",
         "iteration 9: decision to stop: the score fell",
@@ -191,8 +191,8 @@ def test_an_evaluation_shows_its_results_against_the_reference_and_for_the_criti
     against = {"win_rate": 0.625, "win_rate_low": 0.4, "win_rate_high": 0.81, "reference_score": 0.3}
     best = {"best_of": 4, "best_of_score": 0.55}
     critic = {"explained_variance": 0.41, "value_error": 0.2}
-    [told] = sentences(evaluation(4, score_low=0.4, score_high=0.6, **against, **best, **critic))
-    assert told == (
+    [reported] = sentences(evaluation(4, score_low=0.4, score_high=0.6, **against, **best, **critic))
+    assert reported == (
         "iteration 4: evaluation on 16 prompts: score 0.512 (0.400 to 0.600), deviation 0.200, KL 3.250 nats a "
         "sequence, win rate 62% (40 to 81); the reference scores 0.300, its best of 4 0.550; critic: explained "
         "variance 0.41, error 0.200, 4.0s"
@@ -228,8 +228,8 @@ def test_the_summary_of_a_resumed_run_is_of_all_its_iterations(
     shown = choose_display(display, out)
     play(shown.show, rest)
     shown.close()
-    told = out.getvalue() + capsys.readouterr().err
-    assert "0.300 -> 2.800 (+2.500), first and last five iterations" in told
+    reported = out.getvalue() + capsys.readouterr().err
+    assert "0.300 -> 2.800 (+2.500), first and last five iterations" in reported
 
 
 def test_the_summary_of_a_resumed_run_without_its_journal_is_of_what_was_seen(tmp_path: Path) -> None:

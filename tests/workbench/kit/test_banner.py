@@ -27,7 +27,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
-def told(screen: MainScreen) -> str:
+def reported(screen: MainScreen) -> str:
     """Return the banner's text; empty while it is hidden."""
     banner = screen.query_one(Banner)
     return str(banner.render()) if banner.display else ""
@@ -44,14 +44,16 @@ async def test_a_success_is_not_drawn_as_an_error_and_disappears_by_itself(monke
         shown: list[tuple[str, bool]] = []
         say = Banner.say
         monkeypatch.setattr(
-            Banner, "say", lambda self, *args: (say(self, *args), shown.append((told(screen), self.has_class("-done"))))
+            Banner,
+            "say",
+            lambda self, *args: (say(self, *args), shown.append((reported(screen), self.has_class("-done")))),
         )
         await pilot.press("enter")
         await until(pilot, lambda: bool(shown))
         ((message, is_done),) = shown
         assert message.startswith("✓ Imported 1 preference from pairs.jsonl")
         assert is_done
-        await until(pilot, lambda: told(screen) == "")
+        await until(pilot, lambda: reported(screen) == "")
 
 
 async def test_an_error_looks_unlike_a_success_and_stays() -> None:
@@ -60,7 +62,7 @@ async def test_an_error_looks_unlike_a_success_and_stays() -> None:
         done = screen.query_one(Banner).styles.color
         screen.say("cannot write it")
         await pilot.pause()
-        assert told(screen).startswith("✖ cannot write it")
+        assert reported(screen).startswith("✖ cannot write it")
         assert screen.query_one(Banner)._timer is None
         assert screen.query_one(Banner).styles.color != done
 
@@ -69,16 +71,16 @@ async def test_an_error_that_still_applies_returns_after_a_success(monkeypatch: 
     monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     async with workbench(scripted_run.diverged) as (screen, pilot):
         await pilot.press("space")
-        await until(pilot, lambda: "loss was NaN" in told(screen))
+        await until(pilot, lambda: "loss was NaN" in reported(screen))
         screen.say("Imported 1 preference", "done")
-        assert told(screen).startswith("✓ Imported 1 preference")
-        await until(pilot, lambda: "loss was NaN" in told(screen))
+        assert reported(screen).startswith("✓ Imported 1 preference")
+        await until(pilot, lambda: "loss was NaN" in reported(screen))
         assert not screen.query_one(Banner).has_class("-done")
         screen.say("Imported 2 preferences", "done")
         await pilot.press("escape")
-        assert "loss was NaN" in told(screen), "the key hides the message that is on top"
+        assert "loss was NaN" in reported(screen), "the key hides the message that is on top"
         await pilot.press("escape")
-        assert told(screen) == ""
+        assert reported(screen) == ""
 
 
 async def test_an_error_that_is_settled_under_a_success_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,28 +89,28 @@ async def test_an_error_that_is_settled_under_a_success_does_not_return(monkeypa
         screen.say("cannot write it", about="steer")
         screen.say("wrote another", "done")
         screen.settle("steer")
-        assert told(screen).startswith("✓ wrote another")
-        await until(pilot, lambda: told(screen) == "")
+        assert reported(screen).startswith("✓ wrote another")
+        await until(pilot, lambda: reported(screen) == "")
 
 
 async def test_an_error_disappears_when_its_pane_is_left() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
-        await until(pilot, lambda: "no labels to train on" in told(screen))
+        await until(pilot, lambda: "no labels to train on" in reported(screen))
         await pilot.press("f5")
-        assert "no labels to train on" in told(screen)
+        assert "no labels to train on" in reported(screen)
         await pilot.press("f3")
-        assert told(screen) == ""
+        assert reported(screen) == ""
 
 
 async def test_a_missing_reward_model_is_no_longer_reported_once_there_is_one() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "T")
-        await until(pilot, lambda: "No trained reward model yet; t in Label" in told(screen))
+        await until(pilot, lambda: "No trained reward model yet; t in Label" in reported(screen))
         reward_model("liked")
         await pilot.press("T")
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
-        assert told(screen) == ""
+        assert reported(screen) == ""
 
 
 async def test_an_obstacle_to_starting_disappears_when_it_is_fixed() -> None:
@@ -116,10 +118,10 @@ async def test_an_obstacle_to_starting_disappears_when_it_is_fixed() -> None:
         pane = screen.query_one(ConfigPane)
         pane.document.set("ppo.kl_coef", -1)
         await pilot.press("space")
-        await until(pilot, lambda: "The configuration has a problem: " in told(screen))
+        await until(pilot, lambda: "The configuration has a problem: " in reported(screen))
         await pilot.press("u")
         await until(pilot, lambda: not pane.document.problems)
-        await until(pilot, lambda: told(screen) == "")
+        await until(pilot, lambda: reported(screen) == "")
 
 
 async def test_another_run_clears_messages_about_the_last_one() -> None:
@@ -130,13 +132,13 @@ async def test_another_run_clears_messages_about_the_last_one() -> None:
 
     async with workbench(play) as (screen, pilot):
         await pilot.press("space")
-        await until(pilot, lambda: "loss was NaN" in told(screen))
+        await until(pilot, lambda: "loss was NaN" in reported(screen))
         await pilot.press("f2", "f3")
-        assert "loss was NaN" in told(screen), "it is about the run, and not about a pane"
+        assert "loss was NaN" in reported(screen), "it is about the run, and not about a pane"
         fails = False
         await pilot.press("space")
         await until(pilot, lambda: "iteration 1/12" in status(screen))
-        assert told(screen) == ""
+        assert reported(screen) == ""
 
 
 async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
@@ -147,11 +149,11 @@ async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
         await pilot.press("f7")
         await until(pilot, lambda: "past" in screen_text(screen))
         await pilot.press("enter")
-        await until(pilot, lambda: "is training here" in told(screen))
+        await until(pilot, lambda: "is training here" in reported(screen))
         assert screen.query_one("#runs").has_focus_within, "nothing was opened, so nothing else is shown"
         screen.supervisor.stop()
         await until(pilot, lambda: not screen.supervisor.trains_here)
-        await until(pilot, lambda: told(screen) == "")
+        await until(pilot, lambda: reported(screen) == "")
 
 
 async def test_the_key_that_hides_it_can_be_remapped(tmp_path: Path) -> None:
@@ -159,6 +161,6 @@ async def test_the_key_that_hides_it_can_be_remapped(tmp_path: Path) -> None:
     (tmp_path / "config" / "keys.toml").write_text('[keys]\n"app.put_away" = "ctrl+g"\n')
     async with workbench() as (screen, pilot):
         screen.say("cannot write it")
-        assert told(screen).endswith("^g hides this")
+        assert reported(screen).endswith("^g hides this")
         await pilot.press("ctrl+g")
-        assert told(screen) == ""
+        assert reported(screen) == ""

@@ -99,8 +99,8 @@ def test_a_problem_shows_control_characters_and_does_not_obey_them(tmp_path: Pat
 
 
 def test_a_key_of_another_binding_of_its_area_is_a_conflict(tmp_path: Path) -> None:
-    told = ["keys.toml: run.step: x is also the key of run.stop: change one of them"]
-    assert load(tmp_path, '[keys]\n"run.step" = "x"') == ({}, told)
+    reported = ["keys.toml: run.step: x is also the key of run.stop: change one of them"]
+    assert load(tmp_path, '[keys]\n"run.step" = "x"') == ({}, reported)
     assert load(tmp_path, '[keys]\n"run.stop" = "p"\n"run.step" = "p"') == (
         {"run.stop": "p"},
         ["keys.toml: run.step: p is also the key of run.stop: change one of them"],

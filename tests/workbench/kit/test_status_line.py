@@ -55,19 +55,19 @@ def test_the_newest_alarm_is_beside_the_state_with_the_number_of_others() -> Non
 
 
 def test_the_worst_alarm_is_beside_the_state_whichever_came_last() -> None:
-    told = (alarm(3, code="no_signal"), alarm(2, level="error"), alarm(3, code="step_nan", level="error"))
-    assert "   ✖ step NaN and 2 more   " in text(view(*TRAINING, told[1], told[2], told[0]))
-    assert "   ✖ step NaN and 2 more   " in text(view(*TRAINING, told[1], told[0], told[2]))
+    reported = (alarm(3, code="no_signal"), alarm(2, level="error"), alarm(3, code="step_nan", level="error"))
+    assert "   ✖ step NaN and 2 more   " in text(view(*TRAINING, reported[1], reported[2], reported[0]))
+    assert "   ✖ step NaN and 2 more   " in text(view(*TRAINING, reported[1], reported[0], reported[2]))
 
 
 def test_a_run_that_ended_with_an_error_has_no_green_tick() -> None:
-    told = alarm(3, level="error")
+    reported = alarm(3, level="error")
     assert "✓ done   ⚠ KL high" in text(view(*TRAINING, alarm(3), ended()))
-    assert "⚠ done   ✖ KL high" in text(view(*TRAINING, told, ended()))
+    assert "⚠ done   ✖ KL high" in text(view(*TRAINING, reported, ended()))
     left = ended(iteration=90, alarms={"kl_high": "error"})
-    assert "⚠ done   ✖ KL high" in text(view(*TRAINING, told, left))
+    assert "⚠ done   ✖ KL high" in text(view(*TRAINING, reported, left))
     assert "⚠ done, KL high   iteration" in text(view(*TRAINING, left)), "of a long journal the end alone was read"
-    assert "✓ done   iteration" in text(view(*TRAINING, told, iteration(70), ended(iteration=70)))
+    assert "✓ done   iteration" in text(view(*TRAINING, reported, iteration(70), ended(iteration=70)))
 
 
 def test_an_activity_of_the_screen_replaces_the_state() -> None:

@@ -170,7 +170,7 @@ def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (b"name = ", "cannot be read as TOML"),
         (b"name = " + b"[" * 3000, "nested deeper than 32"),
@@ -180,10 +180,10 @@ def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> 
         (b'[colors]\nprimary = "\\u001b[31m"', "must be a colour"),
     ],
 )
-def test_a_broken_file_is_reported_and_leaves_the_shipped_theme(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_broken_file_is_reported_and_leaves_the_shipped_theme(tmp_path: Path, content: bytes, reported: str) -> None:
     (tmp_path / f"{DEFAULT_THEME}.toml").write_bytes(content)
     themes, problems = load_themes(tmp_path)
-    assert any(told in problem for problem in problems)
+    assert any(reported in problem for problem in problems)
     assert all(problem.isprintable() and "workbench.toml" in problem for problem in problems)
     assert themes == load_themes(tmp_path / "none")[0]
 
@@ -327,7 +327,7 @@ def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
     assert (site / "workbench" / "kit" / "keymaps" / "vim.toml").is_file()
     assert (site / "workbench" / "kit" / "help.tcss").is_file()
     code = "from workbench.kit.theming import *; print(len(load_themes(Path('none'))[0]), shipped_themes_dir())"
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-P", "-c", code],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site)},
@@ -335,6 +335,6 @@ def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    count, _, where = told.stdout.strip().partition(" ")
+    count, _, where = reported.stdout.strip().partition(" ")
     assert int(count) >= 6
     assert where == str(site / "workbench" / "themes")

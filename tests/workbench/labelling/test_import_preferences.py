@@ -177,9 +177,9 @@ async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.Mon
 
 def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading_can_be_ended() -> None:
     write_lines(Path("rows.jsonl"), *({"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(1_600)))
-    told: list[Preview] = []
-    whole = read_preview("rows.jsonl", "auto", told.append, Event())
-    assert [(one.rows, len(one.preferences), one.done) for one in told] == [
+    reported: list[Preview] = []
+    whole = read_preview("rows.jsonl", "auto", reported.append, Event())
+    assert [(one.rows, len(one.preferences), one.done) for one in reported] == [
         (3, 3, False),
         (500, 3, False),
         (1_000, 3, False),

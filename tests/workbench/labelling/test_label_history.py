@@ -67,7 +67,7 @@ def detail(app: Host) -> str:
 
 
 @pytest.mark.parametrize(
-    ("choice", "more", "told"),
+    ("choice", "more", "reported"),
     [
         ("a", {"order": (0, 1)}, "1 is better"),
         ("a", {"order": (1, 0)}, "2 is better"),
@@ -77,11 +77,11 @@ def detail(app: Host) -> str:
         ("skip", {}, "skipped"),
     ],
 )
-async def test_a_label_is_described_by_the_sides_as_they_were_shown(choice: str, more: Any, told: str) -> None:
+async def test_a_label_is_described_by_the_sides_as_they_were_shown(choice: str, more: Any, reported: str) -> None:
     async with opened(history(labelled(4, choice, seconds=9.0, note="why not", **more))) as (app, pilot):
         await until(pilot, lambda: bool(rows(app)))
         assert rows(app)[0].split()[0] == "5"
-        assert f" {told} " in rows(app)[0]
+        assert f" {reported} " in rows(app)[0]
         assert "9.0s" in rows(app)[0]
         assert "why not" in rows(app)[0]
         assert "prompt 4" in rows(app)[0]

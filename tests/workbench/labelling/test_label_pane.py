@@ -82,11 +82,11 @@ async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
         await pilot.press("f", "1", "2", "1")
         await pilot.press("u")
         assert "left 2" in app.text
-        assert "flagged" not in app.told("hint")
+        assert "flagged" not in app.reported("hint")
         await pilot.press("u", "u")
         assert session.labels == []
         assert "left 0" in app.text
-        assert "flagged" in app.told("hint")
+        assert "flagged" in app.reported("hint")
         assert app.requested == ["labels changed"] * 6
         await pilot.press("u")
         assert session.calls.count("undo") == 3, "there is nothing left to undo"
@@ -100,7 +100,7 @@ async def test_flag_and_note_are_kept_with_their_label_alone() -> None:
         await pilot.press("f")
         app.pane.session.set_note("too [/short]\x1b[31m")
         await pilot.pause()
-        assert "⚑ flagged   note: too [/short]␛[31m" in app.told("hint")
+        assert "⚑ flagged   note: too [/short]␛[31m" in app.reported("hint")
         await pilot.press("1", "2")
         assert (session.judgements[0].flags, session.judgements[0].note) == (("flagged",), "too [/short]\x1b[31m")
         assert (session.judgements[1].flags, session.judgements[1].note) == ((), "")
@@ -116,9 +116,9 @@ async def test_a_flag_is_removed_by_the_same_key() -> None:
 async def test_three_or_more_are_ranked_by_their_digits() -> None:
     session = FakeSession([item("a", "b", "c", "d", order=(3, 2, 1, 0)), *items(1)])
     async with labelling(session) as (app, pilot):
-        assert "type the digits, best first, = between equals" in app.told("hint")
+        assert "type the digits, best first, = between equals" in app.reported("hint")
         await pilot.press("2", "equals_sign", "2", "4", "3")
-        assert "ranking: 2 = 4 > 3" in app.told("hint")
+        assert "ranking: 2 = 4 > 3" in app.reported("hint")
         await pilot.press("backspace", "1")
         assert not session.labels
         await pilot.press("3")
@@ -148,7 +148,7 @@ async def test_digits_past_the_completions_do_nothing() -> None:
 async def test_more_completions_than_digits_can_be_skipped_or_tied_only() -> None:
     session = FakeSession([item(*map(str, range(10))), *items(1)])
     async with labelling(session) as (app, pilot):
-        assert "10 completions are too many to rank: space skips" in app.told("hint")
+        assert "10 completions are too many to rank: space skips" in app.reported("hint")
         await pilot.press("1", "2")
         assert not session.labels
         await pilot.press("space")
@@ -160,15 +160,17 @@ async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> 
     async with labelling(session) as (app, pilot):
         session.refusal = FULL
         await pilot.press("f", "1")
-        assert "✖ Not saved: 1 is better. 'preferences.db' cannot be written: the disk is full" in app.told("problem")
+        assert "✖ Not saved: 1 is better. 'preferences.db' cannot be written: the disk is full" in app.reported(
+            "problem"
+        )
         assert "left 0" in app.text
-        assert "flagged" in app.told("hint")
+        assert "flagged" in app.reported("hint")
         assert not app.requested
         session.refusal = None
         app.seconds = 20
         await pilot.press("1")
         assert "left 1" in app.text
-        assert not app.told("problem")
+        assert not app.reported("problem")
         assert (session.judgements[0].choice, session.judgements[0].flags) == ("a", ("flagged",))
 
 
@@ -187,7 +189,7 @@ async def test_a_refused_ranking_is_typed_again() -> None:
     async with labelling(session) as (app, pilot):
         session.refusal = FULL
         await pilot.press("1", "2", "3")
-        assert "Not saved: 1 > 2 > 3" in app.told("problem")
+        assert "Not saved: 1 > 2 > 3" in app.reported("problem")
         session.refusal = None
         await pilot.press("3", "2", "1")
         assert session.judgements[0].ranking == ((2,), (1,), (0,))
@@ -199,7 +201,7 @@ async def test_an_undo_that_is_refused_takes_nothing_back() -> None:
         await pilot.press("1")
         session.refusal = FULL
         await pilot.press("u")
-        assert "Label not undone" in app.told("problem")
+        assert "Label not undone" in app.reported("problem")
         assert "left 1" in app.text
         assert list(session.judgements) == [0]
 
@@ -209,11 +211,11 @@ async def test_an_item_labelled_in_another_window_meanwhile_makes_way_for_the_ne
     async with labelling(session) as (app, pilot):
         session.label(0, Judgement.chosen("b", order_shown=(0, 1)))
         await pilot.press("1")
-        assert "item 1 has been labelled in another window" in app.told("problem")
+        assert "item 1 has been labelled in another window" in app.reported("problem")
         assert "left 1" in app.text
         assert session.judgements[0].choice == "b"
         await pilot.press("1")
-        assert (session.judgements[1].choice, app.told("problem")) == ("a", "")
+        assert (session.judgements[1].choice, app.reported("problem")) == ("a", "")
 
 
 async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> None:
@@ -223,8 +225,8 @@ async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> 
         await app.pane.session.go_to(0)
         await pilot.pause()
         assert "left 0" in app.text
-        assert "your label: 1 is better, ⏎ keeps it" in app.told("hint")
-        assert "flagged" in app.told("hint")
+        assert "your label: 1 is better, ⏎ keeps it" in app.reported("hint")
+        assert "flagged" in app.reported("hint")
         await pilot.press("at")
         assert session.calls[-1] == "relabel 0"
         assert (session.judgements[0].choice, session.judgements[0].strength) == ("b", 3)
@@ -255,8 +257,8 @@ async def test_a_key_pressed_while_an_item_of_the_history_is_read_judges_nothing
 async def test_missing_guidelines_are_reported() -> None:
     async with labelling(FakeSession(items(1))) as (app, pilot):
         await pilot.press("g")
-        told = [str(notification.message) for notification in app._notifications]
-        assert told == ["This session has no guidelines; name a text file when you begin one"]
+        reported = [str(notification.message) for notification in app._notifications]
+        assert reported == ["This session has no guidelines; name a text file when you begin one"]
 
 
 async def test_keys_typed_ahead_of_the_note_judge_nothing() -> None:
@@ -336,8 +338,8 @@ async def test_what_the_prefetcher_leaves_out_is_reported_once() -> None:
     async with labelling(session, prefetcher=prefetcher) as (app, pilot):
         prefetcher.left_out = ("row 3 of [/x]\x1b has one completion",)
         await pilot.press("1", "2", "1")
-        told = [str(notification.message) for notification in app._notifications]
-        assert told == ["row 3 of [/x]␛ has one completion"]
+        reported = [str(notification.message) for notification in app._notifications]
+        assert reported == ["row 3 of [/x]␛ has one completion"]
 
 
 async def test_the_end_shows_how_many_were_judged_and_can_be_undone() -> None:
@@ -383,8 +385,8 @@ async def test_hints_name_remapped_keys() -> None:
         app.pane.take_focus()
         app.pane.session.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
-        assert "identical texts: y is a tie" in app.told("hint")
-        assert "guidelines G" in app.told("progress")
+        assert "identical texts: y is a tie" in app.reported("hint")
+        assert "guidelines G" in app.reported("progress")
         await pilot.press("y", "j", "1")
         assert [judgement.choice for judgement in session.judgements.values()] == ["tie", "a"]
 

@@ -74,8 +74,8 @@ async def shown(app: Labelling) -> str:
             (binding, enabled) for _, binding, enabled, _ in app.screen.active_bindings.values() if binding.show
         ]
         in_force = {binding.action: (binding.description, enabled) for binding, enabled in reversed(bindings)}
-        told = [(key.description, key.enabled) for key in app.query_one(KeyFooter).keys]
-        return sorted(told) == sorted(in_force.values())
+        reported = [(key.description, key.enabled) for key in app.query_one(KeyFooter).keys]
+        return sorted(reported) == sorted(in_force.values())
 
     await until(is_current)
     return app.text
@@ -101,7 +101,7 @@ async def test_text_that_does_not_fit_is_cut_on_both_sides_alike() -> None:
         session.labels.clear()
         async with labelling(session, size=size) as (app, pilot):
             await pilot.press("1")
-            one, other = app.told("last").split("   ")[1:]
+            one, other = app.reported("last").split("   ")[1:]
             assert one.startswith("1: policy, iteration 12, score")
             assert other.startswith("2: reference, iteration 3, score")
             assert one.endswith("quickstart-0003") == other.endswith("baseline-0001") == whole
@@ -138,17 +138,17 @@ async def test_facts_about_the_last_item_stay_hidden_if_one_of_its_completions_c
     session = FakeSession([pair(swapped=False), item(*again, prompt=PROMPT, queue="repeat"), *items(2)])
     async with labelling(session) as (app, pilot):
         await pilot.press("1")
-        assert app.told("last") == ""
+        assert app.reported("last") == ""
         assert not any(fact in app.text for fact in FACTS)
         await pilot.press("2")
-        assert app.told("last") == "last: 2 is better"
+        assert app.reported("last") == "last: 2 is better"
 
 
 async def test_a_label_that_is_to_be_changed_is_judged_blind_again() -> None:
     session = FakeSession([pair(swapped=False), *items(2)])
     async with labelling(session) as (app, pilot):
         await pilot.press("1")
-        assert "policy" in app.told("last")
+        assert "policy" in app.reported("last")
         await app.pane.session.go_to(0)
         await pilot.pause()
         assert not any(fact in app.text for fact in FACTS)

@@ -23,7 +23,7 @@ def chosen(text: str, order: tuple[int, ...], key: str) -> str:
     return f"{'ab'[order[side]]} {text}" if isinstance(side, int) else side
 
 
-def told(judgement: Judgement, texts: tuple[str, ...]) -> str:
+def reported(judgement: Judgement, texts: tuple[str, ...]) -> str:
     choice = judgement.choice
     return texts["ab".index(choice)] if choice in ("a", "b") else str(choice)
 
@@ -63,7 +63,7 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
     for number, (key, order) in enumerate(zip(keys, orders, strict=True)):
         label = standing[f"p {number}"]
         texts = tuple(str(text) for text in label.comparison.completions)
-        assert told(label.judgement, texts) == chosen(str(number), order, key)
+        assert reported(label.judgement, texts) == chosen(str(number), order, key)
         shown_texts = [texts[place] for place in label.judgement.order_shown]
         assert shown_texts == [f"{'ab'[place]} {number}" for place in order]
         assert label.judgement.labeller == "ann"

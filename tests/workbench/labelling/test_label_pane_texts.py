@@ -214,7 +214,7 @@ async def test_a_terminal_that_changes_its_size_keeps_the_item_and_the_begun_jud
             await pilot.resize_terminal(*size)
             await pilot.pause()
         assert "first text" in app.text
-        assert "ranking: 2 > 1   ⚑ flagged" in app.told("hint")
+        assert "ranking: 2 > 1   ⚑ flagged" in app.reported("hint")
         await pilot.press("3")
         assert session.judgements[0].ranking == ((1,), (0,), (2,))
         assert session.judgements[0].flags == ("flagged",)
@@ -268,9 +268,9 @@ async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
         assert "**" not in app.text
         await pilot.press("d")
         assert "**two** a" in app.text
-        assert "underlined: not in the other one" in app.told("hint")
+        assert "underlined: not in the other one" in app.reported("hint")
         await pilot.press("d", "m")
-        assert app.told("hint") == ""
+        assert app.reported("hint") == ""
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,10 @@ async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
 async def test_completions_that_do_not_differ_are_offered_as_a_tie(texts: tuple[str, str], hint: str) -> None:
     session = FakeSession([item(*texts), *items(1)])
     async with labelling(session) as (app, pilot):
-        assert hint in app.told("hint")
+        assert hint in app.reported("hint")
         await pilot.press("equals_sign")
         assert session.judgements[0].choice == "tie"
-        assert app.told("hint") == ""
+        assert app.reported("hint") == ""
 
 
 def progress(**changes: Any) -> Progress:
@@ -319,12 +319,12 @@ def test_figures_are_shown_with_their_units_and_intervals() -> None:
     ]
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, "100% (n = 1)"), (11, "100% (n = 11)"), (12, "100% (76 to 100)")])
-def test_a_share_of_few_labels_has_no_interval_but_their_number(count: int, told: str) -> None:
+@pytest.mark.parametrize(("count", "reported"), [(1, "100% (n = 1)"), (11, "100% (n = 11)"), (12, "100% (76 to 100)")])
+def test_a_share_of_few_labels_has_no_interval_but_their_number(count: int, reported: str) -> None:
     share = Share(count, count, 1.0, *wilson_interval(count, count))
     assert figures("ann", progress(left_side=share, longer=share))[-2:] == [
-        f"left chosen {told}",
-        f"longer (chars) chosen {told}",
+        f"left chosen {reported}",
+        f"longer (chars) chosen {reported}",
     ]
 
 
@@ -347,20 +347,20 @@ def test_unknown_figures_are_left_out() -> None:
 
 
 @given(st.lists(st.text("ab日", min_size=1, max_size=9), min_size=1, max_size=8), st.integers(4, 60))
-def test_figures_fit_their_line_and_all_of_them_their_lines(told: list[str], width: int) -> None:
-    line = fitting(told, ["g"], width)
+def test_figures_fit_their_line_and_all_of_them_their_lines(reported: list[str], width: int) -> None:
+    line = fitting(reported, ["g"], width)
     assert cell_len(line) <= width
-    lines = in_lines(told, width)
+    lines = in_lines(reported, width)
     assert all(cell_len(line) <= width for line in lines)
-    if all(cell_len(text) <= width for text in told):
-        assert [text for line in lines for text in line.split("   ")] == told
+    if all(cell_len(text) <= width for text in reported):
+        assert [text for line in lines for text in line.split("   ")] == reported
 
 
 async def test_figures_that_do_not_fit_on_a_line_are_one_key_away() -> None:
     session = FakeSession(items(3), guidelines="hash")
     session.figures = {name: getattr(progress(), name) for name in Progress.__slots__}
     async with labelling(session, size=(80, 24)) as (app, pilot):
-        assert app.told("progress") == "ann   31 done · 169 left   212/h   median 9.0s   ETA 48m 00s   guidelines g"
+        assert app.reported("progress") == "ann   31 done · 169 left   212/h   median 9.0s   ETA 48m 00s   guidelines g"
         await pilot.press("p")
         assert "longer (chars) chosen 72% (52 to 86)" in app.text
         assert "guidelines g" in app.text

@@ -78,10 +78,10 @@ def test_errors_are_reported_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
     instead(monkeypatch, tmp_path / "program", program)
-    with pytest.raises(ModelError, match="reward model 'rm'") as told:
+    with pytest.raises(ModelError, match="reward model 'rm'") as reported:
         score("rm", ROWS, closing=threading.Event())
-    assert words in str(told.value)
-    assert "\n" not in str(told.value)
+    assert words in str(reported.value)
+    assert "\n" not in str(reported.value)
 
 
 def test_the_process_has_low_priority_and_ends_when_it_is_closed(

@@ -68,10 +68,12 @@ def label(run: RunFolder, store: PreferenceStore, iteration: int) -> None:
 def learn(folder: Path, store: Path) -> tuple[float, float]:
     """Train the reward model `liked` on the labels; return its held-out accuracy before and after."""
     make_checkpoint(folder / "judge", scale=0.3)  # smaller weights give hidden states that are easier to read
-    told = Recorder()
+    reported = Recorder()
     settings = (f"data.preferences={store}", "data.eval_fraction=0.3", "train.epochs=3", "train.batch_size=4")
-    train_reward_model(reward_config(folder, "run.name=liked", f"model.path={folder}/judge", *settings), sinks=[told])
-    evaluations = told.of(RewardModelEvaluation)
+    train_reward_model(
+        reward_config(folder, "run.name=liked", f"model.path={folder}/judge", *settings), sinks=[reported]
+    )
+    evaluations = reported.of(RewardModelEvaluation)
     return evaluations[0].accuracy, evaluations[-1].accuracy
 
 

@@ -101,9 +101,9 @@ def test_the_number_left_is_known_with_a_limit_or_once_no_more_come(path: Path) 
         session.begin("ann", PLAN)
         assert session.put(items(3)).result().progress.left is None
         session.exhausted()
-        told = session.label(0, A).result()
-        assert (told.exhausted, told.progress.left) == (True, 2)
-        assert told.progress.eta_seconds != told.progress.eta_seconds, "one label tells no speed"
+        reported = session.label(0, A).result()
+        assert (reported.exhausted, reported.progress.left) == (True, 2)
+        assert reported.progress.eta_seconds != reported.progress.eta_seconds, "one label tells no speed"
         session.begin("ann", SessionPlan(queues=(), limit=10))
         session.put(items(3, start=3))
         limited = session.label(0, A).result()

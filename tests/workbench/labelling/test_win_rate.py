@@ -51,44 +51,44 @@ def label(store: Path, number: int, choice: str = "a", run: str = "a") -> int:
 
 
 def test_each_change_of_the_labels_is_reported_and_an_undo_too(run: Path, tmp_path: Path, reporting: Any) -> None:
-    store, told = tmp_path / "preferences.db", queue.SimpleQueue[HumanEvaluation]()
-    reporting(told.put)
+    store, reported = tmp_path / "preferences.db", queue.SimpleQueue[HumanEvaluation]()
+    reporting(reported.put)
     counting = WinRate(store, run)
     label(store, 1)
     counting.labelled()
-    assert told.get(timeout=DEADLINE).win_rate == 1.0
+    assert reported.get(timeout=DEADLINE).win_rate == 1.0
     id_ = label(store, 2, "b")
     counting.labelled()
-    assert told.get(timeout=DEADLINE).win_rate == 0.5
+    assert reported.get(timeout=DEADLINE).win_rate == 0.5
     with PreferenceStore(store) as kept:
         kept.undo(id_, "ann")
     counting.labelled()
-    assert told.get(timeout=DEADLINE).comparisons == 1
+    assert reported.get(timeout=DEADLINE).comparisons == 1
     counting.close()
     counting.join(DEADLINE)
-    assert told.empty()
+    assert reported.empty()
     assert counting.problem == ""
 
 
 def test_known_win_rates_and_labels_of_other_runs_are_not_reported(run: Path, tmp_path: Path, reporting: Any) -> None:
-    store, told = tmp_path / "preferences.db", list[HumanEvaluation]()
-    reporting(told.append)
+    store, reported = tmp_path / "preferences.db", list[HumanEvaluation]()
+    reporting(reported.append)
     first = WinRate(store, run)
     label(store, 1)
     first.labelled()
     first.close()
     first.join(DEADLINE)
-    assert len(told) == 1
-    again = WinRate(store, run, known=told[0])
+    assert len(reported) == 1
+    again = WinRate(store, run, known=reported[0])
     label(store, 2, run="another")
     again.labelled()
     again.close()
     again.join(DEADLINE)
-    assert len(told) == 1
+    assert len(reported) == 1
     unchanged = WinRate(store, run)
     unchanged.close()
     unchanged.join(DEADLINE)
-    assert len(told) == 1, "nothing was labelled"
+    assert len(reported) == 1, "nothing was labelled"
 
 
 def test_a_close_right_after_a_label_still_reports_it_to_the_run(run: Path, tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_many_labels_at_once_are_counted_together(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporting: Any
 ) -> None:
     monkeypatch.setattr(workspace, "_PAUSE", DEADLINE)
-    store, told, first = tmp_path / "preferences.db", list[HumanEvaluation](), threading.Event()
-    reporting(lambda event: (told.append(event), first.set()))
+    store, reported, first = tmp_path / "preferences.db", list[HumanEvaluation](), threading.Event()
+    reporting(lambda event: (reported.append(event), first.set()))
     counting = WinRate(store, run)
     label(store, 0)
     counting.labelled()
@@ -118,21 +118,21 @@ def test_many_labels_at_once_are_counted_together(
         counting.labelled()
     counting.close()
     counting.join(DEADLINE)
-    assert [event.comparisons for event in told] == [1, 20]
+    assert [event.comparisons for event in reported] == [1, 20]
 
 
 def test_a_failed_report_is_made_up_for_with_the_next_label(run: Path, tmp_path: Path, reporting: Any) -> None:
-    store, told, tries = tmp_path / "preferences.db", list[HumanEvaluation](), queue.SimpleQueue[int]()
+    store, reported, tries = tmp_path / "preferences.db", list[HumanEvaluation](), queue.SimpleQueue[int]()
     left = threading.Event()
 
-    def tell(event: HumanEvaluation) -> None:
+    def report(event: HumanEvaluation) -> None:
         tries.put(event.comparisons)
         if event.comparisons == 1:
             assert left.wait(DEADLINE)
             raise StorageError("cannot write\nthe journal")
-        told.append(event)
+        reported.append(event)
 
-    reporting(tell)
+    reporting(report)
     counting = WinRate(store, run)
     label(store, 1)
     counting.labelled()
@@ -142,7 +142,7 @@ def test_a_failed_report_is_made_up_for_with_the_next_label(run: Path, tmp_path:
     counting.close()
     left.set()  # the label and the end came while the first was being reported
     counting.join(DEADLINE)
-    assert [event.comparisons for event in told] == [2]
+    assert [event.comparisons for event in reported] == [2]
     assert counting.problem == ""
 
 

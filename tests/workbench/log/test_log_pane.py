@@ -111,8 +111,8 @@ async def test_each_message_of_a_run_gets_one_line_and_is_not_obeyed(tmp_path: P
 
 async def test_lines_are_not_repeated_when_a_run_resumes_but_are_for_another_run(tmp_path: Path) -> None:
     app = LogApp(tmp_path / "workbench.log")
-    told = Alert(iteration=5, level="info", code="x", message="told")
-    view = view_of(started(), told, alarm(6), ended("stopped", 6))
+    reported = Alert(iteration=5, level="info", code="x", message="reported")
+    view = view_of(started(), reported, alarm(6), ended("stopped", 6))
     async with app.run_test(size=(120, 30)) as pilot:
         pane = app.query_one(LogPane)
         pane.show_run(view)
@@ -124,9 +124,9 @@ async def test_lines_are_not_repeated_when_a_run_resumes_but_are_for_another_run
         assert lines(app) == before
         view.take(Alert(iteration=5, level="info", code="x", message="again"))
         pane.show_run(view)
-        pane.show_run(view_of(started(name="other"), told))
+        pane.show_run(view_of(started(name="other"), reported))
         await pilot.pause()
-        new = ["quickstart-0001: iteration 5: note: again", "other: iteration 5: note: told"]
+        new = ["quickstart-0001: iteration 5: note: again", "other: iteration 5: note: reported"]
         assert lines(app) == [*before, *new]
 
 
@@ -137,7 +137,7 @@ async def test_a_run_that_replaces_another_is_shown_from_its_start(tmp_path: Pat
         pane = app.query_one(LogPane)
         pane.show_run(view)
         view.take(started(name="new"))
-        view.take(Alert(iteration=1, level="info", code="x", message="told"))
+        view.take(Alert(iteration=1, level="info", code="x", message="reported"))
         pane.show_run(view)
         await pilot.pause()
-        assert [line for line in lines(app) if line.startswith("new")] == ["new: iteration 1: note: told"]
+        assert [line for line in lines(app) if line.startswith("new")] == ["new: iteration 1: note: reported"]

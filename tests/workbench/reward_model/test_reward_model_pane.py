@@ -102,12 +102,12 @@ async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
         async with workbench() as (app, pilot):
             assert "Held-out pairs appear after the first evaluation" in app.screen_text
             assert "no steps yet" in app.screen_text
-            run.tell(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
+            run.report(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
             run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
             await look(pilot)
             assert "after step 75" not in app.screen_text
             assert "✗ 1 of 2" in app.text("pairs")
-            run.tell(step(1), step(2), evaluation(2))
+            run.report(step(1), step(2), evaluation(2))
             await look(pilot)
             assert "step 2 of 4" in app.text("heading")
             await pilot.press("down")
@@ -122,18 +122,18 @@ async def test_an_open_pair_shows_its_newest_numbers_and_closes_when_it_is_no_lo
     run = Run("live", 1, steps=4)
     with run.folder.lock():
         async with workbench() as (app, pilot):
-            run.tell(evaluation(0, accuracy=0.5))
+            run.report(evaluation(0, accuracy=0.5))
             run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
             await look(pilot)
             await pilot.press("enter")
             assert "Question 1" in app.opened
             before = app.opened
-            run.tell(step(1), step(2), evaluation(2))
+            run.report(step(1), step(2), evaluation(2))
             run.keep([pair(2, -3.0), pair(1, -2.0)], iteration=2)
             await look(pilot)
             assert "Question 1" in app.opened
             assert app.opened != before
-            run.tell(step(3), evaluation(3))
+            run.report(step(3), evaluation(3))
             run.keep([pair(2, -3.0)], iteration=3)
             await look(pilot)
             assert app.opened == ""
@@ -141,7 +141,7 @@ async def test_an_open_pair_shows_its_newest_numbers_and_closes_when_it_is_no_lo
 
 async def test_a_run_of_an_older_version_shows_what_its_journal_contains() -> None:
     run = Run("a", 1)
-    run.tell(step(1), evaluation(1, accuracy=0.71))
+    run.report(step(1), evaluation(1, accuracy=0.71))
     async with workbench() as (app, pilot):
         assert "71.0%" in app.screen_text
         assert "an older version trained it" in app.screen_text

@@ -135,7 +135,7 @@ def test_a_live_run_is_followed_and_nothing_is_read_twice(held_run: Run, monkeyp
     view = fold(RunView(), first)
     assert (first.live, first.predictions, view.iteration) == (True, None, 0)
     assert follower.look() is None
-    held_run.tell(step(1), step(2), evaluation(2))
+    held_run.report(step(1), step(2), evaluation(2))
     second = follower.look()
     assert second is not None
     assert len(second.events) == 3
@@ -170,7 +170,7 @@ def test_the_end_of_a_process_is_seen_without_an_event() -> None:
     run = Run("killed")
     follower = RunFollower(run.folder)
     with run.folder.lock():
-        run.tell(StateChanged(state="training"))
+        run.report(StateChanged(state="training"))
         found = follower.look()
         assert found is not None
         view = fold(RunView(), found)
@@ -214,9 +214,9 @@ def test_lines_that_are_cut_end_with_an_ellipsis() -> None:
 
 def test_a_report_and_an_event_give_the_same_rows() -> None:
     kept = texts(accuracy_lines(REPORT, 75, 90, 20))
-    told = texts(accuracy_lines(report_of(evaluation(75)), 75, 90, 20))
-    assert told == kept[: len(told)]
-    assert [line.split("%")[0].split() for line in told[1:4]] == [
+    reported = texts(accuracy_lines(report_of(evaluation(75)), 75, 90, 20))
+    assert reported == kept[: len(reported)]
+    assert [line.split("%")[0].split() for line in reported[1:4]] == [
         ["reward", "model", "63.0"],
         ["length", "alone", "54.8"],
         ["untrained", "59.0"],

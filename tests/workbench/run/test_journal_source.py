@@ -247,11 +247,11 @@ def test_a_journal_that_replaces_another_is_read_like_the_first(
 def test_progress_comes_while_the_run_is_live_and_once(folder: Path) -> None:
     write(folder, started(), iteration(1))
     progress = ProgressFile(folder / "progress.json")
-    progress.emit(told := PhaseProgress(iteration=2, phase="update", done=1, total=4))
+    progress.emit(reported := PhaseProgress(iteration=2, phase="update", done=1, total=4))
     assert not any(isinstance(event, PhaseProgress) for event in JournalSource(folder).take())
     with RunFolder(folder).lock():
         source = JournalSource(folder)
-        assert source.take()[-1] == told
+        assert source.take()[-1] == reported
         assert source.take() == []
         progress.emit(next_one := PhaseProgress(iteration=2, phase="update", done=2, total=4))
         assert source.take() == [next_one]
@@ -260,9 +260,9 @@ def test_progress_comes_while_the_run_is_live_and_once(folder: Path) -> None:
 def test_progress_of_an_iteration_that_is_over_is_not_reported(folder: Path) -> None:
     write(folder, started(), iteration(1), iteration(2))
     with RunFolder(folder).lock():
-        for phase, told in (("update", 0), ("evaluate", 1)):
+        for phase, reported in (("update", 0), ("evaluate", 1)):
             ProgressFile(folder / "progress.json").emit(PhaseProgress(iteration=2, phase=phase, done=1, total=4))
-            assert sum(isinstance(event, PhaseProgress) for event in JournalSource(folder).take()) == told
+            assert sum(isinstance(event, PhaseProgress) for event in JournalSource(folder).take()) == reported
 
 
 def test_a_source_is_finished_when_nobody_trains_the_run_and_everything_was_read(

@@ -164,7 +164,7 @@ def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_written(kind: str, 
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reported", "words"),
     [
         (reward_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200"),
         (dpo_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200, KL 0.013"),
@@ -174,12 +174,12 @@ def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_written(kind: str, 
         (evaluation(5, parts={"a": 1.0, "b": math.nan}), "score 0.250 (a 1.000, b -)"),
     ],
 )
-def test_an_evaluation_in_brief_is_its_number_and_interval(told: Any, words: str) -> None:
-    assert in_brief(told) == words
+def test_an_evaluation_in_brief_is_its_number_and_interval(reported: Any, words: str) -> None:
+    assert in_brief(reported) == words
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reported", "words"),
     [
         (
             reward_evaluation(5),
@@ -203,8 +203,8 @@ def test_an_evaluation_in_brief_is_its_number_and_interval(told: Any, words: str
         ),
     ],
 )
-def test_an_evaluation_is_described_in_one_sentence(told: Event, words: str) -> None:
-    assert sentences(told) == [words]
+def test_an_evaluation_is_described_in_one_sentence(reported: Event, words: str) -> None:
+    assert sentences(reported) == [words]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("scroe>0.5", "unknown field scroe: did you mean score?"),
         ("promt:sky", "unknown field promt: did you mean prompt?"),
@@ -134,8 +134,8 @@ def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
         ('""', "missing text"),
     ],
 )
-def test_a_line_that_is_not_understood_is_reported_with_the_way_out(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_a_line_that_is_not_understood_is_reported_with_the_way_out(text: str, reported: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reported)):
         parse_query(text)
 
 

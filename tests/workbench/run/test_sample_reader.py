@@ -279,13 +279,13 @@ def readers(folder: RunFolder) -> list[Any]:
 
 def errors(folder: RunFolder) -> list[str]:
     """Return what each reader says of a file that none of them can read."""
-    told = []
+    reported = []
     for read in readers(folder):
         with pytest.raises(StorageError, match=r"step-000003\.parquet") as error:
             read()
-        told.append(str(error.value))
-    assert not any("\n" in line for line in told)
-    return told
+        reported.append(str(error.value))
+    assert not any("\n" in line for line in reported)
+    return reported
 
 
 def test_a_missing_file_is_an_error_of_one_line(folder: RunFolder) -> None:
@@ -302,15 +302,15 @@ def test_a_half_written_file_is_an_error_of_one_line(folder: RunFolder) -> None:
 
 def test_a_file_with_a_flipped_byte_is_an_error_of_one_line_or_reads(folder: RunFolder) -> None:
     path = write(folder, *(sample_row(row, 4) for row in range(2)))
-    whole, told = path.read_bytes(), 0
+    whole, reported = path.read_bytes(), 0
     for place in range(4, len(whole), 151):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         for read in readers(folder):
             try:
                 read()
             except StorageError as error:
-                told += "\n" not in str(error)
-    assert told > 20
+                reported += "\n" not in str(error)
+    assert reported > 20
 
 
 def test_a_newer_version_is_an_error_that_says_so(folder: RunFolder) -> None:

@@ -149,19 +149,19 @@ def test_a_run_of_another_process_is_steered_by_its_inbox() -> None:
 def test_a_fix_is_offered_while_its_run_can_be_steered_and_its_alarm_is_active() -> None:
     supervisor = supervise(scripted_run.steered)
     poll_until(supervisor, lambda: supervisor.view.iteration > 0)
-    told = alarm(supervisor.view.iteration)
-    assert supervisor.fixes(told) == [], "it does not stand"
-    supervisor.view.take(told)
-    assert supervisor.fixes(told) == FIXES
+    reported = alarm(supervisor.view.iteration)
+    assert supervisor.fixes(reported) == [], "it does not stand"
+    supervisor.view.take(reported)
+    assert supervisor.fixes(reported) == FIXES
     supervisor.apply(FIXES[2], "why")
     poll_until(supervisor, lambda: supervisor.view.state == "paused")
-    assert supervisor.fixes(told) == FIXES[:2], "it is paused"
+    assert supervisor.fixes(reported) == FIXES[:2], "it is paused"
     supervisor.apply(FIXES[1], "why")
     poll_until(supervisor, lambda: any(mark.kind == "rollback" for mark in supervisor.view.marks))
     assert supervisor.view.marks[-1].text == "rolled back to iteration 0: why"
-    supervisor.view.take(told)
+    supervisor.view.take(reported)
     supervisor.abort()
-    assert supervisor.fixes(told) == []
+    assert supervisor.fixes(reported) == []
     poll_until(supervisor, lambda: not supervisor.trains_here)
     for fix in FIXES:
         with pytest.raises(UsageError):
@@ -206,15 +206,17 @@ def test_a_resumed_run_keeps_its_past() -> None:
 
 
 @pytest.mark.parametrize(
-    ("play", "told"), [(scripted_run.done, "quickstart-0001 had already ended: done"), (None, "had not started")]
+    ("play", "reported"), [(scripted_run.done, "quickstart-0001 had already ended: done"), (None, "had not started")]
 )
-def test_a_run_that_cannot_continue_headless_is_reported(play: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_continue_headless_is_reported(
+    play: Any, reported: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workbench.run.supervisor.continue_headless", lambda _: pytest.fail("a process was started"))
     supervisor = Supervisor()
     if play is not None:
         supervisor = supervise(play)
         poll_until(supervisor, lambda: not supervisor.trains_here)
-    assert told in supervisor.detach()
+    assert reported in supervisor.detach()
 
 
 QUESTION = Question(prompt="Once", count=2)

@@ -491,8 +491,8 @@ async def test_two_marked_runs_are_compared_and_one_or_none_is_not() -> None:
         await pilot.press("m", "home", "m")
         await settle(pilot)
         assert not app.query_one("#run-comparison").display
-        told = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
-        assert told == [[Path("runs/c-run"), Path("runs/a-run")], []]
+        reported = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
+        assert reported == [[Path("runs/c-run"), Path("runs/a-run")], []]
 
 
 async def test_a_marked_run_that_vanishes_is_no_longer_compared(workspace: Path) -> None:
@@ -503,8 +503,8 @@ async def test_a_marked_run_that_vanishes_is_no_longer_compared(workspace: Path)
         await settle(pilot)
         (workspace / "runs/b-run").rename(workspace / "b-run")
         await until_listed(pilot, app)
-        told = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
-        assert told[-1] == [Path("runs/c-run"), Path("runs/a-run")]
+        reported = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
+        assert reported[-1] == [Path("runs/c-run"), Path("runs/a-run")]
         assert app.text("#run-differences") == "Their configurations are the same"
 
 

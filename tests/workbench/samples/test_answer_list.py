@@ -69,18 +69,18 @@ def test_parts_are_shown_where_they_say_more_than_the_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compared", "told"),
+    ("compared", "reported"),
     [(0.25, "▲ +0.25 better"), (1.5, "▼ -1.00 worse"), (0.5, "= same score")],
 )
-def test_a_score_is_better_or_worse_than_the_one_it_is_compared_with(compared: float, told: str) -> None:
-    assert f"score +0.50  {told}  KL" in facts(completion(), compared=compared)
+def test_a_score_is_better_or_worse_than_the_one_it_is_compared_with(compared: float, reported: str) -> None:
+    assert f"score +0.50  {reported}  KL" in facts(completion(), compared=compared)
 
 
 @pytest.mark.parametrize(("score", "compared"), [(math.nan, 0.5), (0.5, math.nan), (math.inf, 0.5)])
 def test_a_score_that_is_not_a_number_is_compared_with_nothing(score: float, compared: float) -> None:
-    told = facts(completion(score=score), compared=compared)
-    assert "better" not in told
-    assert "worse" not in told
+    reported = facts(completion(score=score), compared=compared)
+    assert "better" not in reported
+    assert "worse" not in reported
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> Non
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "reported"),
     [
         (
             ModelError("checkpoint '[/x]\x1b' is\ndamaged: choose another"),
@@ -362,12 +362,12 @@ async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> Non
         (OSError("disk"), "✖ OSError: disk"),
     ],
 )
-async def test_a_failure_is_reported_in_its_place(failure: Exception, told: str) -> None:
+async def test_a_failure_is_reported_in_its_place(failure: Exception, reported: str) -> None:
     trainer = Trainer()
     async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
         trainer.sent[0].future.set_exception(failure)
-        await seen(pilot, screen, told)
+        await seen(pilot, screen, reported)
         assert "waiting" not in text_of(screen)
 
 

@@ -152,10 +152,10 @@ def test_a_link_where_a_file_is_prepared_is_replaced_and_not_followed(tmp_path: 
 def test_an_unwritable_path_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "a.md", tmp_path, Path(), tmp_path / ("x" * 300)):
-        with pytest.raises(StorageError) as told:
+        with pytest.raises(StorageError) as reported:
             export_markdown([token_sample()], path)
-        assert str(path) in str(told.value)
-        assert "\n" not in str(told.value)
+        assert str(path) in str(reported.value)
+        assert "\n" not in str(reported.value)
 
 
 def test_copied_text_is_prompt_and_completion_with_nothing_a_terminal_obeys() -> None:

@@ -200,7 +200,7 @@ class Slow:
         self.ended = threading.Event()
 
     def __call__(
-        self, folder: RunFolder, index: int, prompt: str, stop: Callable[[], bool], tell: object
+        self, folder: RunFolder, index: int, prompt: str, stop: Callable[[], bool], report: object
     ) -> Iterator[Sample]:
         yield self.samples[0]
         for sample in self.samples[1:]:

@@ -204,7 +204,7 @@ async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_mark
         (run.folder.root / ".bookmarks.json.tmp").mkdir()
         await opened(pilot, run)
         await pilot.press("b")
-        assert any("cannot write bookmarks" in told for told in app.told)
+        assert any("cannot write bookmarks" in reported for reported in app.reported)
         assert "★" not in str(app.query_one("#sample-facts", Static).render())
 
 
@@ -274,7 +274,7 @@ async def test_an_export_is_this_sample_those_listed_or_those_marked(
         (path,) = tmp_path.glob("run-1-1*.jsonl")
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert [line["row"] for line in lines] == rows
-        assert any(f"saved to {path}" in told for told in app.told)
+        assert any(f"saved to {path}" in reported for reported in app.reported)
 
 
 async def test_a_picture_has_the_text_in_its_colours_and_no_cursor(run: Run, tmp_path: Path) -> None:
@@ -309,12 +309,12 @@ async def test_a_missing_or_damaged_file_is_reported_and_the_list_stays(run: Run
             await pilot.press("enter")
             await settle(pilot)
             assert app.query_one(SampleList).display
-        assert len(app.told) == 3
+        assert len(app.reported) == 3
         run.write(2, "a later one")
         await show(pilot, run)
         await settle(pilot)
         assert "a later one" in app.drawn, "the list follows the run"
-        assert all("step-000001" in told and "\n" not in told for told in app.told)
+        assert all("step-000001" in reported and "\n" not in reported for reported in app.reported)
 
 
 async def test_previews_of_a_run_without_files_cannot_be_opened_and_the_way_out_is_named(run: Run) -> None:
@@ -326,7 +326,7 @@ async def test_previews_of_a_run_without_files_cannot_be_opened_and_the_way_out_
         await pilot.press("enter")
         await settle(pilot)
         assert app.query_one(SampleList).display
-        assert any("run.save_samples = true" in told for told in app.told)
+        assert any("run.save_samples = true" in reported for reported in app.reported)
 
 
 async def test_a_file_of_the_first_version_shows_its_numbers_at_the_ids_of_its_tokens(run: Run) -> None:

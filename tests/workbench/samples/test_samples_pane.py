@@ -313,7 +313,7 @@ async def test_the_whole_run_is_listed_newest_first_and_searched(run: Run) -> No
         listed = app.query_one(SampleList)
         assert app.heading.startswith("whole run   258 samples")
         assert [sample.key for sample in listed.samples[:3]] == [(130, 0), (130, 1), (129, 0)]
-        assert [told for told in app.told if "step-000007" in told and "damaged" in told]
+        assert [reported for reported in app.reported if "step-000007" in reported and "damaged" in reported]
         await pilot.press("slash", *"joy it<=3", "enter")
         await settle(pilot)
         assert [sample.key for sample in listed.samples] == [(3, 0), (2, 0), (1, 0)]
@@ -362,4 +362,4 @@ async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:
         assert app.query_one(SampleList).cursor == 7
         await pilot.press("]")
         assert app.query_one(SampleList).cursor == 7
-        assert any("No more outliers" in told for told in app.told)
+        assert any("No more outliers" in reported for reported in app.reported)

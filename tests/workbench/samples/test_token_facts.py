@@ -460,16 +460,16 @@ def test_the_clip_is_mentioned_where_it_took_hold_and_nowhere_else(facts: TokenF
     known = len(ratios) - held.epochs in (0, 1)
     ratios = [ratio for ratio in (ratios[: held.epochs] if known else ratios) if not math.isnan(ratio)]
     clipped = [(seen > 0 and ratio > 1 + held.clip) or (seen < 0 and ratio < 1 - held.clip) for ratio in ratios]
-    told = "clip" in said
+    reported = "clip" in said
     pushes = re.search(r"pushed (up|down)", said) is not None
-    assert told == (pushes and any(clipped))
+    assert reported == (pushes and any(clipped))
     if since := re.search(r"until the clip stopped it in (?:epoch|pass) (\d+)", said):
         first = [one.name for one in facts.passes if one.in_loss].index(since[0].partition(" in ")[2])
         assert first > 0
         assert clipped == [place >= first for place in range(len(clipped))]
     if share := re.search(r"held by the clip in (\d+) of (\d+) epochs", said):
         assert (int(share[1]), int(share[2])) == (sum(clipped), len(clipped))
-    assert ("kept from being" in said) == (told and all(clipped))
+    assert ("kept from being" in said) == (reported and all(clipped))
 
 
 @given(facts=any_token())

@@ -151,9 +151,9 @@ def test_without_a_critic_the_baseline_is_shown_and_no_value(estimator: str) -> 
     assert value(lines, "baseline") == "0.2500"
     assert value(lines, "advantage") == f"{facts.advantage:.4f}"
     assert value(lines, "return") == f"{facts.return_:.4f}"
-    told = {line.strip().split("  ")[0] for line in lines}
-    assert ("all rewards" in told) == (estimator in ("rloo", "grpo"))
-    assert ("divided by" in told) == (estimator == "grpo")
+    reported = {line.strip().split("  ")[0] for line in lines}
+    assert ("all rewards" in reported) == (estimator in ("rloo", "grpo"))
+    assert ("divided by" in reported) == (estimator == "grpo")
 
 
 def test_a_kl_in_the_loss_and_a_weight_have_lines_of_their_own() -> None:
@@ -224,8 +224,8 @@ def test_a_sentence_that_has_no_room_ends_with_an_ellipsis_and_none_is_cut_above
     whole = sentence(TokenFacts(sample(), 3)).split()
     for height in range(2, 60):
         lines = shown(sample(), width=width, height=height)
-        told = itertools.takewhile(lambda line: line and not re.search(r"\d\.\d{4}", line), lines[1:])
-        words = " ".join(line.rstrip() for line in told).split()
+        reported = itertools.takewhile(lambda line: line and not re.search(r"\d\.\d{4}", line), lines[1:])
+        words = " ".join(line.rstrip() for line in reported).split()
         assert words == whole[: len(words)] or words[-1].endswith("…")
     assert not any(line.endswith("…") for line in shown(sample(), width=width, height=60))
 

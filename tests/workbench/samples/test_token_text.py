@@ -254,8 +254,8 @@ async def test_outliers_can_be_visited_in_both_directions() -> None:
         assert text.cursor == 2
         await pilot.press("left_square_bracket")
         assert text.cursor == 2
-        told = [str(notification.message) for notification in pilot.app._notifications]
-        assert told == ["No more outliers of advantage in this direction"] * 2
+        reported = [str(notification.message) for notification in pilot.app._notifications]
+        assert reported == ["No more outliers of advantage in this direction"] * 2
 
 
 async def test_a_long_sample_opens_at_its_cursor_and_keeps_it_in_view() -> None:

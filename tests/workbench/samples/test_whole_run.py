@@ -46,7 +46,7 @@ def test_a_whole_run_comes_newest_first_in_parts_and_damage_is_reported(folder: 
     done = [done for _, done, _, _ in parts]
     assert done == sorted(set(done))
     assert {total for _, _, total, _ in parts} == {120} == {done[-1]}
-    problems = [problem for *_, told in parts for problem in told]
+    problems = [problem for *_, reported in parts for problem in reported]
     assert ["step-000070" in problems[0], "step-000005" in problems[1], len(problems)] == [True, True, 2]
 
 

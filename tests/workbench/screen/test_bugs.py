@@ -166,6 +166,6 @@ def test_a_bug_that_ends_the_screen_saves_the_run(terminal: Terminal) -> None:
     terminal.wait_for("iteration 1/12")
     terminal.press("X")
     assert terminal.wait() == 1
-    told = terminal.raw.decode(errors="replace")
-    assert "the screen has closed: saving a checkpoint" in told
-    assert "unexpected ZeroDivisionError: a bug of ours" in told
+    reported = terminal.raw.decode(errors="replace")
+    assert "the screen has closed: saving a checkpoint" in reported
+    assert "unexpected ZeroDivisionError: a bug of ours" in reported

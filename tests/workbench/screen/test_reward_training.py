@@ -40,16 +40,16 @@ def until(holds: Callable[[], bool], seconds: float = 300) -> None:
 
 def ended(training: RewardTraining) -> list[str]:
     """Return the lines that a training reports up to its end, each once."""
-    told: list[str] = []
+    reported: list[str] = []
 
     def look() -> bool:
         done = training.done
-        if (line := training.poll()) not in told:
-            told.append(line)
+        if (line := training.poll()) not in reported:
+            reported.append(line)
         return done
 
     until(look)
-    return told
+    return reported
 
 
 @pytest.fixture
@@ -70,19 +70,19 @@ def test_a_training_reports_its_progress_and_leaves_a_model(store: Path, tmp_pat
     training = RewardTraining(store, tmp_path / "runs", settings(tmp_path))
     assert os.getpriority(os.PRIO_PROCESS, training._process.pid) >= 10
     assert os.getsid(training._process.pid) != os.getsid(0), "no terminal can end it"
-    told = ended(training)
+    reported = ended(training)
     assert training.run == tmp_path / "runs/labels-0008"
     assert training.problem == ""
     assert load_reward_model(training.run).is_finished
     events = read_journal(training.run / "events.jsonl").events
     before, *_, after = [event for event in events if isinstance(event, RewardModelEvaluation)]
     steps = sum(isinstance(event, RewardModelStep) for event in events)
-    assert told[-1] == (
+    assert reported[-1] == (
         f"labels-0008: trained, held-out accuracy {100 * before.accuracy:.0f}% before, {100 * after.accuracy:.0f}% "
         f"after ({100 * after.accuracy_low:.0f} to {100 * after.accuracy_high:.0f}%, {after.pairs} pairs)"
     )
-    assert told[0] == "labels-0008: loading the labels and the model"
-    assert all(f"of {steps}, loss 0." in line for line in told if ": step " in line)
+    assert reported[0] == "labels-0008: loading the labels and the model"
+    assert all(f"of {steps}, loss 0." in line for line in reported if ": step " in line)
     config = load_config_as(RewardModelConfig, training.run / "config.toml")
     assert (config.data.preferences, config.train.batch_size) == (str(store), 8)
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["labels-0007", "labels-0008"]

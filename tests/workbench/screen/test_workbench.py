@@ -598,10 +598,10 @@ async def test_a_broken_theme_or_key_file_is_a_toast(tmp_path: Path) -> None:
     (tmp_path / "config" / "keys.toml").write_text('preset = "vim"\n[keys]\n"run.pauze" = "p"\n')
     async with workbench() as (screen, pilot):
         await until(pilot, lambda: len(screen.app._notifications) == 2)
-        told = "\n".join(notification.message for notification in screen.app._notifications)
-        assert "mine.toml" in told
-        assert "run.pauze" in told
-        assert "run.pause" in told
+        reported = "\n".join(notification.message for notification in screen.app._notifications)
+        assert "mine.toml" in reported
+        assert "run.pauze" in reported
+        assert "run.pause" in reported
 
 
 async def test_a_late_focus_event_takes_nobody_back() -> None:

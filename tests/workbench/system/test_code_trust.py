@@ -83,10 +83,10 @@ def test_a_configuration_in_a_file_runs_no_code_that_is_not_trusted(
     trainer: Script, config: Path, evil: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["--no-ui", "--config", str(config)]) == 3
-    told = capsys.readouterr().err
-    assert evil.removesuffix(":score") in told
-    assert code_of(evil)[0].sha256[:12] in told
-    assert "--trust-code" in told
+    reported = capsys.readouterr().err
+    assert evil.removesuffix(":score") in reported
+    assert code_of(evil)[0].sha256[:12] in reported
+    assert "--trust-code" in reported
     assert trainer.received == {}
 
 

@@ -38,18 +38,18 @@ def score(folder: Path) -> str:
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # nobody waits for a run that goes on headless
 @pytest.mark.parametrize(
-    ("start", "told"),
+    ("start", "reported"),
     [(detach, "no run was started there"), (train, "preferences.db"), (score, "nowhere")],
     ids=["detach", "reward training", "scoring"],
 )
 def test_a_child_imports_nothing_from_the_working_folder(
-    start: Callable[[Path], str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[[Path], str], reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     for name in PLANTED:
         (tmp_path / name).write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\nraise SystemExit(99)\n")
-    assert told in start(tmp_path)
+    assert reported in start(tmp_path)
     assert not (tmp_path / "executed").exists()
 
 

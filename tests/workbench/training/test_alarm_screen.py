@@ -46,8 +46,8 @@ class Troubled(SteeredRun):
 
         def emit_with_alarms(event: Event) -> None:
             emit(event)
-            for told in self.alarms if isinstance(event, Iteration) else ():
-                emit(told)
+            for reported in self.alarms if isinstance(event, Iteration) else ():
+                emit(reported)
 
         return scripted_run.wait(emit_with_alarms, control)
 
@@ -244,8 +244,8 @@ async def test_while_labelling_no_stray_key_applies_a_fix(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("size", [(60, 20), (120, 36)])
 async def test_hostile_texts_of_an_alarm_are_shown_and_not_obeyed(size: tuple[int, int]) -> None:
     fix = Fix(label=HOSTILE, action="set", key="ppo.kl_coef", value=0.1)
-    told = alarm(1, code=HOSTILE, message=HOSTILE, advice=HOSTILE * 40, evidence={HOSTILE: 1.0}, fixes=[fix])
-    async with workbench(Troubled(told), size=size) as (screen, pilot):
+    reported = alarm(1, code=HOSTILE, message=HOSTILE, advice=HOSTILE * 40, evidence={HOSTILE: 1.0}, fixes=[fix])
+    async with workbench(Troubled(reported), size=size) as (screen, pilot):
         await troubled(screen, pilot)
         texts = [shown(pilot)]
         await opened(pilot, "exclamation_mark", AlarmScreen)

@@ -226,9 +226,9 @@ def test_one_sample_per_prompt_and_no_model_to_ask_is_reported(tmp_path: Path, s
     run = run_folder(tmp_path / "run", iterations=5, samples=1)
     drawing = Drawing(plan(of_run("samples", run)), store)
     assert list(drawing) == []
-    (told,) = drawing.mixture.problems
-    assert told.startswith("run 'run' has one sample of each prompt")
-    assert "rollout.samples_per_prompt = 2" in told
+    (reported,) = drawing.mixture.problems
+    assert reported.startswith("run 'run' has one sample of each prompt")
+    assert "rollout.samples_per_prompt = 2" in reported
 
 
 def test_very_many_samples_of_a_prompt_give_no_more_pairs_than_asked(tmp_path: Path, store: Path) -> None:

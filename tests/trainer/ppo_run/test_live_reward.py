@@ -123,11 +123,11 @@ def test_a_switched_run_killed_and_resumed_equals_one_that_was_never_killed(
     resumed = record(load_config(folder / "runs/killed/config.toml"), resume=folder / "runs/killed")
     assert [start.resumed_at for start in resumed.of(RunStarted)] == [2 if every == 0 else 3]
     assert outcome(folder / "runs/killed") == outcome(folder / "runs/whole")
-    told = [
+    reported = [
         [comparable(event) for event in read_journal(folder / "runs" / name / "events.jsonl").events]
         for name in ("killed", "whole")
     ]
-    changes = [[event for event in events if event["event"] == "setting"] for events in told]
+    changes = [[event for event in events if event["event"] == "setting"] for events in reported]
     assert changes[0] == changes[1]
     assert len(changes[0]) == 1
 
@@ -272,13 +272,13 @@ def test_a_partly_trained_model_causes_one_warning(folder: Path) -> None:
 
 
 def test_answers_to_questions_are_scored_by_the_new_sources(folder: Path) -> None:
-    control, told = Control(), list[Answer]()
+    control, reported = Control(), list[Answer]()
     question = Question(prompt="one", max_new_tokens=4)
     switch = in_iteration(1, lambda: control.set("reward.sources", [model(folder / "runs/rm")]))
-    asks = [in_iteration(number, lambda: control.ask(question, told.append)) for number in (1, 2)]
+    asks = [in_iteration(number, lambda: control.ask(question, reported.append)) for number in (1, 2)]
     recorder = Recorder(lambda event: [watch(event) for watch in (*asks, switch)])  # type: ignore[func-returns-value, arg-type, return-value]
     train(tiny_config(folder, "run.name=a"), sinks=[recorder], control=control)
-    assert [set(answer.completions[0].parts) for answer in told] == [{"rewards.py:score"}, {"model:rm"}]
+    assert [set(answer.completions[0].parts) for answer in reported] == [{"rewards.py:score"}, {"model:rm"}]
 
 
 def test_a_new_reward_that_fails_when_scoring_ends_the_run_like_any_other(folder: Path) -> None:

@@ -72,7 +72,7 @@ def test_assignments_are_accepted_or_refused(tmp_path: Path) -> None:
             try:
                 save_config(load_config("quickstart", parse_overrides(words)), tmp_path / "saved.toml")
             except (ConfigError, UsageError) as refusal:
-                _check_told(refusal)
+                _check_reported(refusal)
 
 
 def _is_taken(kind: str, folder: Path) -> bool:
@@ -82,7 +82,7 @@ def _is_taken(kind: str, folder: Path) -> bool:
     try:
         config = load_config_as(schema, file)
     except (ConfigError, UsageError) as refusal:
-        _check_told(refusal)
+        _check_reported(refusal)
         _check_shown(file, kind, taken=False)
         return False
     _check_shown(file, kind, taken=True)
@@ -99,14 +99,14 @@ def _check_shown(file: Path, kind: str, *, taken: bool) -> None:
     try:
         document = ConfigDocument.open(file)
     except UsageError as refusal:
-        _check_told(refusal)
+        _check_reported(refusal)
         return
     if document.kind == kind == "ppo":
         assert taken == (not document.problems)
     assert document.lines is not None
 
 
-def _check_told(refusal: Exception) -> None:
+def _check_reported(refusal: Exception) -> None:
     lines = str(refusal).splitlines()
     assert 1 <= len(lines) <= 60
     assert max(map(len, lines)) < 1000, lines

@@ -202,8 +202,8 @@ def test_an_empty_queue_is_left_out_and_reported_and_the_others_continue(tmp_pat
     ]
     drawing = Drawing(plan(*queues), store)
     assert len(list(drawing)) == 7
-    told = "\n".join(sorted(drawing.mixture.problems))
-    assert len(drawing.mixture.problems) == 6, told
+    reported = "\n".join(sorted(drawing.mixture.problems))
+    assert len(drawing.mixture.problems) == 6, reported
     for words in (
         "no run 'nowhere' in",
         "run 'empty' has no samples: train with run.save_samples = true",
@@ -212,7 +212,7 @@ def test_an_empty_queue_is_left_out_and_reported_and_the_others_continue(tmp_pat
         "needs a reward model: name one",
         "needs two reward models or more",
     ):
-        assert words in told
+        assert words in reported
 
 
 def test_an_error_of_the_check_ends_the_drawing(tmp_path: Path, store: Path) -> None:

@@ -97,9 +97,9 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
     assert any(SHOWN in text for text in texts)
     [line] = alarm_lines(view.alarms, 100, 3, "A")
     assert SHOWN in "".join(text for text, _ in line)
-    told = [sentence for event in JournalSource(folder.root).take() for sentence in sentences(event)]
-    assert f"iteration 3: {HOSTILE}: see here" in told  # the writer makes it visible
-    assert f"iteration 3: decision to {HOSTILE}: because" in told
+    reported = [sentence for event in JournalSource(folder.root).take() for sentence in sentences(event)]
+    assert f"iteration 3: {HOSTILE}: see here" in reported  # the writer makes it visible
+    assert f"iteration 3: decision to {HOSTILE}: because" in reported
 
 
 def test_the_heading_of_a_reward_model_shows_an_unknown_state() -> None:

@@ -89,7 +89,7 @@ def test_questions_anywhere_change_nothing_of_a_run(value_model: str, tmp_path: 
 
 def test_questions_dropped_while_being_answered_end_early_and_change_nothing(tmp_path: Path) -> None:
     """Each question is dropped at a later token step or micro-batch, until one is answered to its end."""
-    control, told = Control(), list[Answer]()
+    control, reported = Control(), list[Answer]()
     question = Question(prompt="one", count=2, max_new_tokens=6)
     looks: list[int] = []
 
@@ -103,12 +103,12 @@ def test_questions_dropped_while_being_answered_end_early_and_change_nothing(tmp
             looks[number] += 1
             return looks[number] > number
 
-        control.ask(question, told.append, dropped)
+        control.ask(question, reported.append, dropped)
 
     train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(ask)], control=control)
     record(tiny_config(tmp_path, "run.name=whole"))
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
-    ended_early = [answer for answer in told if answer.problem == DROPPED]
+    ended_early = [answer for answer in reported if answer.problem == DROPPED]
     assert len(ended_early) > 3
     assert looks[: len(ended_early)] == [number + 1 for number in range(len(ended_early))], "at the very next step"
     assert [answer.completions for answer in ended_early] == [[]] * len(ended_early)
@@ -156,7 +156,7 @@ def test_questions_waiting_when_a_run_ends_are_told_that_it_ended(tmp_path: Path
 def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
     save: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    control, told, steps = Control(), list[Answer](), 0
+    control, reported, steps = Control(), list[Answer](), 0
     real = answers.answer
 
     def slow(question: Question, *, progress: Callable[[], None], **how: Any) -> Answer:
@@ -176,13 +176,13 @@ def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
         if within(event, "update", 2) and not asked:
             asked.append(event)
             for _ in range(3):
-                control.ask(QUESTIONS["policy"], told.append)
+                control.ask(QUESTIONS["policy"], reported.append)
 
     recorder = Recorder(ask)
     ended = train(tiny_config(tmp_path, "run.name=a", "checkpoint.every=0"), sinks=[recorder], control=control)
     assert (steps, ended.state, ended.iteration) == (2, "stopped", 1)
     assert ended.checkpoint == ("checkpoints/step-000001" if save else "")
-    assert [answer.problem for answer in told] == ["the run ended before it was answered"] * 3
+    assert [answer.problem for answer in reported] == ["the run ended before it was answered"] * 3
     if save:
         record(tiny_config(tmp_path, "checkpoint.every=0"), resume=tmp_path / "runs/a")
         record(tiny_config(tmp_path, "run.name=whole", "checkpoint.every=0"))
@@ -190,30 +190,30 @@ def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
 
 
 def test_a_run_that_fails_replies_to_its_questions(tmp_path: Path) -> None:
-    control, told = Control(), list[Answer]()
+    control, reported = Control(), list[Answer]()
 
     def fail(event: Event) -> None:
-        if within(event, "update", 1) and not told:
-            control.ask(QUESTIONS["policy"], told.append)
+        if within(event, "update", 1) and not reported:
+            control.ask(QUESTIONS["policy"], reported.append)
             raise StorageError("no space")
 
     with pytest.raises(StorageError):
         train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(fail)], control=control)
-    assert [answer.problem for answer in told] == ["the run ended before it was answered"]
+    assert [answer.problem for answer in reported] == ["the run ended before it was answered"]
 
 
 def test_a_run_that_does_not_begin_replies_to_its_questions(tmp_path: Path) -> None:
-    control, told = Control(), list[Answer]()
-    control.ask(QUESTIONS["policy"], told.append)
+    control, reported = Control(), list[Answer]()
+    control.ask(QUESTIONS["policy"], reported.append)
     with pytest.raises(RewardError):
         train(tiny_config(tmp_path, "reward.sources=['gone.py:score']"), control=control)
-    assert [answer.problem for answer in told] == ["the run ended before it was answered"]
+    assert [answer.problem for answer in reported] == ["the run ended before it was answered"]
 
 
 def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    control, told = Control(), list[Answer]()
+    control, reported = Control(), list[Answer]()
     real = answers.answer
 
     def slow(question: Question, *, progress: Callable[[], None], **how: Any) -> Answer:
@@ -226,11 +226,11 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     monkeypatch.setattr("trainer.ppo_run.policy.answer", slow)
     monkeypatch.setattr("trainer.ppo_run.artifacts.save_checkpoint", full)
     recorder = Recorder(
-        lambda event: control.ask(QUESTIONS["policy"], told.append) if within(event, "update", 1) else None
+        lambda event: control.ask(QUESTIONS["policy"], reported.append) if within(event, "update", 1) else None
     )
     with pytest.raises(StorageError, match="no space"):
         train(tiny_config(tmp_path, "checkpoint.every=0"), sinks=[recorder], control=control)
-    assert {answer.problem for answer in told} == {"the run ended before it was answered"}
+    assert {answer.problem for answer in reported} == {"the run ended before it was answered"}
 
 
 def test_an_answer_uses_the_runs_reward_without_changing_its_statistics(tmp_path: Path) -> None:
@@ -274,13 +274,13 @@ def test_another_process_asks_a_run_and_reads_its_answer(tmp_path: Path) -> None
 
 
 def test_a_run_that_is_killed_leaves_nobody_waiting(tmp_path: Path) -> None:
-    control, told = Control(), list[Answer]()
+    control, reported = Control(), list[Answer]()
 
     def kill(event: Event) -> None:
         if within(event, "update", 1):
-            control.ask(QUESTIONS["policy"], told.append)
+            control.ask(QUESTIONS["policy"], reported.append)
             raise Killed
 
     with pytest.raises(Killed):
         train(tiny_config(tmp_path), sinks=[Recorder(kill)], control=control)
-    assert len(told) == 1
+    assert len(reported) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from health_helper import config_of, healthy, one, told
+from health_helper import config_of, healthy, one, reported
 
 from trainer.events import (
     Evaluation,
@@ -40,18 +40,18 @@ def test_a_watched_source_that_falls_while_the_trained_one_rises_raises_an_alarm
     assert (alarm.iteration, alarm.code, alarm.level) == (20, "reward_hacking", "error")
     assert alarm.evidence["a.py:truth"] < alarm.evidence["early_a.py:truth"]
     assert alarm.evidence["score"] > alarm.evidence["early_score"]
-    assert told(healthy(40, parts=parts(rising, rising)), config) == []
-    assert told(healthy(40, parts=parts(falling, falling)), config) == []
-    assert told(healthy(40, parts=parts(falling, lambda n: 0.5)), config) == []
+    assert reported(healthy(40, parts=parts(rising, rising)), config) == []
+    assert reported(healthy(40, parts=parts(falling, falling)), config) == []
+    assert reported(healthy(40, parts=parts(falling, lambda n: 0.5)), config) == []
 
 
 def test_a_watched_source_must_fall_by_a_tenth_and_significantly() -> None:
     """In 40 iterations, of which the first and the last ten are compared, n / 500 falls by 0.06."""
     config = config_of(**TRUTH)
-    assert told(healthy(40, parts=parts(lambda n: 0.7 - n / 500, rising)), config) == []
+    assert reported(healthy(40, parts=parts(lambda n: 0.7 - n / 500, rising)), config) == []
     assert one(healthy(40, parts=parts(lambda n: 0.5 - n / 500, rising)), config).code == "reward_hacking"
     noise = [0.5, -0.5, 0.3, -0.4, 0.2]
-    assert told(healthy(40, parts=parts(lambda n: 0.5 - n / 100 + noise[n % 5], rising)), config) == []
+    assert reported(healthy(40, parts=parts(lambda n: 0.5 - n / 100 + noise[n % 5], rising)), config) == []
 
 
 def evaluated(rows: list[Iteration], held_out: Callable[[int], float]) -> list[Event]:
@@ -78,16 +78,16 @@ def evaluated(rows: list[Iteration], held_out: Callable[[int], float]) -> list[E
 def test_held_out_scores_that_fall_while_training_rises_raise_an_alarm() -> None:
     rows = healthy(60, score_mean=rising)
     peak = evaluated(rows, lambda n: 0.5 if n < 30 else 0.2)
-    assert [(code, level) for _, code, level in told(peak)] == [("reward_hacking", "error")]
-    assert told(peak)[0][0] == 35  # the second in a row
-    assert told(evaluated(rows, lambda n: 0.5 if n != 30 else 0.2)) == []
-    assert told(evaluated(rows, lambda n: 0.5 if n < 30 else 0.4)) == []
+    assert [(code, level) for _, code, level in reported(peak)] == [("reward_hacking", "error")]
+    assert reported(peak)[0][0] == 35  # the second in a row
+    assert reported(evaluated(rows, lambda n: 0.5 if n != 30 else 0.2)) == []
+    assert reported(evaluated(rows, lambda n: 0.5 if n < 30 else 0.4)) == []
     back = RolledBack(iteration=30, to=20, reason="")  # and the fall at 30 with it
     at_30 = next(place for place, event in enumerate(peak) if isinstance(event, Evaluation) and event.iteration == 30)
     again = [event for event in peak[at_30 + 1 :] if event.iteration < 40]
-    assert told([*peak[: at_30 + 1], back, *again]) == []
+    assert reported([*peak[: at_30 + 1], back, *again]) == []
     fallen = evaluated(healthy(60, score_mean=falling, kl=lambda n: 0.1), lambda n: 0.5 if n < 30 else 0.2)
-    assert "reward_hacking" not in [code for _, code, _ in told(fallen)]
+    assert "reward_hacking" not in [code for _, code, _ in reported(fallen)]
 
 
 def judged(iteration: int, comparisons: int, rate: float) -> HumanEvaluation:
@@ -108,11 +108,11 @@ def judged(iteration: int, comparisons: int, rate: float) -> HumanEvaluation:
 def test_people_preferring_the_reference_to_a_higher_scoring_policy_raise_an_alarm() -> None:
     rows = healthy(40, parts=lambda n: {"lexicon": rising(n) + 0.02 * (-1) ** n})
     assert one([*rows, judged(40, 30, 0.3)]).code == "reward_hacking"
-    assert told([*rows, judged(40, 30, 0.6)]) == []
-    assert told([*rows, judged(40, 19, 0.3)]) == []
+    assert reported([*rows, judged(40, 30, 0.6)]) == []
+    assert reported([*rows, judged(40, 19, 0.3)]) == []
     assert one([*rows, judged(40, 20, 0.3)]).code == "reward_hacking"
     assert one([*rows, judged(20, 30, 0.9), judged(40, 60, 0.65)]).code == "reward_hacking"
-    assert told([*healthy(40, parts=lambda n: {"lexicon": 0.3 + 0.02 * (-1) ** n}), judged(40, 30, 0.3)]) == []
+    assert reported([*healthy(40, parts=lambda n: {"lexicon": 0.3 + 0.02 * (-1) ** n}), judged(40, 30, 0.3)]) == []
 
 
 def test_parts_of_the_sources_are_distinguished_from_their_details() -> None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from health_helper import ADAPTIVE, FLAT, LONGER, alarms, alerts_of, config_of, from_20, healthy, in_40, told
+from health_helper import ADAPTIVE, FLAT, LONGER, alarms, alerts_of, config_of, from_20, healthy, in_40, reported
 from scripted_run import iteration, started
 
 from trainer.control.live_settings import with_setting
@@ -28,13 +28,13 @@ from trainer.runs.journal_lines import event_from_dict
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_healthy_run_raises_nothing(seed: int) -> None:
-    assert told([started(), *healthy(100, seed)]) == []
+    assert reported([started(), *healthy(100, seed)]) == []
 
 
 def test_metrics_missing_from_an_older_journal_raise_nothing() -> None:
     fields = ("advantage_std", "log_ratio_max", "grad_norm_max", "length_correlation", "repetition", "unique")
     rows = [replace(row, epochs_done=math.nan, **dict.fromkeys(fields, math.nan)) for row in healthy(60)]
-    assert told(rows) == []
+    assert reported(rows) == []
 
 
 NUMBERS = tuple(
@@ -46,7 +46,7 @@ NUMBERS = tuple(
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_an_unknown_number_raises_nothing(name: str) -> None:
-    assert told(replace(row, **{name: math.nan}) for row in healthy(60)) == []
+    assert reported(replace(row, **{name: math.nan}) for row in healthy(60)) == []
 
 
 class Case(NamedTuple):
@@ -114,7 +114,7 @@ SIGNS = {
 @pytest.mark.parametrize("name", SIGNS)
 def test_a_sign_that_lasts_raises_its_own_alarm_and_no_other(name: str) -> None:
     changes, first, last, tables = SIGNS[name]
-    found = told([started(), *healthy(40, **changes)], config_of(**tables))
+    found = reported([started(), *healthy(40, **changes)], config_of(**tables))
     assert found[0] == first
     assert [(code, level) for _, code, level in found[1:]] == [(first[1], last)] * bool(last)
 
@@ -141,22 +141,24 @@ def test_an_alarm_has_numbers_and_advice_and_offers_only_valid_changes(name: str
 
 
 def test_an_alarm_is_raised_once_while_its_sign_lasts() -> None:
-    assert told(healthy(100, clip_fraction=from_20(0.25, 0.03))) == [(23, "clip_saturation", "warning")]
+    assert reported(healthy(100, clip_fraction=from_20(0.25, 0.03))) == [(23, "clip_saturation", "warning")]
 
 
-@pytest.mark.parametrize(("comes_back", "told_again"), [(32, False), (33, True)])
-def test_an_alarm_is_raised_again_after_its_sign_was_gone_for_ten_iterations(comes_back: int, told_again: bool) -> None:
+@pytest.mark.parametrize(("comes_back", "reported_again"), [(32, False), (33, True)])
+def test_an_alarm_is_raised_again_after_its_sign_was_gone_for_ten_iterations(
+    comes_back: int, reported_again: bool
+) -> None:
     """The sign lasts until 24; since it takes three iterations to count, it counts again two after it comes back."""
     rows = healthy(50, clip_fraction=lambda n: 0.25 if n in range(20, 25) or n >= comes_back else 0.03)
     first, again = (22, "clip_saturation", "warning"), (comes_back + 2, "clip_saturation", "warning")
-    assert told(rows) == ([first, again] if told_again else [first])
+    assert reported(rows) == ([first, again] if reported_again else [first])
 
 
 def test_an_alarm_that_gets_worse_is_raised_again_and_one_that_gets_better_is_not() -> None:
     worse = healthy(40, clip_fraction=lambda n: 0.5 if n > 30 else 0.25 if n > 20 else 0.03)
-    assert told(worse) == [(23, "clip_saturation", "warning"), (33, "clip_saturation", "error")]
+    assert reported(worse) == [(23, "clip_saturation", "warning"), (33, "clip_saturation", "error")]
     better = healthy(40, clip_fraction=lambda n: 0.25 if n > 30 else 0.5 if n > 20 else 0.03)
-    assert told(better) == [(23, "clip_saturation", "error")]
+    assert reported(better) == [(23, "clip_saturation", "error")]
 
 
 def setting(iteration: int, key: str, value: float) -> SettingChanged:
@@ -170,40 +172,40 @@ def test_an_alarm_is_raised_again_if_its_fix_does_not_help_in_ten_iterations() -
     (alarm,) = alarms(clipped)
     assert rate in {fix.key for fix in alarm.fixes}
     first, at_35, at_40 = [(n, "clip_saturation", "warning") for n in (23, 35, 40)]
-    assert told([*clipped[:25], setting(25, rate, 1e-5), *clipped[25:]]) == [first, at_35]
+    assert reported([*clipped[:25], setting(25, rate, 1e-5), *clipped[25:]]) == [first, at_35]
     twice = [*clipped[:25], setting(25, rate, 1e-5), *clipped[25:30], setting(30, rate, 5e-6), *clipped[30:]]
-    assert told(twice) == [first, at_40]
+    assert reported(twice) == [first, at_40]
     helped = healthy(60, clip_fraction=lambda n: 0.25 if 20 < n < 32 else 0.03)
-    assert told([*helped[:25], setting(25, rate, 1e-5), *helped[25:]]) == [first]
-    assert told([*clipped[:25], setting(25, "ppo.entropy_coef", 0.1), *clipped[25:]]) == [first]
+    assert reported([*helped[:25], setting(25, rate, 1e-5), *helped[25:]]) == [first]
+    assert reported([*clipped[:25], setting(25, "ppo.entropy_coef", 0.1), *clipped[25:]]) == [first]
 
 
 def test_ignored_codes_and_disabled_alarms_are_not_raised() -> None:
     rows = healthy(40, clip_fraction=from_20(0.25, 0.03), entropy=from_20(0.34, 3.4))
-    assert {code for _, code, _ in told(rows)} == {"clip_saturation", "entropy_collapse"}
+    assert {code for _, code, _ in reported(rows)} == {"clip_saturation", "entropy_collapse"}
     ignoring = config_of(health={"ignore": ["clip_saturation"]})
-    assert {code for _, code, _ in told(rows, ignoring)} == {"entropy_collapse"}
-    assert told(rows, config_of(health={"alarms": False})) == []
+    assert {code for _, code, _ in reported(rows, ignoring)} == {"entropy_collapse"}
+    assert reported(rows, config_of(health={"alarms": False})) == []
 
 
 def test_rolled_back_iterations_are_forgotten_and_their_alarm_is_raised_again() -> None:
     clipped = healthy(40, clip_fraction=from_20(0.25, 0.03))
     back = RolledBack(iteration=25, to=20, reason="")
-    assert told([*clipped[:25], back, *clipped[25:]]) == [
+    assert reported([*clipped[:25], back, *clipped[25:]]) == [
         (23, "clip_saturation", "warning"),
         (28, "clip_saturation", "warning"),
     ]
     into_it = RolledBack(iteration=30, to=25, reason="")  # where the sign was there already
-    found = told([*clipped[:30], into_it, *clipped[30:]])
+    found = reported([*clipped[:30], into_it, *clipped[30:]])
     assert found == [(23, "clip_saturation", "warning"), (33, "clip_saturation", "warning")]
     two_and_one = [*healthy(22, clip_fraction=from_20(0.25, 0.03)), RolledBack(iteration=22, to=20, reason="")]
-    assert told([*two_and_one, *healthy(23, clip_fraction=from_20(0.25, 0.03))[22:]]) == []
+    assert reported([*two_and_one, *healthy(23, clip_fraction=from_20(0.25, 0.03))[22:]]) == []
 
 
 def test_a_resumed_run_continues_from_its_checkpoint_and_raises_nothing_twice() -> None:
     rows = healthy(40, clip_fraction=from_20(0.25, 0.03))
     again = started(resumed_at=24)
-    assert told([started(), *rows[:30], again, *rows[24:]]) == [(23, "clip_saturation", "warning")]
+    assert reported([started(), *rows[:30], again, *rows[24:]]) == [(23, "clip_saturation", "warning")]
     history = History()
     for event in [*rows[:30], again, *rows[24:26]]:
         history.take(event, config_of())
@@ -217,10 +219,10 @@ def test_an_alarm_of_settings_that_changed_before_a_resume_is_reported_then() ->
     assert {alarm.code for alarm in alarms(events, stricter)} == {"kl_high"}, "as it would have been all the time"
     resumed = Monitor(lambda: stricter, events)
     assert resumed.unresolved_alarms == {}
-    (reported,) = alerts_of(resumed, [started(resumed_at=30), *healthy(32)[30:]])
-    assert (reported.iteration, reported.code) == (31, "kl_high")
-    again = Monitor(lambda: stricter, [*events, reported])
-    assert again.unresolved_alarms == {"kl_high": reported.level}
+    (alert,) = alerts_of(resumed, [started(resumed_at=30), *healthy(32)[30:]])
+    assert (alert.iteration, alert.code) == (31, "kl_high")
+    again = Monitor(lambda: stricter, [*events, alert])
+    assert again.unresolved_alarms == {"kl_high": alert.level}
     assert alerts_of(again, healthy(31)[30:]) == []
 
 

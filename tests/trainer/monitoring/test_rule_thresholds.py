@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from health_helper import ADAPTIVE, FLAT, config_of, from_20, healthy, in_40, told
+from health_helper import ADAPTIVE, FLAT, config_of, from_20, healthy, in_40, reported
 
 Changes = dict[str, Callable[[int], Any]]
 
@@ -94,7 +94,7 @@ EDGES = [
 def test_an_alarm_starts_exactly_at_its_threshold(edge: Edge) -> None:
     def found(value: float) -> list[tuple[str, str]]:
         rows = healthy(40, **edge.changes(value))
-        return [(code, level) for _, code, level in told(rows, config_of(**edge.tables))]
+        return [(code, level) for _, code, level in reported(rows, config_of(**edge.tables))]
 
     assert (edge.code, edge.level) not in found(edge.below)
     assert (edge.code, edge.level) in found(edge.above)
@@ -103,7 +103,7 @@ def test_an_alarm_starts_exactly_at_its_threshold(edge: Edge) -> None:
 
 def first(code: str, **changes: Callable[[int], Any]) -> dict[str, int]:
     """Return the iteration of the first alarm of each level, after checking that no other code raised one."""
-    found = told(healthy(60, **changes))
+    found = reported(healthy(60, **changes))
     assert {other for _, other, _ in found} <= {code}
     return {level: at for at, _, level in reversed(found)}
 
@@ -142,7 +142,7 @@ def test_five_correlations_of_ten_must_be_known(unknown: int, seen: list[tuple[i
         truncated=lambda n: 0.0,
         length_correlation=lambda n: -0.9 if n <= 20 else math.nan if n <= 20 + unknown else 0.99,
     )
-    assert told(rows) == seen
+    assert reported(rows) == seen
 
 
 @pytest.mark.parametrize(("seconds", "seen"), [(11.9, {}), (12.1, {"warning": 28})])

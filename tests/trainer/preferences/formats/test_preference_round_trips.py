@@ -32,8 +32,8 @@ def documented() -> dict[str, tuple[tuple[str, ...], list[str]]]:
 
 def held(format: str) -> tuple[str, ...]:
     """Return the kinds of judgement that a format holds, as `judgements` names them."""
-    _, told = documented()[format]
-    return tuple(kind for kind, name in KINDS.items() if name in told)
+    _, reported = documented()[format]
+    return tuple(kind for kind, name in KINDS.items() if name in reported)
 
 
 def round_trip(rows: list[Preference], folder: Path, format: str, suffix: str, *, provenance: bool) -> list[Preference]:

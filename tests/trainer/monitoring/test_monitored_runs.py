@@ -82,9 +82,9 @@ def test_the_benchmark_has_a_failure_for_each_rule_and_ten_healthy_runs(benchmar
 def test_a_seeded_failure_raises_its_alarm(name: str, iterations: int, benchmark: Any, tmp_path: Path) -> None:
     case = next(case for case in benchmark.FAILURES if case.name == name)
     short = case._replace(settings={**case.settings, "ppo.iterations": iterations, "checkpoint.every": 0})
-    told = benchmark.run(short, tmp_path)
-    assert case.alarm in [alarm.code for alarm in told.alarms]
-    assert len(told.iterations) == iterations
+    reported = benchmark.run(short, tmp_path)
+    assert case.alarm in [alarm.code for alarm in reported.alarms]
+    assert len(reported.iterations) == iterations
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -31,23 +31,23 @@ class Run:
         self.decisions: list[Decision] = []
         self.number = 0
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         self.events.append(event)
         for alert in self.monitor.take(event):
             if isinstance(alert, Decision):
                 self.decisions.append(alert)
-            self.tell(alert)
+            self.report(alert)
 
     def go(self, **numbers: Sequence[float]) -> Run:
         """Play iterations with series for some metrics; the others stay at those of a healthy run."""
         for row in zip(*numbers.values(), strict=True):
             self.number += 1
             healthy = {"score_mean": 0.05 * self.number, "kl": 0.1, "entropy": 2.0}
-            self.tell(iteration(self.number, **healthy | dict(zip(numbers, row, strict=True))))
+            self.report(iteration(self.number, **healthy | dict(zip(numbers, row, strict=True))))
         return self
 
     @property
-    def told(self) -> list[tuple[int, str, str]]:
+    def reported(self) -> list[tuple[int, str, str]]:
         return [(decision.iteration, decision.rule, decision.action) for decision in self.decisions]
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_decided_about_a_run_that_was_healthy(seed: int) -> None:
     run = Run("convergence.window=10")
     kl, scores = ([float(number) for number in series[seed].split()] for series in (KL, SCORE))
     run.go(kl=kl, score_mean=scores, score_std=[0.4] * 40, entropy=[3.5 - 0.02 * n for n in range(40)])
-    assert run.told == []
+    assert run.reported == []
 
 
 def test_nothing_is_decided_about_noise_on_a_rising_score() -> None:
@@ -83,15 +83,15 @@ def test_nothing_is_decided_about_noise_on_a_rising_score() -> None:
         kl=[min(0.2 * n, 8) + draw.gauss(0, 0.5) for n in range(100)],
         entropy=[3.0 - 0.02 * n + draw.gauss(0, 0.1) for n in range(100)],
     )
-    assert run.told == []
+    assert run.reported == []
 
 
 def test_the_target_is_reached_by_the_mean_of_a_window() -> None:
     run = Run("convergence.on_target=stop", "convergence.target_score=0.5")
     run.go(score_mean=[0.9, 0.1, 0.1, 0.1, 0.4, 0.6, 0.8])
-    assert run.told == []
+    assert run.reported == []
     run.go(score_mean=[0.6])
-    assert run.told == [(8, "target", "stop")], "the mean of 0.4, 0.6, 0.8 and 0.6"
+    assert run.reported == [(8, "target", "stop")], "the mean of 0.4, 0.6, 0.8 and 0.6"
     (decision,) = run.decisions
     assert decision.code == "convergence_target"
     assert decision.evidence == {"score": pytest.approx(0.6), "target": 0.5}
@@ -103,45 +103,45 @@ def test_the_target_is_reached_by_the_mean_of_a_window() -> None:
 
 def test_where_there_are_evaluations_the_target_is_reached_by_one_of_them() -> None:
     run = Run("convergence.on_target=stop", "convergence.target_score=0.5")
-    run.tell(evaluation(0, score_mean=0.1))
+    run.report(evaluation(0, score_mean=0.1))
     run.go(score_mean=[0.9] * 6)
-    run.tell(evaluation(6, score_mean=0.49))
-    assert run.told == []
-    run.tell(RolledBack(iteration=6, to=2, reason=""))
+    run.report(evaluation(6, score_mean=0.49))
+    assert run.reported == []
+    run.report(RolledBack(iteration=6, to=2, reason=""))
     run.go(score_mean=[0.9] * 6)
-    assert run.told == [], "no score of training stands in for those of evaluations"
-    run.tell(evaluation(12, score_mean=0.5))
-    assert run.told == [(12, "target", "stop")]
+    assert run.reported == [], "no score of training stands in for those of evaluations"
+    run.report(evaluation(12, score_mean=0.5))
+    assert run.reported == [(12, "target", "stop")]
 
 
 def test_two_windows_of_nearly_one_score_are_a_plateau() -> None:
     run = Run("convergence.on_plateau=stop", "convergence.plateau=0.1")
     run.go(score_mean=[0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5, 0.5, 0.52, 0.54, 0.54], score_std=[0.25] * 11)
-    assert run.told == [], "the window of 0.5 is not whole before the last"
+    assert run.reported == [], "the window of 0.5 is not whole before the last"
     run.go(score_mean=[0.49], score_std=[0.25])
-    assert run.told == [(12, "plateau", "stop")]
+    assert run.reported == [(12, "plateau", "stop")]
     assert run.decisions[0].evidence["score_std"] == 0.25
 
 
 def test_a_score_that_is_the_same_for_all_responses_is_a_plateau() -> None:
     run = Run("convergence.on_plateau=continue").go(score_mean=[1.0] * 8, score_std=[0.0] * 8)
-    assert run.told == [(8, "plateau", "continue")]
+    assert run.reported == [(8, "plateau", "continue")]
 
 
 def test_an_entropy_under_a_fifth_of_its_start_is_a_collapse() -> None:
     run = Run().go(entropy=[3.0, 1.0, 0.6, 0.6, 0.61, 0.6, 0.6])
-    assert run.told == []
+    assert run.reported == []
     run.go(entropy=[0.5])
-    assert run.told == [(8, "collapse", "continue")]
+    assert run.reported == [(8, "collapse", "continue")]
     assert run.decisions[0].evidence == {"entropy": pytest.approx(0.5775), "entropy_start": 3.0}
 
 
 def test_a_fall_of_the_score_from_its_best_window_is_a_degradation() -> None:
     run = Run("convergence.degradation=1.0")
     run.go(score_mean=[0.5, 0.6, 0.7, 0.6, 0.4, 0.4, 0.3], score_std=[0.2] * 7)
-    assert run.told == [], "0.425 is less than 0.2 below the best window, 0.6"
+    assert run.reported == [], "0.425 is less than 0.2 below the best window, 0.6"
     run.go(score_mean=[0.3], score_std=[0.2])
-    assert run.told == [(8, "degradation", "continue")]
+    assert run.reported == [(8, "degradation", "continue")]
     assert run.decisions[0].evidence == pytest.approx({"score": 0.35, "score_best": 0.6, "score_std": 0.2})
     assert run.decisions[0].level == "warning"
 
@@ -149,17 +149,17 @@ def test_a_fall_of_the_score_from_its_best_window_is_a_degradation() -> None:
 @pytest.mark.parametrize("stds", [(0.4, 0.0), (0.0, 0.4)])
 def test_a_small_fall_after_equal_scores_is_not_a_degradation(stds: tuple[float, float]) -> None:
     run = Run().go(score_mean=[1.0] * 4 + [0.9] * 4, score_std=[stds[0]] * 4 + [stds[1]] * 4)
-    assert run.told == []
+    assert run.reported == []
 
 
 def test_a_fall_on_held_out_prompts_counts_where_their_intervals_are_apart() -> None:
     run = Run()
-    run.tell(evaluation(0, score_mean=0.6, score_std=0.2, score_low=0.5, score_high=0.7))
-    run.tell(evaluation(1, score_mean=0.3, score_std=0.2, score_low=0.1, score_high=0.5))
-    run.tell(evaluation(2, score_mean=0.3, score_std=0.2))  # of an older version: without intervals
-    assert run.told == []
-    run.tell(evaluation(3, score_mean=0.3, score_std=0.2, score_low=0.2, score_high=0.4))
-    assert run.told == [(3, "degradation", "continue")]
+    run.report(evaluation(0, score_mean=0.6, score_std=0.2, score_low=0.5, score_high=0.7))
+    run.report(evaluation(1, score_mean=0.3, score_std=0.2, score_low=0.1, score_high=0.5))
+    run.report(evaluation(2, score_mean=0.3, score_std=0.2))  # of an older version: without intervals
+    assert run.reported == []
+    run.report(evaluation(3, score_mean=0.3, score_std=0.2, score_low=0.2, score_high=0.4))
+    assert run.reported == [(3, "degradation", "continue")]
 
 
 @pytest.mark.parametrize(
@@ -173,77 +173,77 @@ def test_a_fall_on_held_out_prompts_counts_where_their_intervals_are_apart() -> 
 )
 def test_a_kl_above_its_limit_over_a_window_causes_a_decision(settings: list[str], limit: float) -> None:
     run = Run("convergence.on_kl=stop", *settings).go(kl=[limit - 1] * 4 + [limit + 1, limit, limit])
-    assert run.told == [], "not above it on average"
+    assert run.reported == [], "not above it on average"
     run.go(kl=[limit])
-    assert run.told == [(8, "kl", "stop")]
+    assert run.reported == [(8, "kl", "stop")]
     assert run.decisions[0].evidence == {"kl": limit + 0.25, "kl_limit": limit}
     assert run.decisions[0].level == "error"
 
 
 def test_without_a_limit_a_kl_may_be_large_but_not_run_away() -> None:
-    assert Run().go(kl=[20.0] * 4 + [60.0] * 4 + [100.0] * 4).told == []
-    assert Run().go(kl=[0.01] * 4 + [1.0, 2.0, 4.0, 5.0]).told == [], "under what a controller would aim at"
-    assert Run().go(kl=[1.0] * 4 + [12.0, 12.0, 6.0, 6.0]).told == [], "it falls again"
+    assert Run().go(kl=[20.0] * 4 + [60.0] * 4 + [100.0] * 4).reported == []
+    assert Run().go(kl=[0.01] * 4 + [1.0, 2.0, 4.0, 5.0]).reported == [], "under what a controller would aim at"
+    assert Run().go(kl=[1.0] * 4 + [12.0, 12.0, 6.0, 6.0]).reported == [], "it falls again"
     run = Run().go(kl=[1.0] * 4 + [2.0, 6.0, 12.0])
-    assert run.told == []
+    assert run.reported == []
     run.go(kl=[14.0])
-    assert run.told == [(8, "kl", "continue")]
+    assert run.reported == [(8, "kl", "continue")]
     assert run.decisions[0].evidence == {"kl": 8.5, "kl_before": 1.0}
 
 
 def test_a_rule_decides_once_until_it_no_longer_holds() -> None:
     run = Run("convergence.kl_limit=5").go(kl=[9.0] * 8)
-    assert run.told == [(4, "kl", "continue")]
+    assert run.reported == [(4, "kl", "continue")]
     run.go(kl=[1.0] * 4)
     run.go(kl=[9.0] * 8)
-    assert run.told == [(4, "kl", "continue"), (15, "kl", "continue")]
+    assert run.reported == [(4, "kl", "continue"), (15, "kl", "continue")]
 
 
 def test_a_rule_that_is_off_decides_nothing() -> None:
     off = [f"convergence.on_{rule}=off" for rule in ALL]
     run = Run(*off, "convergence.kl_limit=1")
     run.go(kl=[9.0] * 12, score_mean=[1.0] * 8 + [-1.0] * 4, entropy=[3.0] + [0.1] * 11)
-    assert run.told == []
+    assert run.reported == []
 
 
 def test_while_the_critic_warms_up_neither_score_nor_kl_is_checked() -> None:
     run = Run("convergence.on_plateau=stop", "convergence.kl_limit=1", "ppo.critic_warmup=6")
     run.go(score_mean=[0.3] * 9, kl=[9.0] * 9)
-    assert run.told == []
+    assert run.reported == []
     run.go(score_mean=[0.3], kl=[9.0])
-    assert run.told == [(10, "kl", "continue")]
+    assert run.reported == [(10, "kl", "continue")]
     run.go(score_mean=[0.3] * 4, kl=[9.0] * 4)
-    assert run.told == [(10, "kl", "continue"), (14, "plateau", "stop")]
+    assert run.reported == [(10, "kl", "continue"), (14, "plateau", "stop")]
 
 
 def test_scores_of_another_reward_are_not_compared() -> None:
     run = Run("convergence.on_plateau=stop").go(score_mean=[5.0, 6.0, 7.0, 8.0])
-    run.tell(SettingChanged(iteration=5, key="reward.sources", old=[], value=[]))
+    run.report(SettingChanged(iteration=5, key="reward.sources", old=[], value=[]))
     run.go(score_mean=[0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8])
-    assert run.told == []
+    assert run.reported == []
 
 
 def test_after_a_rollback_a_rule_waits_for_a_whole_new_window_and_may_decide_again() -> None:
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.max_rollbacks=1")
     run.go(kl=[9.0] * 5)
-    assert run.told == [(4, "kl", "rollback")]
-    run.tell(RolledBack(iteration=5, to=1, reason="by hand"))  # of another iteration: not by the rule
+    assert run.reported == [(4, "kl", "rollback")]
+    run.report(RolledBack(iteration=5, to=1, reason="by hand"))  # of another iteration: not by the rule
     run.go(kl=[9.0] * 3)
-    assert len(run.told) == 1
+    assert len(run.reported) == 1
     run.go(kl=[9.0])
-    assert run.told[1:] == [(9, "kl", "rollback")]
+    assert run.reported[1:] == [(9, "kl", "rollback")]
 
 
 def test_a_rule_that_has_rolled_back_often_enough_stops() -> None:
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.max_rollbacks=2")
     for end in (4, 8):
         run.go(kl=[9.0] * 4)
-        assert run.told[-1] == (end, "kl", "rollback")
+        assert run.reported[-1] == (end, "kl", "rollback")
         assert run.monitor.due(end) == run.decisions[-1]
-        run.tell(RolledBack(iteration=end, to=1, reason=run.decisions[-1].message))
+        run.report(RolledBack(iteration=end, to=1, reason=run.decisions[-1].message))
         assert run.monitor.due(end) is None, "it is done"
     run.go(kl=[9.0] * 4)
-    assert run.told[-1] == (12, "kl", "stop")
+    assert run.reported[-1] == (12, "kl", "stop")
     assert run.decisions[-1].message.endswith("the run stops after convergence.max_rollbacks = 2 rollbacks")
 
 
@@ -254,38 +254,38 @@ def test_due_actions_are_those_of_the_iteration_alone_and_stopping_comes_first()
     assert (run.monitor.due(3), run.monitor.due(4), run.monitor.due(5)) == (None, rollback, None)
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
     run.go(kl=[9.0, 1.0, 1.0, 1.0, 16.0], entropy=[3.0, 0.1, 0.1, 0.1, 0.1])
-    assert run.told == [(5, "collapse", "stop")]
+    assert run.reported == [(5, "collapse", "stop")]
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
     run.go(kl=[9.0, 1.0, 1.0, 1.0, 18.0], entropy=[3.0, 0.1, 0.1, 0.1, 0.1])
-    assert run.told == [(5, "collapse", "stop"), (5, "kl", "rollback")]
+    assert run.reported == [(5, "collapse", "stop"), (5, "kl", "rollback")]
     assert run.monitor.due(5) == run.decisions[0]
-    told = Run("convergence.kl_limit=5").go(kl=[9.0] * 4)
-    assert (told.told, told.monitor.due(4)) == ([(4, "kl", "continue")], None)
+    reported = Run("convergence.kl_limit=5").go(kl=[9.0] * 4)
+    assert (reported.reported, reported.monitor.due(4)) == ([(4, "kl", "continue")], None)
 
 
 def test_a_check_fed_with_a_journal_has_the_state_of_the_one_that_wrote_it() -> None:
     settings = ["convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_plateau=continue"]
     run = Run(*settings).go(kl=[9.0] * 4)
-    run.tell(RolledBack(iteration=4, to=1, reason=""))
+    run.report(RolledBack(iteration=4, to=1, reason=""))
     run.go(kl=[1.0] * 5, score_mean=[0.5] * 5).go(kl=[9.0] * 3, score_mean=[0.5] * 3)
     resumed = Run(*settings)
     for event in run.events:
         resumed.monitor.take(event)
     resumed.number = run.number
     assert [resumed.monitor.due(number) for number in range(14)] == [run.monitor.due(number) for number in range(14)]
-    before = len(run.told)
+    before = len(run.reported)
     assert before >= 3
     for again in (run, resumed):
         again.go(kl=[9.0] * 6, score_mean=[0.5, 0.5, 0.9, 0.9, 0.1, 0.1])
-    assert run.told[before:] == resumed.told
+    assert run.reported[before:] == resumed.reported
 
 
 def test_a_resumed_run_counts_an_iteration_that_it_repeats_once() -> None:
     run = Run("convergence.kl_limit=5").go(kl=[1.0] * 5 + [8.0] * 2)
-    run.tell(started(resumed_at=5))
+    run.report(started(resumed_at=5))
     run.number = 5
-    assert run.go(kl=[8.0] * 2).told == [], "the mean of 1, 1, 8 and 8"
-    assert run.go(kl=[8.0]).told == [(8, "kl", "continue")]
+    assert run.go(kl=[8.0] * 2).reported == [], "the mean of 1, 1, 8 and 8"
+    assert run.go(kl=[8.0]).reported == [(8, "kl", "continue")]
 
 
 def test_a_rule_whose_action_changed_at_a_resume_decides_again() -> None:
@@ -294,7 +294,7 @@ def test_a_rule_whose_action_changed_at_a_resume_decides_again() -> None:
     for event in run.events:
         resumed.monitor.take(event)
     resumed.number = run.number
-    assert resumed.go(kl=[9.0] * 2).told == [(7, "kl", "stop")]
+    assert resumed.go(kl=[9.0] * 2).reported == [(7, "kl", "stop")]
 
 
 def test_the_history_of_a_long_run_is_bounded() -> None:

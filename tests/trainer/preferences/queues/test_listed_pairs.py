@@ -69,8 +69,8 @@ def test_broken_rows_are_skipped_and_counted(tmp_path: Path, store: Path, good: 
     queue = dataset(tmp_path / "rows.jsonl", "{not json", good, *odd, '{"prompt": ' + "[" * 50_000)
     drawing = Drawing(plan(queue), store)
     assert [item.comparison.prompt for item in drawing] == ["p"]
-    (told,) = drawing.mixture.problems
-    assert told.startswith(f"6 broken rows of '{queue.source}' skipped, the first: {queue.source}:1: not JSON")
+    (reported,) = drawing.mixture.problems
+    assert reported.startswith(f"6 broken rows of '{queue.source}' skipped, the first: {queue.source}:1: not JSON")
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_an_unreadable_source_is_reported(
         path.mkdir()
     drawing = Drawing(plan(QueuePlan(queue="dataset", source=str(path))), store)
     assert list(drawing) == []
-    (told,) = drawing.mixture.problems
-    assert words in told
+    (reported,) = drawing.mixture.problems
+    assert words in reported
 
 
 def kept(store: Path, prompt: str, *, labeller: str = "ann", shown: tuple[int, ...] = (1, 0)) -> Comparison:

@@ -162,8 +162,8 @@ def test_a_failing_reward_model_is_reported(tmp_path: Path, store: Path, wrong: 
 
     drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), models=("m1",))), store, score=score)
     list(drawing)
-    (told,) = drawing.mixture.problems
-    assert "reward model 'm1'" in told
+    (reported,) = drawing.mixture.problems
+    assert "reward model 'm1'" in reported
 
 
 def test_a_run_of_single_samples_is_reported_at_once(tmp_path: Path, store: Path) -> None:

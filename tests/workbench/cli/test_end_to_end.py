@@ -27,7 +27,7 @@ def headless(folder: Path, *settings: str, name: str = "a") -> int:
     return cli.main([*start, "--trust-code", "--name", name, *(part for text in settings for part in ("--set", text))])
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[str]]:
+def reported(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the events on stdout and the lines on stderr."""
     out, err = capsys.readouterr()
     return [json.loads(line) for line in out.splitlines()], err.splitlines()
@@ -35,7 +35,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list
 
 def test_a_headless_run_trains_and_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert headless(tmp_path) == 0
-    events, _ = told(capsys)
+    events, _ = reported(capsys)
     kinds = [event["event"] for event in events if event["event"] != "state"]
     a_round = ["samples", "iteration", "checkpoint"]
     with_evaluation = ["samples", "iteration", "evaluation", "checkpoint"]
@@ -47,7 +47,7 @@ def test_a_headless_run_trains_and_ends_with_0(tmp_path: Path, capsys: pytest.Ca
 def test_missing_numbers_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     constant = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     assert headless(tmp_path, constant, "ppo.lam=1.0", "ppo.kl_coef=0.0", "ppo.iterations=1") == 0
-    events, _ = told(capsys)
+    events, _ = reported(capsys)
     (iteration,) = [event for event in events if event["event"] == "iteration"]
     names = ["policy_loss", "value_loss", "clip_fraction", "approx_kl", "ratio_max", "grad_norm"]
     assert [iteration[name] for name in names] == [None] * len(names)
@@ -88,7 +88,7 @@ def test_a_broken_start_prints_one_line_and_leaves_no_folder(
     monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
     (tmp_path / "empty.jsonl").write_text("\n")
     code = headless(tmp_path, *(text.replace("{folder}", str(tmp_path)) for text in settings))
-    events, errors = told(capsys)
+    events, errors = reported(capsys)
     assert code == (2 if "trackers" in message else 3)
     assert [line for line in errors if line.startswith(ERROR)] == errors[-1:]
     assert message in errors[-1]
@@ -103,7 +103,7 @@ def test_a_name_in_use_is_reported_before_the_model_is_loaded(
     (tmp_path / "runs" / "a" / "config.toml").write_text("")
     monkeypatch.setattr(training, "load_backbone", lambda _: pytest.fail("the model was loaded"))
     assert headless(tmp_path) == 2
-    assert "run.name = 'a' is in use" in told(capsys)[1][-1]
+    assert "run.name = 'a' is in use" in reported(capsys)[1][-1]
 
 
 def test_a_missing_run_is_reported_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_reward_that_fails_in_training_prints_one_line_and_exits_with_3(
     workspace(tmp_path)
     (tmp_path / "rewards.py").write_text("def score(completions, **_):\n    return [float('nan')] * len(completions)\n")
     assert headless(tmp_path) == 3
-    events, errors = told(capsys)
+    events, errors = reported(capsys)
     assert "sample 0 ('" in errors[-1]
     assert errors[-1].endswith("has score nan: must be finite, or None if the reward does not apply")
     assert (events[-1]["state"], events[-1]["exit_code"]) == ("failed", 3)
@@ -130,7 +130,7 @@ def test_training_that_diverges_prints_one_line_and_exits_with_4(
 ) -> None:
     monkeypatch.setattr("trainer.maths.clipped_policy_loss", lambda logprobs, *_, **__: logprobs * float("nan"))
     assert headless(tmp_path) == 4
-    _, errors = told(capsys)
+    _, errors = reported(capsys)
     assert "loss or gradient was NaN or inf 3 times in a row at iteration 2: lower optim.policy_lr" in errors[-1]
 
 
@@ -147,7 +147,7 @@ def test_a_run_may_be_moved_and_resumed_from_anywhere(
     monkeypatch.chdir(tmp_path / "elsewhere")
     arguments = ["--no-ui", "--display", "json", "--resume", "../moved", "--set", "ppo.iterations=3"]
     assert cli.main(arguments) == 0
-    assert told(capsys)[0][-1]["iteration"] == 3
+    assert reported(capsys)[0][-1]["iteration"] == 3
     assert headless(tmp_path, "eval.every=1", name="whole") == 0
     assert outcome(tmp_path / "moved") == outcome(tmp_path / "runs" / "whole")
 
@@ -186,5 +186,5 @@ def test_a_thread_that_trained_and_released_mlx_lets_the_process_end_well(tmp_pa
 def test_left_out_prompts_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     longest = max(len(text) for text in PROMPTS)
     assert headless(tmp_path, f"data.max_prompt_tokens={longest - 1}", "ppo.iterations=1") == 0
-    (warning,) = [line for event in told(capsys)[0] for line in event.get("warnings", []) if "longer than" in line]
+    (warning,) = [line for event in reported(capsys)[0] for line in event.get("warnings", []) if "longer than" in line]
     assert f"data.max_prompt_tokens = {longest - 1}" in warning

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, Static
 from themed_app import ThemedApp
+from waiting import until
 
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
@@ -45,13 +45,6 @@ async def opened(screen: Screen[Any], size: tuple[int, int] = WIDE) -> AsyncIter
         app.push_screen(screen, app.take)
         await pilot.pause()
         yield app, pilot
-
-
-async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
-    """Let the application work until the condition holds; an assertion fails after 30 seconds."""
-    async with asyncio.timeout(30):
-        while not condition():
-            await pilot.pause(0.01)
 
 
 def text_of(app: App[Any]) -> str:

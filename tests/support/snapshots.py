@@ -20,7 +20,8 @@ from rich.color import Color as RichColor
 from rich.color import ColorType
 from textual.color import Color
 from textual.pilot import Pilot
-from workbench_app import until, workbench
+from waiting import until
+from workbench_app import workbench
 
 from trainer.config import Config
 from trainer.events import SamplesWritten

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from scripted_run import Script
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
+from waiting import until
 
 from workbench.app import WorkbenchApp
 from workbench.opening import Opening
@@ -42,15 +43,6 @@ async def workbench(
                 if app.main.supervisor.trains_here:
                     app.main.supervisor.abort()
                     app.main.supervisor.wait()
-
-
-async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
-    """Let the application work until the condition holds; an assertion fails after 30 seconds."""
-    for _ in range(600):
-        if condition():
-            return
-        await pilot.pause(0.05)
-    raise AssertionError("the condition did not come about within 30 s")
 
 
 async def settle(pilot: Pilot[Any]) -> None:

@@ -22,7 +22,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 from themed_app import ThemedApp
-from workbench_app import until
+from waiting import until
 
 from trainer.config import preset_names
 from trainer.config.dpo import DPOConfig

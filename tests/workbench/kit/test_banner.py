@@ -10,7 +10,8 @@ import pytest
 import scripted_run
 from label_material import reward_model
 from scripted_run import make_run
-from workbench_app import screen_text, status, until, workbench
+from waiting import until
+from workbench_app import screen_text, status, workbench
 
 from trainer.control.control import Control
 from trainer.events import RunEnded

@@ -17,7 +17,8 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList
 from token_samples import token_sample
-from workbench_app import screen_text, status, until, workbench
+from waiting import until
+from workbench_app import screen_text, status, workbench
 
 from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import ClassVar
 
-from label_screens import until
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Button
 from themed_app import ThemedApp
+from waiting import until
 
 from workbench.app import ALL_STYLES
 from workbench.kit.key_footer import KeyFooter

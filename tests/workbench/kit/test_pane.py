@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Static
 from themed_app import ThemedApp
-from workbench_app import until
+from waiting import until
 
 from workbench.app import WorkbenchApp
 from workbench.kit.dialog import Answer, AnswerScreen

@@ -13,7 +13,8 @@ from snapshots import written_run
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 from textual.screen import Screen
-from workbench_app import screen_text, until
+from waiting import until
+from workbench_app import screen_text
 from workbench_app import workbench as running
 
 import workbench

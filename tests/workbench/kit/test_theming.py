@@ -16,7 +16,7 @@ from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.widgets import Input, OptionList, Static
 from themed_app import ThemedApp
-from workbench_app import until
+from waiting import until
 
 from trainer.errors import ConfigError
 from workbench.app import ALL_STYLES, WorkbenchApp

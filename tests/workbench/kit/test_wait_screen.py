@@ -17,7 +17,8 @@ from snapshots import written_run
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
-from workbench_app import screen_text, until, workbench
+from waiting import until
+from workbench_app import screen_text, workbench
 
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen, TextPromptScreen

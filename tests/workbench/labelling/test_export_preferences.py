@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, opened, paste, status, text_of, until
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, opened, paste, status, text_of
 from preference_rows import read_lines
 from textual.widgets import Input, Select
+from waiting import until
 
 from trainer.errors import StorageError
 from trainer.preferences.formats import FORMATS_OUT

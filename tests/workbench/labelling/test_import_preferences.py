@@ -7,9 +7,10 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, kept, opened, paste, status, text_of, until
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, kept, opened, paste, status, text_of
 from preference_rows import write_lines
 from textual.widgets import Input, Select, Static
+from waiting import until
 
 from trainer.errors import StorageError
 from trainer.preferences.store import PreferenceStore

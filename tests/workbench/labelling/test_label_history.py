@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, status, text_of, until
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, status, text_of
 from textual.widgets import OptionList, Static
+from waiting import until
 
 from trainer.errors import StorageError
 from trainer.preferences.items import Item, SessionItem, SessionPlan

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from label_material import reward_model, run_with_samples
-from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, paste, status, text_of, until
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, paste, status, text_of
 from preference_rows import write_lines
 from textual.widgets import Input, OptionList, Select
+from waiting import until
 
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from workbench.kit.key_footer import KeyFooter

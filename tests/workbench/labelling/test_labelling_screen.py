@@ -16,7 +16,8 @@ from label_material import reward_model
 from scripted_run import make_run, steered
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
-from workbench_app import screen_text, settle, until, workbench
+from waiting import until
+from workbench_app import screen_text, settle, workbench
 
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from label_screens import HOSTILE, NOTHING, SIZES, is_obeyed, opened, text_of, until
+from label_screens import HOSTILE, NOTHING, SIZES, is_obeyed, opened, text_of
 from textual import events
 from textual.widgets import TextArea
+from waiting import until
 
 from workbench.labelling.session_dialogs import GuidelinesScreen, NoteScreen
 

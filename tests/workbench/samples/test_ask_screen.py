@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Select, Static
 from themed_app import ThemedApp
 from token_samples import token_sample
-from workbench_app import until
+from waiting import until
 
 from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError

@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 from themed_app import ThemedApp
 from token_samples import sample_row
-from workbench_app import until
+from waiting import until
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples

@@ -13,7 +13,7 @@ from scripted_run import samples
 from textual.pilot import Pilot
 from textual.widgets import Static
 from token_samples import sample_row
-from workbench_app import until
+from waiting import until
 
 from trainer.runs.samples import sample_schema
 from workbench.samples import browser

@@ -11,7 +11,8 @@ import pytest
 import scripted_run
 from scripted_run import make_run
 from terminal_helper import ROOT, Terminal
-from workbench_app import screen_text, status, until, workbench
+from waiting import until
+from workbench_app import screen_text, status, workbench
 
 from workbench.kit.banner import Banner
 from workbench.log.pane import LogPane

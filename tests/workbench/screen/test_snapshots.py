@@ -14,7 +14,8 @@ import pytest
 import scripted_run
 from rich.color import ColorType
 from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, in_scheme, luminance, written_run
-from workbench_app import screen_text, status, until
+from waiting import until
+from workbench_app import screen_text, status
 
 from trainer.control.control import Control
 from trainer.events import Alert, PhaseProgress, RunEnded, StateChanged

@@ -13,7 +13,8 @@ from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
 from textual.events import DescendantFocus
 from textual.widgets import Input
-from workbench_app import screen_text, settle, status, until, workbench
+from waiting import until
+from workbench_app import screen_text, settle, status, workbench
 
 from trainer.config import load_config
 from trainer.control.control import Control

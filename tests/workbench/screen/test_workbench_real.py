@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from runs_helper import workspace
-from workbench_app import screen_text, status, until, workbench
+from waiting import until
+from workbench_app import screen_text, status, workbench
 
 from trainer.events import SettingChanged
 from trainer.runs.checkpoint_index import newest_checkpoint

@@ -12,7 +12,8 @@ import scripted_run
 from config_files import save_config
 from runs_helper import Recorder, record, tiny_config, within
 from scripted_run import Script
-from workbench_app import until, workbench
+from waiting import until
+from workbench_app import workbench
 
 from trainer.config import Config
 from trainer.control.inbox import send

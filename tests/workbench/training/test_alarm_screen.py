@@ -12,7 +12,8 @@ import scripted_run
 from scripted_run import FIXES, SteeredRun, alarm, make_run
 from textual.pilot import Pilot
 from textual.widgets import OptionList
-from workbench_app import screen_text, status, until, workbench
+from waiting import until
+from workbench_app import screen_text, status, workbench
 
 from trainer.control.control import Control
 from trainer.control.inbox import Inbox

@@ -10,7 +10,8 @@ import pytest
 import scripted_run
 from scripted_run import alarm, evaluation
 from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, in_scheme
-from workbench_app import screen_text, status, until
+from waiting import until
+from workbench_app import screen_text, status
 
 from trainer.control.control import Control
 from trainer.events import Decision, RolledBack, RunEnded, StateChanged

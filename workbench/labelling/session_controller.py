@@ -35,7 +35,7 @@ _SLOW = 0.5  # seconds until the pane reports that the disk is slow
 
 
 class SessionDisplay(Protocol):
-    """What shows the session to its user, as the controller uses it."""
+    """The part of the label pane that the controller uses."""
 
     def show_item(self) -> None: ...
     def show_lines(self) -> None: ...

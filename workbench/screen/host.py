@@ -1,4 +1,4 @@
-"""What the controllers use of the main screen, and actions whose errors its banner shows."""
+"""The part of the main screen that its controllers use, and how they report errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ConfigView(Protocol):
-    """The Config pane, as the controllers use it."""
+    """The part of the Config pane that the controllers use."""
 
     @property
     def document(self) -> ConfigDocument: ...
@@ -26,7 +26,7 @@ class ConfigView(Protocol):
 
 
 class Host(Protocol):
-    """The main screen, as its controllers use it."""
+    """The main screen, in which controllers show what they do."""
 
     @property
     def app(self) -> App[Any]: ...

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -64,6 +65,18 @@ async def waits(screen: MainScreen, pilot: Pilot[str], *keys: str) -> None:
     assert isinstance(screen.app.screen, WaitScreen)
 
 
+@asynccontextmanager
+async def watching() -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
+    """Open the workbench on a run that has ended, with its samples listed."""
+    run = Path("runs/past")
+    written_run(run)
+    async with workbench(Script(scripted_run.wait), watch=run) as (screen, pilot):
+        await pilot.press("f4")
+        pane = screen.query_one("#samples")
+        await until(pilot, lambda: pane.check_action("export", ()) is True)
+        yield screen, pilot
+
+
 async def test_what_is_typed_before_the_dialog_opens_is_text_of_its_field(
     held: Callable[[str], threading.Event],
 ) -> None:
@@ -94,12 +107,7 @@ async def test_no_key_reaches_the_run_while_a_dialog_is_being_read(
     reading: str, keys: list[str], dialog: type[Any], held: Callable[[str], threading.Event]
 ) -> None:
     reward_model("liked")
-    run = Path("runs/past")
-    written_run(run)
-    async with workbench(Script(scripted_run.wait), watch=run) as (screen, pilot):
-        await pilot.press("f4")
-        pane = screen.query_one("#samples")
-        await until(pilot, lambda: pane.check_action("export", ()) is True)
+    async with watching() as (screen, pilot):
         go_on = held(reading)
         await waits(screen, pilot, *keys)
         await pilot.press("s", "space", "c")
@@ -114,12 +122,7 @@ async def test_no_key_reaches_the_run_while_a_dialog_is_being_read(
 async def test_what_is_typed_while_a_sample_is_being_read_is_text_of_the_prompt(
     held: Callable[[str], threading.Event],
 ) -> None:
-    run = Path("runs/past")
-    written_run(run)
-    async with workbench(Script(scripted_run.wait), watch=run) as (screen, pilot):
-        await pilot.press("f4")
-        pane = screen.query_one("#samples")
-        await until(pilot, lambda: pane.check_action("export", ()) is True)
+    async with watching() as (screen, pilot):
         go_on = held(SAMPLE)
         await waits(screen, pilot, "f4", "p")
         await pilot.press(*"stq")

@@ -15,6 +15,7 @@ import mlx.nn as nn
 
 from trainer.errors import ModelError
 from trainer.models.adapters import reason_of
+from trainer.models.cpu.kernels import check_compiler
 
 _WRONG = {  # families that cannot be trained with mlx-lm 0.32.2
     "deepseek_v41": "mlx-lm computes no gradient for the choice of what its attention reads",
@@ -91,12 +92,16 @@ def differentiable(backbone: nn.Module) -> Iterator[None]:
 
 
 def _inseparable(backbone: nn.Module) -> str:
-    """Return why trunk and head cannot be separated, found by a pass over two tokens, or an empty string."""
+    """Return why trunk and head cannot be separated, found by a pass over two tokens, or an empty string.
+
+    Raises ModelError if a kernel cannot be compiled.
+    """
     tokens = mx.array([[0, 1]])
     try:
         expected = backbone(tokens)
         mx.eval(expected)
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        check_compiler(error)
         return f"mlx-lm fails on a pass over two tokens: {reason_of(error)}"
     try:
         states = hidden_states(backbone, tokens)
@@ -106,6 +111,7 @@ def _inseparable(backbone: nn.Module) -> str:
         if states.shape == logits.shape and mx.array_equal(states, logits):
             return "the trainer cannot separate its head from its trunk: the trunk returns logits"
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        check_compiler(error)
         return reason_of(error)
     return ""
 

@@ -1,12 +1,17 @@
-"""The folder that MLX loads compiled code from belongs to the user."""
+"""The folder that MLX loads compiled code from belongs to the user; a kernel that cannot be compiled is named."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
+from tiny import make_checkpoint
 
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
@@ -43,3 +48,41 @@ def test_anything_but_a_folder_in_its_place_is_refused(make: object, tmp_path: P
     make(tmp_path / "mlx")  # type: ignore[operator]
     with pytest.raises(ModelError, match="set TMPDIR"):
         own_kernel_folder()
+
+
+@pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="g++ compiles the kernels of the CPU only")
+@pytest.mark.parametrize(
+    ("compiler", "reason"),
+    [
+        (
+            'echo "cc1plus: error writing to k.s: No space left on device"; exit 1',
+            r"cc1plus: .* No space left on device",
+        ),
+        ("exit 1", r"Failed to execute command with return code 1"),
+    ],
+)
+def test_a_compiler_that_fails_is_blamed_and_not_the_model(compiler: str, reason: str, tmp_path: Path) -> None:
+    """MLX asks for g++ once, when a process first compiles: hence a process of its own."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "g++").write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{compiler}\n')
+    (tools / "g++").chmod(0o755)
+    make_checkpoint(tmp_path / "model")
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    script = f"""
+import mlx.core as mx
+from trainer.config.schema import ModelConfig
+from trainer.errors import ModelError
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.backbone import load_backbone
+try:
+    config = ModelConfig(path={str(tmp_path / "model")!r})
+    ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(0))
+except ModelError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert re.match(rf"MLX could not compile a kernel \({reason}.*\): check that g\+\+ runs and that '.*/mlx' ", told)
+    assert len(told.splitlines()) == 1
+    assert len(told) < 450

@@ -1,4 +1,4 @@
-"""Kernels of MLX's CPU backend: vectorised exponentials, and the protection of the folder of compiled kernels.
+"""Kernels of MLX's CPU backend: vectorised exponentials, and the folder and failures of compiled kernels.
 
 MLX computes exp, tanh and sigmoid on a CPU one number at a time. With those, SwiGLU and the softmax over the vocabulary
 cost as much as the matrix products. These versions use sums and products, which the C++ compiler turns into vector
@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from trainer.errors import ModelError
+from trainer.errors import ModelError, one_line, shortened
 
 _BLOCK = 256
 
@@ -169,7 +169,7 @@ def own_kernel_folder() -> None:
     MLX compiles to `mlx/` in the folder for temporary files and loads any file there that has the name of a kernel. On
     a shared host that folder may belong to another user. Raises ModelError in that case.
     """
-    folder = Path(next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "/tmp")) / "mlx"  # noqa: S108
+    folder = _kernel_folder()
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -184,3 +184,18 @@ def own_kernel_folder() -> None:
         f"'{folder}' is not a folder of yours, and MLX would run compiled code that lies there: set TMPDIR to a folder "
         "that only you can write"
     )
+
+
+def check_compiler(error: BaseException) -> None:
+    """Raise ModelError if `error` says that MLX could not compile a kernel: then no model is to blame."""
+    _, failed, rest = one_line(error).partition("[Compile::eval_cpu] Failed to compile function ")
+    if failed:
+        reason = rest.rpartition("the output is: ")[2] if "the output is: " in rest else rest.partition(": ")[2]
+        raise ModelError(
+            f"MLX could not compile a kernel ({shortened(reason, 200)}): check that g++ runs and that "
+            f"'{_kernel_folder()}' has space, or set TMPDIR to another folder"
+        ) from error
+
+
+def _kernel_folder() -> Path:
+    return Path(next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "/tmp")) / "mlx"  # noqa: S108

@@ -160,6 +160,23 @@ def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise() -> None:
 
 
 @linux_cpu
+def test_the_first_product_leaves_the_environment_as_it_is() -> None:
+    """It runs on MLX's thread, while the main thread may start the compiler of a kernel and read the environment."""
+    code = """
+import ctypes, trainer, mlx.core as mx
+variables = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+def found():
+    count = next(n for n in range(100_000) if not variables[n])
+    return ctypes.cast(variables, ctypes.c_void_p).value, [variables[n] for n in range(count)]
+before = found()
+a = mx.ones((300, 300))
+mx.eval(a @ a)
+print(found() == before)
+"""
+    assert run(code) == "True"
+
+
+@linux_cpu
 def test_the_warning_is_for_the_reference_blas_only() -> None:
     code = "import trainer.models.cpu.blas as b; print(b.blas_warning(1.7)); print(b.blas_warning(120.0))"
     slow, fast = run(code, PPO_WORKBENCH_BLAS="none").splitlines()

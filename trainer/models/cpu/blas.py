@@ -165,6 +165,10 @@ def _open(file: str) -> None:
     # 1.5 times as long.
     os.environ.setdefault("KMP_BLOCKTIME", "1")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "21")  # 2^21 cycles
+    # Intel's OpenMP sets this variable at the first product, on MLX's thread. If the main thread starts the compiler of
+    # a kernel at that moment, it reads the environment while it is moved in memory, and `popen` fails. A variable that
+    # is there already stays where it is.
+    os.environ.setdefault("MEMKIND_HEAP_MANAGER", "TBB")
     library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     _ = library.cblas_sgemm  # some builds prefix their names, so MLX would not find them
     if "MKL_CBWR" not in os.environ and hasattr(library, "MKL_CBWR_Set"):

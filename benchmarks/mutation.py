@@ -61,26 +61,26 @@ class Bench:
         self._tests = [str(path.relative_to(ROOT)) for path in found]
         if not self._tests:
             sys.exit(f"no tests for {self.name}: none of {', '.join(patterns)} is in tests/")
-        self._copies: queue.Queue[Path] = queue.Queue()
-        for number in range(jobs):
-            copy = folder / f"{module}-{number}"
+        copies = [folder / f"{module}-{number}" for number in range(jobs)]
+        for copy in copies:
             for part in COPIED:
                 copy_part = shutil.copy2 if (ROOT / part).is_file() else shutil.copytree
                 copy.mkdir(exist_ok=True)
                 copy_part(ROOT / part, copy / part)
+        self._copies: queue.Queue[Path] = queue.Queue()
+        self._copies.put(copies[0])
+        self._quickest: dict[str, list[str]] = self._tests_by_function(copies[0])
+        for copy in copies[1:]:
             self._copies.put(copy)
-        self._quickest: dict[str, list[str]] = self._tests_by_function()
 
-    def _tests_by_function(self) -> dict[str, list[str]]:
-        """Return the tests that reach each function, quickest first.
+    def _tests_by_function(self, copy: Path) -> dict[str, list[str]]:
+        """Return the tests that reach each function, quickest first, found in `copy`, the only one yet.
 
         Exits if the unchanged file fails its tests or a broken one passes: then a score would mean nothing.
         """
         if self._run(self.source, self._tests, self.name) != "survived":
             sys.exit(f"the tests of {self.name} fail without any mutant: see {' '.join(self._tests)}")
-        copy = self._copies.get()
         reached = json.loads((copy / REACHED).read_text())
-        self._copies.put(copy)
         if self._run(b"raise RuntimeError\n" + self.source, self._tests) == "survived":
             sys.exit(f"the tests do not import the {self.name} that is changed")
         quickest: dict[str, list[str]] = {}

@@ -28,6 +28,7 @@ def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> mx.array:
 
 
 def close(actual: mx.array, expected: Floats | float, tolerance: float = 1e-5) -> None:
+    assert actual.dtype == mx.float32
     np.testing.assert_allclose(float64(actual), expected, rtol=tolerance, atol=tolerance)
 
 
@@ -168,3 +169,18 @@ def test_a_groups_moments_are_its_mean_and_its_samples_deviation(groups: list[li
     rows = float64(groups)
     close(means, np.repeat(rows.mean(axis=1), rows.shape[1]), 1e-4)
     close(deviations, np.repeat(rows.std(axis=1, ddof=1), rows.shape[1]), 1e-4)
+
+
+def test_equal_numbers_are_exactly_their_mean_and_do_not_deviate() -> None:
+    """Otherwise a group whose members all earned the same would get advantages; in float32 the mean is off here."""
+    same = mx.full((7,), 0.3)
+    assert maths.leave_one_out_mean(same, 7).tolist() == same.tolist()
+    means, deviations = maths.group_moments(same, 7)
+    assert means.tolist() == same.tolist()
+    assert not deviations.any()
+
+
+def test_the_root_mean_square_is_of_the_real_tokens() -> None:
+    x = normal(*MASK.shape, scale=3.0)
+    real = float64(x)[float64(MASK) > 0]
+    close(maths.root_mean_square(mx.where(MASK > 0, x, NAN), MASK), math.sqrt((real**2).mean()))

@@ -18,7 +18,7 @@ linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS i
 
 def run(code: str, **env: str) -> str:
     """Return the standard output of `code` in a fresh interpreter, without this process's BLAS settings."""
-    ours = ("KMP_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
+    ours = ("KMP_", "MEMKIND_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=inherited | env, capture_output=True, text=True)

@@ -1,0 +1,75 @@
+"""Recording of the README: at each moment the animation shows the rows of the frame that is due, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.segment import Segment
+from rich.style import Style
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs"))
+    import recording
+
+    return recording
+
+
+def is_shown(group: ElementTree.Element, moment: float) -> bool:
+    """Return whether a row of the animation is visible at `moment`, by SVG's rules of discrete animation."""
+    animate = group.find(f"{SVG}animate")
+    if animate is None:
+        return group.get("visibility") != "hidden"
+    part = moment / float(animate.attrib["dur"].removesuffix("s"))
+    times = [float(time) for time in animate.attrib["keyTimes"].split(";")]
+    values = animate.attrib["values"].split(";")
+    assert len(times) == len(values)
+    assert times[0] == 0
+    return [value for time, value in zip(times, values, strict=True) if time <= part][-1] == "visible"
+
+
+def screen_at(root: ElementTree.Element, moment: float) -> list[str]:
+    rows: dict[float, str] = {}
+    for group in root.findall(f"{SVG}g"):
+        place = re.fullmatch(r"translate\(0 ([\d.]+)\)", group.attrib["transform"])
+        assert place is not None
+        if is_shown(group, moment):
+            assert float(place[1]) not in rows, "two rows lie over each other"
+            rows[float(place[1])] = "".join(text.text or "" for text in group.iter(f"{SVG}text"))
+    return [rows[y] for y in sorted(rows)]
+
+
+def test_each_frame_is_shown_for_its_time_and_equal_rows_are_drawn_once(recording: Any) -> None:
+    texts = [["home", "a"], ["home", "b"], ["home", "b"], ["last", "a"]]
+    seconds = [1.0, 0.25, 0.5, 2.0]
+    frames = [
+        recording.Frame([recording.row([Segment(text)]) for text in rows], shown)
+        for rows, shown in zip(texts, seconds, strict=True)
+    ]
+    root = ElementTree.fromstring(recording.animation(frames, 10))
+    start = 0.0
+    for rows, shown in zip(texts, seconds, strict=True):
+        assert screen_at(root, start + shown / 2) == rows
+        start += shown
+    assert len(root.findall(f"{SVG}g")) == 2 + 3  # home, last; a, b, a
+
+
+def test_a_row_keeps_columns_colours_and_hostile_text(recording: Any) -> None:
+    drawn = recording.row(
+        [Segment("漢<&>", Style(color="#112233", bgcolor="#445566")), Segment("  "), Segment("b", Style(bold=True))]
+    )
+    row = ElementTree.fromstring(f"<g>{drawn}</g>")
+    first, second = row.findall("text")
+    assert (first.text, first.get("fill")) == ("漢<&>", "#112233")
+    assert float(first.attrib["textLength"]) == pytest.approx(5 * recording.CELL)  # the first character has two columns
+    assert float(second.attrib["x"]) == pytest.approx(7 * recording.CELL)
+    assert second.get("font-weight") == "bold"
+    (ground,) = row.findall("rect")
+    assert ground.get("fill") == "#445566"

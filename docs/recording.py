@@ -104,13 +104,9 @@ def animation(frames: Sequence[Frame], columns: int) -> str:
 
 def _while(start: float, end: float, total: float) -> str:
     """Return the animation that shows a row from `start` to `end` seconds of each round of `total` seconds."""
-    times = [(0.0, "hidden"), (start / total, "visible"), (end / total, "hidden")]
-    if start == 0:
-        times = times[1:]
     return (
-        f'<animate attributeName="visibility" values="{";".join(value for _, value in times)}" '
-        f'keyTimes="{";".join(f"{time:.5g}" for time, _ in times)}" '
-        f'dur="{total:g}s" calcMode="discrete" repeatCount="indefinite"/>'
+        '<animate attributeName="visibility" calcMode="discrete" repeatCount="indefinite" values="hidden;visible;hidden"'
+        f' keyTimes="0;{start / total:.5g};{end / total:.5g}" dur="{total:g}s"/>'
     )
 
 

@@ -105,8 +105,8 @@ def animation(frames: Sequence[Frame], columns: int) -> str:
 def _while(start: float, end: float, total: float) -> str:
     """Return the animation that shows a row from `start` to `end` seconds of each round of `total` seconds."""
     return (
-        '<animate attributeName="visibility" calcMode="discrete" repeatCount="indefinite" values="hidden;visible;hidden"'
-        f' keyTimes="0;{start / total:.5g};{end / total:.5g}" dur="{total:g}s"/>'
+        '<animate attributeName="visibility" calcMode="discrete" values="hidden;visible;hidden"'
+        f' repeatCount="indefinite" keyTimes="0;{start / total:.5g};{end / total:.5g}" dur="{total:g}s"/>'
     )
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -18,56 +18,21 @@ from textual.message import Message
 from textual.widgets import Static
 
 from trainer.config.fields import PATTERNS, RUN_NAME
-from trainer.errors import StorageError, TrainerError
-from trainer.runs.folder import TRASH, RunFolder, rename_run, run_folders, trash_run
-from trainer.runs.listing import RunSummary, list_runs
+from trainer.errors import TrainerError
+from trainer.runs.folder import TRASH, RunFolder, rename_run, trash_run
+from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
 from workbench.kit.pane import Pane
 from workbench.kit.throttled import Throttled
 from workbench.run.config_differences import RunComparison, compare_runs
+from workbench.run.run_listing import Stamp, read_runs
 from workbench.run.view import RunView
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.table import RunTable
 from workbench.text import visible
 
 _INTERVAL = 2.0  # seconds between looks at the folder
-
-Stamp = tuple[object, ...]
-"""Value that changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
-
-
-class RunListing(NamedTuple):
-    """The runs of a folder at one time."""
-
-    runs: list[RunSummary]
-    problem: str  # why the folder cannot be read; empty if it can
-    stamp: Stamp
-
-
-def read_runs(runs_dir: Path, known: Stamp = ()) -> RunListing | None:
-    """Read the runs in `runs_dir`; None if nothing has changed since the listing with the stamp `known`.
-
-    Per run, a check for changes costs three system calls, and a listing about 0.5 ms.
-    """
-    try:
-        # Before reading: the next call then notices what changes meanwhile. A killed trainer changes no file, so
-        # whether the run is locked counts too.
-        of_runs = ((f.name, _state(f.events), _state(f.config), f.is_live()) for f in run_folders(runs_dir))
-        stamp = ("runs", *of_runs)
-        if stamp == known:
-            return None
-        return RunListing(list_runs(runs_dir), "", stamp)
-    except StorageError as error:
-        return RunListing([], str(error), ())
-
-
-def _state(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 class RunsPane(Pane):

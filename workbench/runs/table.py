@@ -13,11 +13,10 @@ from workbench.columns import fit
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.lines import Line
 from workbench.numbers import number
-from workbench.run.sentences import SIGNS as LEVELS
-from workbench.run.sentences import errors, state_text
+from workbench.run.run_listing import SIGNS, age, is_alarmed, state_sign
+from workbench.run.sentences import state_text
 from workbench.text import visible
 
-SIGNS = {"training": "●", "done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}
 _LONGEST = 100  # characters of a cell, at most
 _GUTTER = 2  # columns before the first: marked, or open on the screen
 _GAP = 2
@@ -51,27 +50,6 @@ COLUMNS = (
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
 _MOST_WANTED = ("name", "state", "score", "iteration", "age", "kl", "model")  # a narrow table drops the last ones first
-
-
-def state_sign(run: RunSummary) -> str:
-    """Return the sign of the run's state: a warning if the run is done with an unresolved error."""
-    return LEVELS["warning"] if is_alarmed(run) else SIGNS.get(run.state, "●")
-
-
-def is_alarmed(run: RunSummary) -> bool:
-    """Return whether the run is done with an unresolved error."""
-    return run.state == "done" and bool(errors(run.alarms))
-
-
-def age(started: float | None, now: float) -> str:
-    """Return how long ago `started` was, in the largest whole unit: 40s, 5m, 3h, 12d; - if unknown."""
-    if started is None:
-        return "-"
-    seconds = max(now - started, 0)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}" if seconds >= 10 * size else f"{int(seconds / size)}{unit}"
-    return f"{int(seconds)}s"
 
 
 def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) -> list[RunSummary]:

@@ -27,10 +27,11 @@ from workbench.columns import fit, fit_end
 from workbench.kit import throttled
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.throttled import Throttled
+from workbench.run.run_listing import RunListing, read_runs
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
-from workbench.runs.pane import RunListing, RunsPane, name_problem, read_runs
+from workbench.runs.pane import RunsPane, name_problem
 from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
 
 

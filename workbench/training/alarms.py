@@ -43,7 +43,7 @@ def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> l
         head = fit_start(f" {level_sign(alarm.level)} {alarm.iteration} {visible(title(alarm.code))}", room)
         message = fit_start(f"  {visible(alarm.message)}", room - cell_len(head))
         gap = " " * (room - cell_len(head) - cell_len(message))
-        lines.append([(head, _ROLES.get(alarm.level, "alert")), (message + gap, "text"), (end, "muted")])
+        lines.append([(head + message, _ROLES.get(alarm.level, "alert")), (gap, "text"), (end, "muted")])
     return lines
 
 
@@ -82,7 +82,8 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "close", id="alarm.close", tooltip="Close without a change"),
-        Binding("x,delete", "put_away", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
+        Binding("delete,D", "put_away", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
+        Binding("y", "copy", "copy", id="alarm.copy", tooltip="Copy the text of this alarm"),
         # With priority, because the list of fixes would handle these keys itself.
         _First(
             "left", "other(-1)", "previous", id="alarm.newer", tooltip="Show the previous alarm (the worst is first)"
@@ -124,6 +125,12 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
 
     def action_put_away(self) -> None:
         self.dismiss((self._alarms[self._at], None))
+
+    def action_copy(self) -> None:
+        alarm = self._alarms[self._at]
+        heading = f"{level_sign(alarm.level)} {visible(title(alarm.code))}, iteration {alarm.iteration}"
+        self.app.copy_to_clipboard(f"{heading}\n{alarm_text(alarm).plain}")
+        self.notify("Copied, if the terminal supports OSC 52")
 
     def action_move(self, lines: int) -> None:
         if not self._fixes:
@@ -167,7 +174,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
         hints = [("enter", "applies it")] if self._fixes else []
         if len(self._alarms) > 1:
             hints.append((f"{keys['alarm.newer']} {keys['alarm.older']}", "other alarms"))
-        hints += [("alarm.put-away", "dismisses it"), ("alarm.close", "closes")]
+        hints += [("alarm.put-away", "dismisses it"), ("alarm.copy", "copies"), ("alarm.close", "closes")]
         self.query_one("#alarm-keys", Static).update(self.hint(*hints))
 
     def _scroll(self, lines: int) -> None:

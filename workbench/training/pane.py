@@ -32,7 +32,7 @@ from workbench.training.metric_list import (
     hidden_metrics,
     metrics_of,
 )
-from workbench.training.timeline import Timeline
+from workbench.training.timeline import Timeline, lines_wanted
 
 _HISTOGRAM = (3, 4)  # lines: at least, and in a tall pane
 _LEAST_TIMELINE = 2  # lines, including the heading
@@ -116,7 +116,7 @@ class TrainingPane(Pane):
         Binding("minus", "zoom(-1)", "wider", show=False, id="training.wider", tooltip="Chart more iterations"),
         Binding("e", "average", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"),
         Binding("l", "log", "log", id="training.log", tooltip="Switch losses, KL and gradient to logarithmic axes"),
-        Binding("m", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
+        Binding("v", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
     ]
 
     class IterationChosen(Message):
@@ -308,7 +308,7 @@ class TrainingPane(Pane):
         evaluations = evaluations[: max(height - 1 - rows, 0)]
         events.show(self._view.marks, evaluations)
         height -= len(evaluations)
-        marks = len(self._view.marks)
+        marks = max(lines_wanted(self._view.marks) - 1, int(bool(self._view.marks)))
         shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=marks)
         below = shared.timeline + len(evaluations)
         histogram.display, events.display = bool(shared.histogram), bool(below)

@@ -1,4 +1,4 @@
-"""Timeline of a run: its alarms, decisions, checkpoints, settings and evaluations, newest last."""
+"""Events of a run: its alarms, decisions, settings and evaluations by severity, and its checkpoints in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp
 
-from workbench.columns import fit_start
+from workbench.columns import fit_start, padded
 from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.lines import Line, Piece
 from workbench.run.sentences import SIGNS as LEVELS
@@ -27,6 +27,7 @@ SIGNS: dict[MarkKind, str] = {
     "end": "■",
 }
 ERROR = LEVELS["error"]  # an alert or alarm of that level
+_COLUMN = 56  # columns in which an event can be read
 
 
 def sign_of(mark: Mark) -> Piece:
@@ -38,56 +39,92 @@ def sign_of(mark: Mark) -> Piece:
     return SIGNS[mark.kind], "strong" if mark.kind in ("decision", "rollback", "setting", "end") else "muted"
 
 
-def timeline(marks: Sequence[Mark], width: int, height: int, *, back: int = 0) -> list[Line]:
-    """Return a heading and the newest marks, one line each, in at most `height` lines of `width` columns.
+def checkpoints_text(marks: Sequence[Mark]) -> str:
+    """Fold the checkpoints among `marks` into a few words; empty without one."""
+    saved = [mark.iteration for mark in marks if mark.kind == "checkpoint"]
+    if not saved:
+        return ""
+    first, last = min(saved), max(saved)
+    return f"checkpoint {last}" if first == last else f"checkpoints {first} to {last}, newest {saved[-1]}"
 
-    back: leave out this many of the newest marks.
+
+def by_severity(marks: Sequence[Mark]) -> list[Mark]:
+    """Return all but the checkpoints: errors first, then warnings, then the rest; in each of them the newest first."""
+    return sorted((mark for mark in reversed(marks) if mark.kind != "checkpoint"), key=lambda mark: -_severity(mark))
+
+
+def lines_wanted(marks: Sequence[Mark]) -> int:
+    """Return the lines that all of `marks` take, each in a line of its own, with their heading; 0 without a mark."""
+    return 1 + sum(mark.kind != "checkpoint" for mark in marks) if marks else 0
+
+
+def timeline(marks: Sequence[Mark], width: int, height: int, *, top: int = 0) -> list[Line]:
+    """Return a heading and the marks by severity, in at most `height` lines of `width` columns.
+
+    Marks that would not fit below each other are in columns, if these are wide enough to be read. The checkpoints are
+    in the heading. top: leave out this many marks at the start.
     """
     if not marks or height < 1:
         return []
-    stop = max(len(marks) - back, 1)
-    shown = marks[max(stop - height + 1, 0) : stop] if height > 1 else []
-    count = f"{len(shown)} of {len(marks)}" if len(shown) < len(marks) else str(len(marks))
-    digits = max(len(str(mark.iteration)) for mark in (*shown, marks[-1]))
-    return [rule(f"events · {count}", width), *(_line(mark, digits, width) for mark in shown)]
+    ordered, rows = by_severity(marks), height - 1
+    across = min(max(width // _COLUMN, 1), max(-(-len(ordered) // rows), 1)) if rows else 1
+    shown = ordered[top : top + rows * across]
+    count = f"events · {len(shown)} of {len(ordered)}" if len(shown) < len(ordered) else f"events · {len(ordered)}"
+    heading = " · ".join(filter(None, (count if ordered else "", checkpoints_text(marks))))
+    digits = max((len(str(mark.iteration)) for mark in ordered), default=1)
+    lines: list[Line] = [[] for _ in range(min(rows, len(shown)))]
+    for place, mark in enumerate(shown):
+        column, row = divmod(place, rows)
+        start, end = (width * edge // across for edge in (column, column + 1))
+        lines[row] += _line(mark, digits, end - start, pad=column < across - 1)
+    return [rule(heading, width), *lines]
 
 
-def _line(mark: Mark, digits: int, width: int) -> Line:
-    text = fit_start(visible(mark.text), width - digits - 5)
+def _severity(mark: Mark) -> int:
+    """Return 2 for an error, 1 for a warning, 0 for everything else."""
+    return 2 if mark.level == "error" else int(mark.kind in ("alert", "alarm") and mark.level != "info")
+
+
+def _line(mark: Mark, digits: int, width: int, *, pad: bool = False) -> Line:
+    room = width - digits - 5
+    text = fit_start(visible(mark.text), room)
     sign, role = sign_of(mark)
     return [
         (f" {sign} ", role),
         (f"{mark.iteration:>{digits}} ", "muted"),
-        (text, role if role in ("alert", "missing") else "text"),
+        (padded(text, room + 1) if pad else text, role if role in ("alert", "missing") else "text"),
     ]
 
 
 class Timeline(Drawn, can_focus=True):
-    """Widget with the newest evaluations above the newest marks; keys and mouse wheel scroll to earlier marks."""
+    """Widget with the newest evaluations above the marks by severity; keys and mouse wheel scroll through the marks."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "missing", "alert")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_marks(1)", "earlier", show=False, id="timeline.up", tooltip="Show an earlier event"),
-        Binding("down", "scroll_marks(-1)", "later", show=False, id="timeline.down", tooltip="Show a later event"),
-        Binding("pageup", "page(1)", "page up", show=False, id="timeline.page-up", tooltip="Show earlier events"),
-        Binding("pagedown", "page(-1)", "page down", show=False, id="timeline.page-down", tooltip="Show later events"),
+        Binding("up", "scroll_marks(-1)", "up", show=False, id="timeline.up", tooltip="Show the event above"),
+        Binding("down", "scroll_marks(1)", "down", show=False, id="timeline.down", tooltip="Show the event below"),
+        Binding("pageup", "page(-1)", "page up", show=False, id="timeline.page-up", tooltip="Show the events above"),
+        Binding(
+            "pagedown", "page(1)", "page down", show=False, id="timeline.page-down", tooltip="Show the events below"
+        ),
     ]
     _evaluations: Sequence[Mark] = ()
     _marks: Sequence[Mark] = ()
     _newest: Mark | None = None
-    _back = 0  # newer marks that are scrolled out of view
+    _top = 0  # marks above the first visible one
 
     def show(self, marks: Sequence[Mark], evaluations: Sequence[Mark] = ()) -> None:
-        """Replace the marks; a list that only grew keeps the scroll position.
+        """Replace the marks; a list that only grew still shows what was scrolled to.
 
         evaluations: shown on top, one line each, wherever the marks are scrolled to.
         """
         newest = marks[-1] if marks else None
         if newest is self._newest and len(marks) == len(self._marks) and evaluations == self._evaluations:
             return
+        if self._top and self._marks:
+            first, now = by_severity(self._marks)[self._top], by_severity(marks)
+            self._top = now.index(first) if first in now else 0
         self._evaluations = evaluations
-        if self._back and newest is not None:
-            self._back += max(len(marks) - len(self._marks), 0)
         self._marks, self._newest = tuple(marks), newest
         self._scroll(0)
 
@@ -95,27 +132,27 @@ class Timeline(Drawn, can_focus=True):
         self._scroll(lines)
 
     def action_page(self, pages: int) -> None:
-        self._scroll(pages * max(self._height - 2, 1))
+        self._scroll(pages * self._rows)
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
-        self._scroll(1)
+        self._scroll(-1)
         event.stop()
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
-        self._scroll(-1)
+        self._scroll(1)
         event.stop()
 
     def draw(self, width: int, height: int) -> list[Line]:
         digits = max((len(str(mark.iteration)) for mark in self._evaluations), default=0)
-        newest = [_line(mark, digits, width) for mark in self._evaluations]
-        return [*newest, *timeline(self._marks, width, height - len(newest), back=self._back)]
+        newest = [_line(mark, digits, width) for mark in self._evaluations[:height]]
+        return [*newest, *timeline(self._marks, width, height - len(newest), top=self._top)]
 
     @property
-    def _height(self) -> int:
-        """Number of lines for the marks and their heading."""
-        return self.size.height - len(self._evaluations)
+    def _rows(self) -> int:
+        """Number of lines for the marks, without their heading."""
+        return max(self.size.height - len(self._evaluations) - 1, 1)
 
     def _scroll(self, lines: int) -> None:
-        most = max(len(self._marks) - max(self._height - 1, 1), 0)
-        self._back = min(max(self._back + lines, 0), most)
+        most = max(lines_wanted(self._marks) - 1 - self._rows, 0)
+        self._top = min(max(self._top + lines, 0), most)
         self.redraw()

@@ -554,15 +554,15 @@ async def test_theme_and_charts_are_remembered(tmp_path: Path) -> None:
 
 async def test_hidden_metrics_have_a_sign_with_the_key_that_shows_them(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"training.metrics" = "v"\n')
+    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"training.metrics" = "M"\n')
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
         pane = screen.query_one(TrainingPane)
         assert "hidden" not in screen_text(screen)
         pane.metrics_shown = [field for field in pane.metrics_shown if field not in ("kl", "entropy")]
-        await until(pilot, lambda: "2 metrics hidden · v" in screen_text(screen))
+        await until(pilot, lambda: "2 metrics hidden · M" in screen_text(screen))
     async with workbench(watch=make_run("past")) as (screen, pilot):
-        await until(pilot, lambda: "2 metrics hidden · v" in screen_text(screen))
+        await until(pilot, lambda: "2 metrics hidden · M" in screen_text(screen))
 
 
 async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:

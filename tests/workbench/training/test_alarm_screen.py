@@ -149,7 +149,10 @@ async def test_a_dismissed_alarm_disappears_and_the_next_is_the_newest() -> None
     async with workbench(run) as (screen, pilot):
         await troubled(screen, pilot, 2)
         await opened(pilot, "exclamation_mark", AlarmScreen)
-        await pilot.press("x")
+        await pilot.press("y")
+        assert pilot.app.clipboard.startswith("⚠ KL high, iteration 1\nthe KL is 24.1 nats a sequence")
+        assert "Raise kl_coef." in pilot.app.clipboard
+        await pilot.press("D")
         assert [alarm.code for alarm in screen.supervisor.view.alarms] == ["truncation"]
         await pilot.pause()
         assert "⚠ truncation   iteration" in status(screen)

@@ -31,8 +31,8 @@ from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
-from workbench.app import ALL_STYLES
 from workbench.kit.key_footer import KeyFooter
+from workbench.kit.styles import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_thread import SessionThread

@@ -8,7 +8,6 @@ import contextvars
 import os
 import signal
 from collections.abc import Callable, Iterable
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
@@ -16,36 +15,60 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
+from textual.widgets import Static
 from textual.worker import WorkerFailed
 
-from trainer.errors import TrainerError
-from workbench.kit.command_provider import WorkbenchCommands
 from workbench.kit.guard import Guarded, is_outlived
-from workbench.kit.keys import known_bindings, load_keymap
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.kit.status_line import StatusLine
-from workbench.kit.theming import DEFAULT_THEME, EXTRA_VARIABLES, apply_themes, load_themes, no_color, theme_stamps
+from workbench.kit.theming import (
+    DEFAULT_THEME,
+    EXTRA_VARIABLES,
+    apply_themes,
+    no_color,
+    shipped_themes,
+    theme_files,
+    theme_stamps,
+)
 from workbench.kit.typed_ahead import TypedAhead
 from workbench.opening import Opening
 from workbench.system.environment import config_dir
 from workbench.system.signals import REASONS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from textual.command import Provider
+
+    from trainer.errors import TrainerError
     from workbench.screen.main_screen import MainScreen
 
-ALL_STYLES = sorted(Path(__file__).parent.rglob("*.tcss"), key=lambda path: path.name)
-"""The stylesheets, each in the package of the widgets that it styles."""
+
+def _load_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
+    from workbench.kit.theme_file import load_themes
+
+    return load_themes(folder)
+
+
+def _commands() -> type[Provider]:
+    from workbench.kit.command_provider import WorkbenchCommands
+
+    return WorkbenchCommands
 
 
 class WorkbenchApp(Guarded, TypedAhead):
     """The application. It shows a first frame at once, then the main screen, which takes longer to import.
 
+    What the first frame does not need is imported after it.
+
     The result is a message for the user, to print once the terminal is restored.
     """
 
     TITLE = "ppo-workbench"
-    CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
-    COMMANDS: ClassVar = App.COMMANDS | {WorkbenchCommands}
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    #program { padding: 0 1; background: $panel; text-style: bold; }
+    """
+    COMMANDS: ClassVar = App.COMMANDS | {_commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="Show help on this pane and its keys"),
         Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
@@ -69,7 +92,7 @@ class WorkbenchApp(Guarded, TypedAhead):
         self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
 
     def compose(self) -> ComposeResult:
-        yield StatusLine()
+        yield Static("ppo-workbench", id="program")
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return EXTRA_VARIABLES
@@ -83,6 +106,7 @@ class WorkbenchApp(Guarded, TypedAhead):
         self.call_after_refresh(self._open)
 
     async def _open(self) -> None:
+        from trainer.errors import TrainerError
         from workbench.screen.main_screen import MainScreen
 
         try:
@@ -111,7 +135,7 @@ class WorkbenchApp(Guarded, TypedAhead):
     def _use_themes(self) -> None:
         folder = config_dir() / "themes"
         self._theme_stamps = theme_stamps(folder)  # before they are read
-        themes, problems = load_themes(folder)
+        themes, problems = _load_themes(folder) if theme_files(folder) else (shipped_themes(), [])
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
         apply_themes(self, themes)
@@ -129,7 +153,7 @@ class WorkbenchApp(Guarded, TypedAhead):
         folder = config_dir() / "themes"
         if (stamps := theme_stamps(folder)) != self._theme_stamps:
             self._theme_stamps = stamps
-            themes, problems = load_themes(folder)
+            themes, problems = _load_themes(folder)
             apply_themes(self, themes)
             if self._shown_theme == self._default_theme and self._settings.theme in themes:
                 self.theme = self._settings.theme  # its file could not be read before
@@ -139,6 +163,8 @@ class WorkbenchApp(Guarded, TypedAhead):
     def _use_keys(self) -> None:
         path = config_dir() / "keys.toml"
         if path.exists():  # only then, because finding all bindings imports every widget
+            from workbench.kit.keys import known_bindings, load_keymap
+
             keymap, problems = load_keymap(path, known_bindings())
             self.set_keymap(keymap)
             self._add_problems("Keys", problems)
@@ -220,6 +246,8 @@ class WorkbenchApp(Guarded, TypedAhead):
             self.main.poll()
         message = supervisor.failure
         if choice == "detach" and not message:
+            from trainer.errors import TrainerError
+
             try:
                 message = supervisor.detach()
             except TrainerError as error:

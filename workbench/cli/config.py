@@ -16,7 +16,7 @@ from trainer.config.reference import ReferenceRow, json_schema, reference_markdo
 from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.runs.folder import RunFolder, open_run
-from workbench.cli.parser import add_configuration
+from workbench.cli.parser import add_configuration, dir_override
 from workbench.system import output
 
 # May change when a run is resumed: in a PPO run besides the live settings, and in a run on preferences.
@@ -127,8 +127,3 @@ def runs_dir(args: argparse.Namespace) -> Path:
     if args.dir is not None and not Path(args.dir).is_dir():
         raise UsageError(f"--dir {args.dir}: no such folder; the default is '{default}'")
     return Path(args.dir or default)
-
-
-def dir_override(args: argparse.Namespace) -> list[str]:
-    """Return the assignment that puts a new run into the folder of --dir; empty without that option."""
-    return [] if args.dir is None else [f"run.dir={json.dumps(args.dir)}"]

@@ -15,8 +15,8 @@ from trainer.preferences.rows import guidelines_hash
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.runs.folder import open_run
-from workbench.cli.config import dir_override, runs_dir
-from workbench.cli.parser import add_dir
+from workbench.cli.config import runs_dir
+from workbench.cli.parser import add_dir, dir_override
 from workbench.cli.ui import open_workbench
 from workbench.labelling.plans import (
     ENSEMBLE,

@@ -49,26 +49,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return its exit code, one of `EXIT_CODES`."""
     output.make_streams_safe()
     try:
-        return _execute(parse(argv))
+        args = parse(argv)
+        code: int = args.execute(args)
+        return code
     except BrokenPipeError:  # `| head` has read enough
         output.discard_stdout()
         return 0
     except KeyboardInterrupt:
         return 130
-    except Exception as bug:  # noqa: BLE001 - the last line of defence
-        output.crash(bug)
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        from trainer.errors import TrainerError  # only now: the screen's first frame needs nothing of the trainer
+
+        if isinstance(error, TrainerError):
+            output.error(str(error))
+            return error.exit_code
+        output.crash(error)
         return 1
-
-
-def _execute(args: argparse.Namespace) -> int:
-    from trainer.errors import TrainerError
-
-    try:
-        code: int = args.execute(args)
-    except TrainerError as error:
-        output.error(str(error))
-        return error.exit_code
-    return code
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

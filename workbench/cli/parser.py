@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib
 import itertools
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -102,6 +103,11 @@ def add_run(parser: argparse.ArgumentParser, help: str = "the run's folder, or i
 def add_dir(parser: argparse.ArgumentParser) -> None:
     """Add --dir, the folder in which a command finds runs by name and creates new ones."""
     parser.add_argument("--dir", metavar="DIR", default=argparse.SUPPRESS, help="folder of the runs (default: runs)")
+
+
+def dir_override(args: argparse.Namespace) -> list[str]:
+    """Return the assignment that puts a new run into the folder of --dir; empty without that option."""
+    return [] if args.dir is None else [f"run.dir={json.dumps(args.dir)}"]
 
 
 def add_trust_code(parser: argparse.ArgumentParser) -> None:

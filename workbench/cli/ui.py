@@ -1,4 +1,7 @@
-"""`ppo-workbench` and `ppo-workbench watch`: the screen, and a run that outlives it."""
+"""`ppo-workbench` and `ppo-workbench watch`: the screen, and a run that outlives it.
+
+Functions import what the screen's first frame does not need.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainer.config import Config
-from trainer.errors import TrainerError, UsageError
-from trainer.runs.folder import open_run
-from workbench.cli.config import configuration, dir_override, resumed, runs_dir
-from workbench.cli.parser import add_dir, add_run
+from workbench.cli.parser import add_dir, add_run, dir_override
 from workbench.opening import Opening
 from workbench.system import output
 from workbench.system.environment import can_place_text, colors, state_dir
@@ -22,6 +21,7 @@ from workbench.system.output import native_output_to, new_log
 from workbench.system.signals import INTERRUPTED, handled_signals
 
 if TYPE_CHECKING:
+    from trainer.config import Config
     from workbench.run.supervisor import Supervisor
 
 _MANY_COLORS = 256  # enough to show the colours of a theme
@@ -43,19 +43,30 @@ def run(args: argparse.Namespace) -> int:
 
 def watch(args: argparse.Namespace) -> int:
     """Open the workbench on a run of another process, or on one that has ended."""
+    from trainer.runs.folder import open_run
+    from workbench.cli.config import runs_dir
+
     return open_workbench(Opening(watch=open_run(args.run, runs_dir(args)).root))
 
 
 def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: configuration, --set and --name, or the run of --resume. Raises UsageError."""
     if args.display is not None:
+        from trainer.errors import UsageError
+
         raise UsageError(f"--display {args.display} needs a headless run: add --no-ui")
     if args.resume is not None:
+        from trainer.config import Config
+        from workbench.cli.config import resumed
+
         config, folder = resumed(args, Config)
         _trust_given(args, config)
         return Opening(resume=folder.root, overrides=tuple(args.overrides))
-    with contextlib.suppress(TrainerError):  # the screen shows what is wrong with the configuration
-        _trust_given(args)
+    if args.trust_code or args.overrides:
+        from trainer.errors import TrainerError
+
+        with contextlib.suppress(TrainerError):  # the screen shows what is wrong with the configuration
+            _trust_given(args)
     named = [f"run.name={args.name}"] if args.name is not None else []
     return Opening(source=args.config, overrides=(*args.overrides, *named, *dir_override(args)))
 
@@ -64,6 +75,8 @@ def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None
     """Trust the code of the configuration if the command line says so. Raises TrainerError."""
     if not (args.trust_code or args.overrides):
         return
+    from trainer.config import Config
+    from workbench.cli.config import configuration
     from workbench.system.code_trust import is_given, remember, untrusted_code
 
     if is_given(args):
@@ -73,8 +86,12 @@ def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None
 def open_workbench(opening: Opening) -> int:
     """Show the screen until the user leaves, wait for a run that outlives it, and return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        from trainer.errors import UsageError
+
         raise UsageError("the workbench needs a terminal; to train without one, add --no-ui")
     if not can_place_text():
+        from trainer.errors import UsageError
+
         raise UsageError(
             f"TERM = {os.environ['TERM']!r} cannot show the workbench; add --no-ui to train without it, or set TERM "
             "to the kind of terminal, such as xterm-256color"

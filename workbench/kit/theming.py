@@ -6,24 +6,18 @@ colours reach stylesheets as theme variables: `$chart-1`, `$heat-low`...
 
 from __future__ import annotations
 
-import difflib
 import os
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
-from pydantic_core import ErrorDetails
 from textual.app import App
-from textual.color import Color, ColorParseError
+from textual.color import Color
 from textual.css.model import RuleSet
 from textual.theme import Theme
-
-from trainer.errors import ConfigError
-from trainer.files import read_toml
-from workbench.text import visible
 
 # For every widget that it styles, Textual looks up every rule of its stylesheets, by a hash computed in Python. This
 # one is of the same identity, computed in C, and saves a seventh of the time that the screen takes to open.
@@ -60,19 +54,15 @@ _NO_COLOR_VARIABLES = {
 
 _ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
 _BASE = (*_ACCENTS, "foreground", "background", "surface", "panel")
-_TABLES = {
+TABLES = {
     "colors": _BASE,
     "chart": ("1", "2", "3", "4", "5", "6", "axis", "target", "missing"),
     "heat": ("low", "mid", "high"),
     "text": ("muted",),
 }
+"""The tables of a theme file, with their keys. The last may be left out."""
+
 _LINE = 3.1  # contrast of borders on every ground: WCAG 2.2 asks for 3
-_RULES = {  # pydantic's error types, in our words
-    "bool_type": "must be true or false",
-    "model_type": "must be a table of colours",
-    "string_type": "must be a name in quotes",
-    "string_pattern_mismatch": "must be small letters, digits and dashes, as in my-theme",
-}
 
 
 @dataclass(frozen=True)
@@ -102,54 +92,18 @@ def shipped_themes_dir() -> Path:
     return inside if inside.is_dir() else package.parent / "themes"
 
 
-def load_themes(user_dir: Path) -> tuple[dict[str, Theme], list[str]]:
-    """Return the shipped themes and those of `user_dir` by name, and a line for every problem.
-
-    `user_dir` need not exist. A file with a problem is left out, so a shipped theme of that name stays.
-    """
-    themes: dict[str, Theme] = {}
-    problems: list[str] = []
-    for folder in (shipped_themes_dir(), user_dir):
-        taken: dict[str, Path] = {}
-        for path in _theme_files(folder):
-            try:
-                spec = read_theme(path)
-            except ConfigError as broken:
-                problems.extend(visible(problem) for problem in str(broken).splitlines())
-                continue
-            if spec.name in taken:
-                problems.append(visible(f"{path}: name = {spec.name!r} is taken by {taken[spec.name].name}"))
-                continue
-            taken[spec.name] = path
-            themes[spec.name] = to_textual(spec)
-    return themes, problems
+def shipped_themes() -> dict[str, Theme]:
+    """Return the shipped themes by name; a test has checked their files."""
+    paths = theme_files(shipped_themes_dir())
+    specs = (spec_of(tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)
+    return {spec.name: to_textual(spec) for spec in specs}
 
 
-def read_theme(path: Path) -> ThemeSpec:
-    """Read a theme file. Raises ConfigError with all its problems."""
-    try:
-        raw = read_toml(path)
-    except OSError as failure:
-        raise ConfigError([f"cannot be read: {failure.strerror}"], str(path)) from None
-    except UnicodeDecodeError:
-        raise ConfigError(["is not UTF-8 text"], str(path)) from None
-    except ValueError as failure:
-        raise ConfigError([f"cannot be read as TOML: {failure}"], str(path)) from None
-    return parse_theme(raw, str(path))
-
-
-def parse_theme(raw: Mapping[str, Any], source: str) -> ThemeSpec:
-    """Check the contents of a theme file. Raises ConfigError with all its problems, each with `source`."""
-    try:
-        file = _THEME_FILE.model_validate(raw).model_dump(exclude_none=True)
-    except ValidationError as error:
-        raise ConfigError([_message(problem) for problem in error.errors(include_url=False)], source) from None
-    given = {f"{table}-{key}": color for table in _TABLES for key, color in file.get(table, {}).items()}
-    ansi = [key for key, color in given.items() if color.startswith("ansi_")]
-    if ansi and len(ansi) < len(given):
-        key = ansi[0].replace("-", ".")
-        raise ConfigError([f"{key} is a colour of the terminal and others are not: use one kind in a file"], source)
-    variables = {key: color for key, color in given.items() if not key.startswith("colors-")}
+def spec_of(file: Mapping[str, Any]) -> ThemeSpec:
+    """Return the theme of a checked file."""
+    variables = {
+        f"{table}-{key}": color for table in TABLES if table != "colors" for key, color in file.get(table, {}).items()
+    }
     return ThemeSpec(file["name"], file["dark"], file["colors"], variables)
 
 
@@ -230,58 +184,13 @@ def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
 def theme_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return time and size of each theme file in `folder`, which differ once one was added, removed or written."""
     stamps = {}
-    for path in _theme_files(folder):
+    for path in theme_files(folder):
         with suppress(OSError):  # gone since it was listed
             status = path.stat()
             stamps[path] = (status.st_mtime_ns, status.st_size)
     return stamps
 
 
-def _theme_files(folder: Path) -> list[Path]:
+def theme_files(folder: Path) -> list[Path]:
     """Return the theme files in order of name. Regular files only: a pipe or a socket would block the reader."""
     return sorted(path for path in folder.glob("*.toml") if path.is_file())
-
-
-def _opaque(value: Any) -> str:
-    """Return `value` if it is an opaque colour. Raises ValueError with the rule that it breaks."""
-    rule = 'must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue"'
-    if not isinstance(value, str):
-        raise ValueError(rule)
-    try:
-        color = Color.parse(value)
-    except ColorParseError as failure:
-        raise ValueError(f"{rule}{_guess(failure.suggested_color)}") from None
-    if color.a < 1:
-        raise ValueError("must be opaque: leave the alpha out")
-    return value
-
-
-def _schema(title: str, /, **fields: Any) -> Any:
-    return create_model(title, __config__=ConfigDict(extra="forbid", strict=True), **fields)
-
-
-_COLOR = (Annotated[Any, AfterValidator(_opaque)], ...)
-_TABLE_SCHEMAS = {table: _schema(table, **dict.fromkeys(keys, _COLOR)) for table, keys in _TABLES.items()}
-_THEME_FILE = _schema(
-    "theme",
-    name=(Annotated[str, Field(pattern="^[a-z][a-z0-9]*(-[a-z0-9]+)*$")], ...),
-    dark=(bool, ...),
-    **{table: (schema, None if table == "text" else ...) for table, schema in _TABLE_SCHEMAS.items()},
-    labels=(Any, None),  # of older themes; nothing is drawn with it
-)
-
-
-def _message(problem: ErrorDetails) -> str:
-    """Return one problem of a theme file: key, value, rule and a way out."""
-    table, key = str(problem["loc"][0]), ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        known = _THEME_FILE.model_fields if key == table else [f"{table}.{name}" for name in _TABLES[table]]
-        return f"unknown key {key}{_guess(*difflib.get_close_matches(key, list(known), n=1))}"
-    if problem["type"] == "missing":
-        return f"{key} is missing: {f'add a table [{key}]' if key in _TABLES else f'add {key}'}"
-    rule = _RULES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
-    return f"{key} = {problem['input']!r}: {rule}"
-
-
-def _guess(meant: str | None = None) -> str:
-    return f": did you mean {meant}?" if meant else ""

@@ -28,6 +28,7 @@ from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.status_line import StatusLine
+from workbench.kit.styles import ALL_STYLES
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
 from workbench.opening import Opening
@@ -63,6 +64,7 @@ class _Situation(NamedTuple):
 class MainScreen(MountedWhole, Screen[None]):
     """Main screen: shows the run's events in the panes, and passes on what keys and panes request."""
 
+    CSS_PATH: ClassVar = ALL_STYLES
     AUTO_FOCUS: ClassVar[str | None] = ""  # the first pane takes the focus itself
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "ask('start')", "start", id="run.start", tooltip="Train the configuration on the screen"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import curses
 import os
 import sys
 from pathlib import Path
@@ -45,6 +44,8 @@ def colors() -> int:
     name = os.environ.get("TERM", "")
     if name.endswith(("-256color", "-kitty")):  # also where terminfo does not know it, as on many servers
         return 256
+    import curses  # not before the first frame on a terminal that says what it has
+
     try:
         curses.setupterm(name, sys.__stdout__.fileno() if sys.__stdout__ else -1)
         return max(curses.tigetnum("colors"), 0)

@@ -12,8 +12,8 @@ from textual.widgets import Button
 from themed_app import ThemedApp
 from waiting import until
 
-from workbench.app import ALL_STYLES
 from workbench.kit.key_footer import KeyFooter
+from workbench.kit.styles import ALL_STYLES
 
 
 class Keys(ThemedApp[None]):

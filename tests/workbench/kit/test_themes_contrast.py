@@ -18,7 +18,7 @@ from workbench_app import screen_text
 from workbench_app import workbench as running
 
 import workbench
-from workbench.app import ALL_STYLES
+from workbench.kit.styles import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES, ThemeSpec, to_textual
 from workbench.samples.sample_list import SampleList
 from workbench.samples.token_text import TokenText

@@ -19,18 +19,17 @@ from themed_app import ThemedApp
 from waiting import until
 
 from trainer.errors import ConfigError
-from workbench.app import ALL_STYLES, WorkbenchApp
+from workbench.app import WorkbenchApp
 from workbench.kit import theming
 from workbench.kit.screen_settings import ScreenSettings
+from workbench.kit.styles import ALL_STYLES
+from workbench.kit.theme_file import load_themes, parse_theme, read_theme
 from workbench.kit.theming import (
     DEFAULT_THEME,
     EXTRA_VARIABLES,
     FEW_COLORS_THEME,
     apply_themes,
-    load_themes,
     no_color,
-    parse_theme,
-    read_theme,
     shipped_themes_dir,
     theme_stamps,
 )
@@ -97,6 +96,11 @@ def test_at_least_six_themes_are_shipped_and_the_default_is_one_of_them(tmp_path
 def test_a_shipped_theme_is_in_a_file_of_its_name() -> None:
     for path in shipped_themes_dir().glob("*.toml"):
         assert read_theme(path).name == path.stem
+
+
+def test_the_shipped_files_pass_the_checks_of_a_users_file() -> None:
+    specs = map(read_theme, shipped_themes_dir().glob("*.toml"))
+    assert theming.shipped_themes() == {spec.name: theming.to_textual(spec) for spec in specs}
 
 
 def test_a_theme_sets_every_variable_of_ours() -> None:
@@ -326,7 +330,7 @@ def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
         wheel.extractall(site)
     assert (site / "workbench" / "kit" / "keymaps" / "vim.toml").is_file()
     assert (site / "workbench" / "kit" / "help.tcss").is_file()
-    code = "from workbench.kit.theming import *; print(len(load_themes(Path('none'))[0]), shipped_themes_dir())"
+    code = "from workbench.kit.theming import *; print(len(shipped_themes()), shipped_themes_dir())"
     reported = subprocess.run(
         [sys.executable, "-P", "-c", code],
         cwd=tmp_path,

@@ -11,7 +11,8 @@ from snapshots import SNAPSHOTS, check, contrasts, drawn
 
 from trainer.preferences.items import Item, Share
 from trainer.preferences.records import Origin
-from workbench.kit.theming import DEFAULT_THEME, load_themes
+from workbench.kit.theme_file import load_themes
+from workbench.kit.theming import DEFAULT_THEME
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 NAMES = ["80x24", "120x40", "200x60"]

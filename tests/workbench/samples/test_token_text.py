@@ -22,7 +22,8 @@ from themed_app import ThemedApp
 from token_samples import token_sample
 
 from workbench.kit.glyphs import BARS as BLOCKS
-from workbench.kit.theming import apply_themes, load_themes, no_color
+from workbench.kit.theme_file import load_themes
+from workbench.kit.theming import apply_themes, no_color
 from workbench.run.sample_table import TokenSample
 from workbench.samples import token_layout, token_text
 from workbench.samples.channels import CHANNELS, channel_scale

@@ -391,27 +391,6 @@ async def test_a_lost_terminal_ends_the_screen_and_not_the_run() -> None:
         screen.supervisor.wait()
 
 
-def test_the_first_frame_loads_no_tensors(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import asyncio, sys\n"
-        "from workbench.app import WorkbenchApp\n"
-        "from workbench.opening import Opening\n"
-        "async def main():\n"
-        "    app = WorkbenchApp(Opening())\n"
-        "    async with app.run_test() as pilot:\n"
-        "        while app.main is None or not app.main.ready: await pilot.pause(0.05)\n"
-        "        await pilot.pause(0.3)\n"
-        "    print([name for name in sys.modules if name.split('.')[0] in\n"
-        "           ('mlx', 'mlx_lm', 'transformers', 'datasets', 'pyarrow', 'torch')])\n"
-        "asyncio.run(main())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
 async def test_a_run_resumes_under_its_own_name_and_a_new_one_gets_a_new_name() -> None:
     folder = make_run("past")
     script = Script(scripted_run.done)

@@ -19,6 +19,7 @@ class ScreenSettings:
 
     theme: str = ""
     metrics: list[str] = field(default_factory=list)  # shown, in order; empty for the default ones
+    label_facts: bool = True  # the Label pane shows authors, scores and lengths after the choice
 
     @classmethod
     def load(cls, folder: Path) -> ScreenSettings:
@@ -30,6 +31,8 @@ class ScreenSettings:
         settings = cls()
         if isinstance(theme := raw.get("theme"), str):
             settings.theme = theme
+        if isinstance(label_facts := raw.get("label_facts"), bool):
+            settings.label_facts = label_facts
         if isinstance(metrics := raw.get("metrics"), list) and all(isinstance(name, str) for name in metrics):
             settings.metrics = metrics
         return settings

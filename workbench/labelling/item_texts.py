@@ -45,6 +45,17 @@ class ItemTexts:
         return "spaces" if len(words) == 1 else ""
 
 
+def copy_text(texts: ItemTexts) -> str:
+    """Return prompt and completions for the clipboard, as they are and each after its heading."""
+    parts = [("prompt", texts.prompt), *((str(place), turns) for place, turns in enumerate(texts.completions, 1))]
+    return "\n\n".join(f"[{name}]\n{plain_text(turns)}" for name, turns in parts)
+
+
+def plain_text(turns: Sequence[Turn]) -> str:
+    """Return messages as text, each after its role if that is known."""
+    return "\n\n".join(f"{turn.role}: {turn.text}" if turn.role else turn.text for turn in turns)
+
+
 def texts_of(item: Item) -> ItemTexts:
     """Return the texts of `item`, with its completions in the order shown."""
     completions = tuple(_turns(item.comparison.completions[place]) for place in item.order)

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
-from workbench.labelling.item_texts import MOST, Ranking
+from workbench.labelling.item_texts import MOST, Ranking, copy_text
 from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView, Style
 from workbench.labelling.pane_text import (
     Keys,
@@ -35,7 +35,8 @@ LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
 _LOOK = 0.25  # seconds between checks for the next item, while there is none
 _HELP = """\
 Which completion is better? A key decides, saves the label at once, and shows the next item. Who wrote the \
-completions, their scores and their lengths stay hidden until you have decided; a line at the bottom shows them then.
+completions, their scores and their lengths stay hidden until you have decided; a line then shows them, unless \
+{label.blind} has hidden it.
 
 Both sides scroll together. Three or more completions are ranked: type their digits in order of preference, with \
 {label.tie} between equally good ones; the last digit decides."""
@@ -48,7 +49,8 @@ def _key(key: str, action: str, description: str, name: str, tooltip: str, *, sh
 class LabelPane(Pane):
     """Pane that shows one item of a labelling session at a time, with a key for each decision.
 
-    request: does what a key asks for beyond the session; returns at once.
+    request: does what a key asks for beyond the session; returns at once. facts_shown: whether authors, scores and
+    lengths of an item are shown once it is judged.
     """
 
     TITLE = "Label"
@@ -59,35 +61,43 @@ class LabelPane(Pane):
         _key("1,left", "better(1)", "first", "first", "The first (left or above) is better", show=True),
         _key("2,right", "better(2)", "second", "second", "The second (right or below) is better", show=True),
         _key(
-            "exclamation_mark,shift+left",
+            "less_than_sign,exclamation_mark,shift+left",
             "better(1, 3)",
             "first, strongly",
             "first-strongly",
             "The first is strongly better",
         ),
-        _key("at,shift+right", "better(2, 3)", "second, strongly", "second-strongly", "The second is strongly better"),
+        _key(
+            "greater_than_sign,at,shift+right",
+            "better(2, 3)",
+            "second, strongly",
+            "second-strongly",
+            "The second is strongly better",
+        ),
         *(
             _key(str(n), f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next")
             for n in range(3, MOST + 1)
         ),
-        _key("equals_sign", "tie", "tie", "tie", "Both are equally good; joins two of a ranking", show=True),
+        _key("equals_sign,e", "tie", "tie", "tie", "Both are equally good; joins two of a ranking", show=True),
         _key("0", "set_aside('both_bad')", "both bad", "both-bad", "None of them is acceptable", show=True),
         _key("space", "set_aside('skip')", "skip", "skip", "Skip this item without a choice", show=True),
         _key("backspace", "take_back", "delete", "take-back", "Delete the last digit of the ranking", show=True),
         _key("r", "rank", "rank again", "rank", "Type the ranking again from its start", show=True),
         _key("u", "undo", "undo", "undo", "Undo the last label; again, the one before", show=True),
         _key("f", "flag", "flag", "flag", "Flag the item for a second look", show=True),
-        _key("n", "note", "note", "note", "Write a note, saved with the label", show=True),
+        _key("a", "note", "note", "note", "Write a note, saved with the label", show=True),
         _key("d", "diff", "diff", "diff", "Mark the words that differ", show=True),
         _key("g", "guidelines", "guidelines", "guidelines", "Show the session's guidelines", show=True),
-        _key("m", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
+        _key("v", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
+        _key("y", "copy", "copy", "copy", "Copy prompt and completions, without what is hidden"),
+        _key("b", "blind", "hide facts", "blind", "Hide authors and scores after the choice too, or show them"),
         _key("h", "history", "history", "history", "List your labels, to change one"),
         _key("p", "progress", "figures", "progress", "Show all figures of the session, or one line"),
         _key("l", "request('leave')", "leave", "leave", "Leave the session; it resumes at the same item"),
         _key("t", "request('train')", "train", "train", "Train a reward model on the labels"),
         _key("T", "request('use')", "use model", "use", "Use the newest reward model as the run's reward"),
         _key("i", "request('import')", "import", "import", "Import preferences from a file"),
-        _key("e", "request('export')", "export", "export", "Export preferences to a file"),
+        _key("x", "request('export')", "export", "export", "Export preferences to a file"),
     ]
 
     class LabelsChanged(Message):
@@ -104,6 +114,7 @@ class LabelPane(Pane):
         self.session = SessionController(self, clock)
         self._request = request
         self._style = Style()
+        self.facts_shown = True
         self._all_figures = False
         self._keys: Keys = {}
 
@@ -142,7 +153,7 @@ class LabelPane(Pane):
                 return session.count > 2
             case "diff":
                 return session.count == 2
-            case "flag" | "note" | "markdown":
+            case "flag" | "note" | "markdown" | "copy":
                 return session.item is not None
             case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress":
                 return session.thread is not None  # also without an item: otherwise space would pause the run
@@ -177,7 +188,8 @@ class LabelPane(Pane):
         progress.update("\n".join(lines), layout=len(lines) != height)
         self.query_one("#label-hint", Static).update(hints(session, self._style, self._keys), layout=False)
         last = self.query_one("#label-last", Static)
-        last.update(last_line(state.last if state else None, session.item, *last.size), layout=False)
+        judged = state.last if state else None
+        last.update(last_line(judged, session.item, *last.size, facts=self.facts_shown), layout=False)
         problem = self.query_one("#label-problem", Static)
         if session.problem or problem.display:
             problem.display = bool(session.problem)
@@ -201,6 +213,17 @@ class LabelPane(Pane):
     def action_markdown(self) -> None:
         self._restyle(self._style._replace(markdown=not self._style.markdown))
 
+    def action_blind(self) -> None:
+        self.facts_shown = not self.facts_shown
+        shown = "shown" if self.facts_shown else "hidden"
+        self.notify(f"Authors, scores and lengths are {shown} after the choice")
+        self.show_lines()
+
+    def action_copy(self) -> None:
+        if (texts := self.session.texts) is not None:
+            self.app.copy_to_clipboard(copy_text(texts))
+            self.notify("Copied, if the terminal supports OSC 52")
+
     def action_progress(self) -> None:
         self._all_figures = not self._all_figures
         self.show_lines()
@@ -223,8 +246,8 @@ class LabelPane(Pane):
     async def action_undo(self) -> None:
         await self.session.undo()
 
-    def action_keep(self) -> None:
-        self.session.keep()
+    async def action_keep(self) -> None:
+        await self.session.keep()
 
     def action_flag(self) -> None:
         self.session.toggle_flag()

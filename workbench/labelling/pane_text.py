@@ -52,15 +52,18 @@ def hints(session: SessionController, style: Style, keys: Keys) -> str:
     return _GAP.join(found)
 
 
-def last_line(last: SessionItem | None, current: SessionItem | None, width: int, rows: int = 1) -> str:
+def last_line(
+    last: SessionItem | None, current: SessionItem | None, width: int, rows: int = 1, *, facts: bool = True
+) -> str:
     """Describe the completions judged last, cut to fit `rows` lines (one or two) of `width` columns.
 
-    Empty if that would reveal something about a completion of `current`.
+    Empty if that would reveal something about a completion of `current`. facts: also authors, scores and lengths.
     """
     if last is None or last.label is None or reveals(last, current):
         return ""
     choice = f"last: {judgement_text(last.item, last.label.judgement)}"
-    sides = [visible(f"{place}: {known}") for place, known in enumerate(completion_facts(last.item), 1) if known]
+    known = completion_facts(last.item) if facts else []
+    sides = [visible(f"{place}: {side}") for place, side in enumerate(known, 1) if side]
     if rows == 1 and sides and cell_len(_GAP.join([choice, *sides])) > width:
         room = (width - len(choice)) // len(sides) - len(_GAP)
         sides = [fit_start(side, room) for side in sides]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import SessionItem
@@ -44,6 +44,14 @@ class SessionDisplay(Protocol):
     def call_after_refresh(self, callback: Callable[[], None]) -> object: ...
 
 
+class Draft(NamedTuple):
+    """State of an item that is not saved yet."""
+
+    ranking: Ranking = Ranking()
+    note: str = ""
+    flagged: bool = False
+
+
 class SessionController:
     """Open session on `display`. It awaits each write: later keys wait for the disk in order, and nothing else does."""
 
@@ -62,6 +70,7 @@ class SessionController:
         self._since = 0.0  # when the item came into view
         self._problem_unseen = False  # keys typed before the user sees the problem judge nothing
         self._loading = False  # nor do keys typed while another item is read
+        self._drafts: dict[tuple[int, int, int], Draft] = {}  # of items not shown now, by session, position and label
         self._reported: set[str] = set()  # lines of the prefetcher's `left_out` that were shown
 
     def begin(self, thread: SessionThread, state: SessionState, prefetcher: Prefetcher | None = None) -> None:
@@ -71,6 +80,8 @@ class SessionController:
 
     def end(self) -> None:
         """Show no session any more."""
+        self._put_aside()
+        self.item = None
         self.thread = self.state = self.prefetcher = None
         self._open(None)
 
@@ -119,10 +130,15 @@ class SessionController:
         self.note = text
         self._display.show_lines()
 
-    def keep(self) -> None:
-        """Leave the item's label as it is, and go to the next item."""
-        if self.state is not None:
+    async def keep(self) -> None:
+        """Leave the item's judgement as it is, save a changed note or flag, and go to the next item."""
+        label = self.item.label if self.item else None
+        if label is None or self.state is None:
+            return
+        if (self.note, self.flagged) == (label.judgement.note, FLAG in label.judgement.flags):
             self._open(self.state.current)
+        else:
+            await self._save(replace(label.judgement, time=None))
 
     async def undo(self) -> None:
         """Undo the newest label of the session and show its item again."""
@@ -200,16 +216,15 @@ class SessionController:
             await self._judge(ranked(self.item.item, groups, strength))
 
     async def _judge(self, judgement: Judgement) -> None:
+        """Save a new judgement of the item, with the seconds that it took."""
+        await self._save(replace(judgement, seconds=round(self._clock() - self._since, 3)))
+
+    async def _save(self, judgement: Judgement) -> None:
         """Save the judgement of the item, with its note and flag, and go to the next item."""
         thread, item = self.thread, self.item
         if thread is None or item is None or self._problem_unseen or self._loading:
             return
-        judgement = replace(
-            judgement,
-            note=self.note,
-            flags=(FLAG,) if self.flagged else (),
-            seconds=round(self._clock() - self._since, 3),
-        )
+        judgement = replace(judgement, note=self.note, flags=(FLAG,) if self.flagged else ())
         write = thread.relabel if self.changes else thread.label
         choice = judgement_text(item.item, judgement)
         state = await self.answer(write(item.position, judgement), f"Not saved: {choice}")
@@ -246,13 +261,26 @@ class SessionController:
         self._open(state.current)
 
     def _open(self, item: SessionItem | None) -> None:
+        """Show `item`, with what the user had typed of it before another one was shown."""
+        self._put_aside()
         self.item = item
         self.texts = texts_of(item.item) if item is not None else None
-        self.ranking, self.note, self.flagged, self.problem = Ranking(), "", False, ""
-        if item is not None:
+        self.problem = ""
+        draft = self._drafts.pop(self._key(item), None) if item is not None else None
+        self.ranking, self.note, self.flagged = draft or Draft()
+        if item is not None and draft is None:
             self._restore(item)
         self.come_into_view()
         self._display.show_item()
+
+    def _put_aside(self) -> None:
+        """Keep what is typed of the item on the screen until it returns."""
+        if self.item is not None:
+            self._drafts[self._key(self.item)] = Draft(self.ranking, self.note, self.flagged)
+
+    def _key(self, item: SessionItem) -> tuple[int, int, int]:
+        session = self.state.record.id if self.state is not None else 0
+        return session, item.position, item.label.id if item.label is not None else 0
 
     def _restore(self, item: SessionItem) -> None:
         """Restore note and flag from the item's label."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -19,7 +18,7 @@ from trainer.preferences.items import SessionItem
 from trainer.preferences.records import Judgement
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog, PlainArea
-from workbench.labelling.item_texts import Turn, judgement_text, texts_of
+from workbench.labelling.item_texts import judgement_text, plain_text, texts_of
 from workbench.labelling.label_form import LabelForm
 from workbench.numbers import duration
 from workbench.text import as_sent, typed, visible
@@ -176,7 +175,7 @@ def history_line(item: SessionItem) -> str:
     seconds = "-" if judgement.seconds is None else duration(judgement.seconds)
     flag = "⚑" if judgement.flags else " "
     note = f"“{visible(judgement.note)}”  " if judgement.note else ""
-    prompt = fit_end(visible(_plain(texts_of(item.item).prompt)), _PROMPT)
+    prompt = fit_end(visible(plain_text(texts_of(item.item).prompt)), _PROMPT)
     return f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {flag} {note}{prompt}"
 
 
@@ -185,19 +184,15 @@ def _detail(item: SessionItem) -> Content:
     parts: list[tuple[str, str]] = [(f"{judgement_text(item.item, judgement)}\n", "$text-accent bold")]
     if judgement.note:
         parts.append((f"note: {_cut(judgement.note)}\n", "$text-accent"))
-    parts += [("\nprompt\n", "$text-muted"), (_cut(_plain(texts.prompt), end=True), "")]
+    parts += [("\nprompt\n", "$text-muted"), (_cut(plain_text(texts.prompt), end=True), "")]
     for number, completion in enumerate(texts.completions, 1):
-        parts += [(f"\n\n{number}\n", "$text-muted"), (_cut(_plain(completion)), "")]
+        parts += [(f"\n\n{number}\n", "$text-muted"), (_cut(plain_text(completion)), "")]
     return Content.assemble(*parts)
 
 
 def _judgement(item: SessionItem) -> Judgement:
     assert item.label is not None  # the history lists items with a label
     return item.label.judgement
-
-
-def _plain(turns: Sequence[Turn]) -> str:
-    return "\n\n".join(f"{turn.role}: {turn.text}" if turn.role else turn.text for turn in turns)
 
 
 def _cut(text: str, *, end: bool = False) -> str:

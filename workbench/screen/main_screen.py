@@ -147,6 +147,7 @@ class MainScreen(MountedWhole, Screen[None]):
             self.steering.resume(resumed, self._opening.overrides)
         if self._settings.metrics:
             self._training.metrics_shown = self._settings.metrics
+        self._label.facts_shown = self._settings.label_facts
         self.action_show_pane(self._panes.current)
         self.show_run()
         self.labelling.open()
@@ -158,6 +159,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.supervisor.close()
         shown = list(self._training.metrics_shown)
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
+        self._settings.label_facts = self._label.facts_shown
         self._settings.save(config_dir())
 
     def on_resize(self) -> None:

@@ -29,8 +29,11 @@ FULL = StorageError("'preferences.db' cannot be written: the disk is full: make 
         ("exclamation_mark", "b", 3),
         ("shift+left", "b", 3),
         ("at", "a", 3),
+        ("less_than_sign", "b", 3),
+        ("greater_than_sign", "a", 3),
         ("shift+right", "a", 3),
         ("equals_sign", "tie", 1),
+        ("e", "tie", 1),
         ("0", "both_bad", 1),
         ("space", "skip", 1),
     ],
@@ -264,7 +267,7 @@ async def test_missing_guidelines_are_reported() -> None:
 async def test_keys_typed_ahead_of_the_note_judge_nothing() -> None:
     session = FakeSession(items(3))
     async with labelling(session) as (app, pilot):
-        for key in ("n", "1", "2"):
+        for key in ("a", "1", "2"):
             app.post_message(events.Key(key, key))
         await until(lambda: isinstance(app.screen, NoteScreen))
         await pilot.pause()
@@ -287,7 +290,7 @@ async def test_a_label_of_the_history_can_be_left_as_it_was() -> None:
 
 async def test_without_a_session_enter_asks_for_one_and_no_key_judges() -> None:
     async with labelling() as (app, pilot):
-        await pilot.press("1", "equals_sign", "u", "f", "n", "d", "m", "g", "h", "l", "enter")
+        await pilot.press("1", "equals_sign", "u", "f", "a", "d", "v", "y", "g", "h", "l", "enter")
         assert app.requested == ["start"]
         assert "⏎ begins or resumes a session" in app.text
 
@@ -295,7 +298,7 @@ async def test_without_a_session_enter_asks_for_one_and_no_key_judges() -> None:
 async def test_keys_for_other_tasks_send_requests_to_the_screen() -> None:
     session = FakeSession(items(2))
     async with labelling(session) as (app, pilot):
-        await pilot.press("t", "T", "i", "e", "l", "enter")
+        await pilot.press("t", "T", "i", "x", "l", "enter")
         assert app.requested == ["train", "use", "import", "export", "leave"]
         app.pane.session.end()
         await pilot.pause()
@@ -376,7 +379,7 @@ async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
 
 async def test_hints_name_remapped_keys() -> None:
     async with labelling() as (app, pilot):
-        app.set_keymap({"label.first": "j", "label.tie": "y", "label.guidelines": "G"})
+        app.set_keymap({"label.first": "j", "label.tie": "k", "label.guidelines": "G"})
         session = FakeSession([item("same", "same"), *items(2)], guidelines="hash")
         app.pane.display = False
         await pilot.pause()
@@ -385,9 +388,9 @@ async def test_hints_name_remapped_keys() -> None:
         app.pane.take_focus()
         app.pane.session.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
-        assert "identical texts: y is a tie" in app.reported("hint")
+        assert "identical texts: k is a tie" in app.reported("hint")
         assert "guidelines G" in app.reported("progress")
-        await pilot.press("y", "j", "1")
+        await pilot.press("k", "j", "1")
         assert [judgement.choice for judgement in session.judgements.values()] == ["tie", "a"]
 
 

@@ -27,7 +27,7 @@ POLICY = Origin(
 )
 REFERENCE = Origin(source="run", run="baseline-0001", iteration=3, row=1, checkpoint="step-000002", writer="reference")
 FACTS = ("0.81", "0.27", "43", "97", "policy", "reference", "quickstart-0003", "baseline-0001", "step-0000", "7.25")
-KEYS = ("d", "m", "d", "m", "p", "p", "f", "f", "down", "pagedown", "up", "end", "home")
+KEYS = ("d", "v", "d", "v", "p", "p", "f", "f", "down", "pagedown", "up", "end", "home")
 
 
 def pair(*, swapped: bool, order: tuple[int, int] = (0, 1), queue: str = "policy-reference") -> Item:

@@ -152,7 +152,7 @@ def test_text_that_markdown_cannot_show_whole_is_shown_literally(text: str) -> N
 async def test_hostile_texts_are_shown_and_change_nothing_else() -> None:
     session = FakeSession([item(HOSTILE, HOSTILE + "!", prompt=[{"role": HOSTILE, "content": HOSTILE}]), *items(1)])
     async with labelling(session) as (app, pilot):
-        for key in ("d", "m", "d"):
+        for key in ("d", "v", "d"):
             assert "[/x] ␛[31m [@click=app.quit]go[/]\\x9b\\u202e␍" in app.text
             assert "\x1b" not in app.text
             await pilot.press(key)
@@ -261,7 +261,7 @@ async def test_a_pair_is_laid_out_again_for_every_width() -> None:
 async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
     session = FakeSession([item("**one** a", "**one** b", prompt="p"), item("**two** a", "**two** b", prompt="q")])
     async with labelling(session) as (app, pilot):
-        await pilot.press("m")
+        await pilot.press("v")
         assert "**" not in app.text
         await pilot.press("1")
         assert "two a" in app.text
@@ -269,7 +269,7 @@ async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
         await pilot.press("d")
         assert "**two** a" in app.text
         assert "underlined: not in the other one" in app.reported("hint")
-        await pilot.press("d", "m")
+        await pilot.press("d", "v")
         assert app.reported("hint") == ""
 
 

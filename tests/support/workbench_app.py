@@ -16,6 +16,7 @@ from textual.worker import WorkerCancelled
 from waiting import until
 
 from workbench.app import WorkbenchApp
+from workbench.kit.pane_strip import TopLines
 from workbench.opening import Opening
 from workbench.run import supervisor
 from workbench.screen.main_screen import MainScreen
@@ -65,8 +66,8 @@ def screen_text(screen: MainScreen) -> str:
 
 
 def status(screen: MainScreen) -> str:
-    """Return the status line."""
-    return screen_text(screen).splitlines()[0]
+    """Return the lines on top: the panes, and the state of the run."""
+    return "\n".join(screen_text(screen).splitlines()[: screen.query_one(TopLines).size.height])
 
 
 def runs_folder(folder: Path) -> Path:

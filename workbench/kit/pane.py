@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 from textual import actions, events
 from textual.containers import Vertical
+from textual.reactive import reactive
 
 from workbench.kit.guard import GuardedWidget
 from workbench.run.view import RunView
@@ -31,12 +34,25 @@ class MountedWhole(GuardedWidget):
         self.notify(visible(problem), severity="warning", markup=False)
 
 
+class Badge(NamedTuple):
+    """What wants attention in a pane, in a few columns behind its name in the strip of panes. No text: nothing does.
+
+    text: a sign or a number, safe to print, such as `12`, `⚠` or `✖2`.
+    """
+
+    text: str = ""
+    level: Literal["", "warning", "error"] = ""
+
+
 class Pane(MountedWhole, Vertical):
     """Base class of the panes: a titled part of the main screen with an F-key. The app decides where to show it."""
 
-    TITLE = ""  # on its border, in the command palette and in the help
+    TITLE = ""  # in the strip of panes, on its border, in the command palette and in the help
     HELP = ""  # what the pane is for, above its keys in the help; a key as the id of its binding in braces
     _applying: tuple[bool | None, ...] = ()  # which of its keys apply, as last reported to the footer
+
+    badge: reactive[Badge] = reactive(Badge(), repaint=False)
+    """What wants attention here; the strip of panes shows it. A pane sets it whenever it likes, or by `badge_for`."""
 
     def on_mount(self) -> None:
         self.watch(self.screen, "focused", self._show_focus)
@@ -49,6 +65,10 @@ class Pane(MountedWhole, Vertical):
 
     def show_run(self, view: RunView) -> None:
         """Show the state of the run. Called often: a pane that is not displayed does as little as possible."""
+
+    def badge_for(self, view: RunView) -> Badge:
+        """Return the badge for the state of the run, quickly. Called often, and for hidden panes as well."""
+        return self.badge
 
     def refresh_keys(self) -> None:
         """Update the footer, but only if different keys apply than before: Textual keeps every old footer."""

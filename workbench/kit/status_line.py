@@ -1,4 +1,4 @@
-"""The line on top: run, state, alarms, phase and its progress, iteration, speed, memory, time left."""
+"""The line about the run: its name, state, alarms, phase and its progress, iteration, speed, memory, time left."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ _SIGNS = {
 _UNKNOWN = "●"  # sign of a state that only a newer version knows
 _STYLES = {"paused": "$text-warning", "failed": "$text-error", "done": "$text-success", "stopped": "$text-muted"}
 
+NO_RUN = [Content.styled("no run yet", "$text-muted")]
+"""The pieces while there is no run."""
+
 
 class StatusLine(GuardedWidget, Widget):
     """The line that always shows which run this is and what it is doing."""
@@ -43,6 +46,11 @@ class StatusLine(GuardedWidget, Widget):
             self._pieces = pieces
             self.refresh()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no run to show."""
+        return self._pieces == NO_RUN
+
     def render(self) -> Content:
         """Return as many pieces as fit, always including the first."""
         return fitted(self._pieces, self.size.width - 2)
@@ -51,7 +59,7 @@ class StatusLine(GuardedWidget, Widget):
 def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     """Return the pieces of the line, most important first."""
     if view.started is None and view.state != "failed" and not note and view.phase is None:
-        return [Content.assemble(("ppo-workbench", "bold")), Content.styled("no run yet", "$text-muted")]
+        return NO_RUN
     name = visible(view.started.name) if view.started else "new run"
     wrong = errors(view.active_alarms)
     sign, style = _SIGNS.get(view.state, _UNKNOWN), _STYLES.get(view.state, "$text-accent")

@@ -26,8 +26,8 @@ from workbench.kit.banner import Banner, Kind
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane
+from workbench.kit.pane_strip import PaneStrip, TopLines
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.kit.status_line import StatusLine
 from workbench.kit.styles import ALL_STYLES
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
@@ -97,6 +97,17 @@ class MainScreen(MountedWhole, Screen[None]):
         ),
         Binding("f7", "show_pane('runs')", "Runs", show=False, id="pane.runs", tooltip="Go to Runs"),
         Binding("f8", "show_pane('log')", "Log", show=False, id="pane.log", tooltip="Go to Log"),
+        Binding(
+            "left_parenthesis",
+            "step_pane(-1)",
+            "previous pane",
+            show=False,
+            id="pane.previous",
+            tooltip="Go to the previous pane",
+        ),
+        Binding(
+            "right_parenthesis", "step_pane(1)", "next pane", show=False, id="pane.next", tooltip="Go to the next pane"
+        ),
         Binding("z", "zoom", "zoom", id="pane.zoom", tooltip="Enlarge this pane, or show all panes again"),
         Binding("escape", "put_away", "hide message", show=False, id="app.put_away", tooltip="Hide the message on top"),
     ]
@@ -120,7 +131,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.ready = False  # the panes exist and show the run
 
     def compose(self) -> ComposeResult:
-        yield StatusLine(id="status")
+        yield TopLines()
         yield Banner(id="banner")
         with Vertical(id="panes"):
             with Horizontal(id="top"):
@@ -139,6 +150,7 @@ class MainScreen(MountedWhole, Screen[None]):
         keys = keys_of(self)
         for pane in self.query(Pane):
             pane.border_title = f"{pane.TITLE} {keys[f'pane.{pane.id}']}"
+        self.query_one(PaneStrip).follow(self.query(Pane))
         over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
         if (watched := self._opening.watch) is not None:
@@ -171,6 +183,15 @@ class MainScreen(MountedWhole, Screen[None]):
     def action_show_pane(self, name: str) -> None:
         """Go to a pane; it is shown as the terminal's size allows."""
         self._panes.go_to(name)
+
+    def action_step_pane(self, step: int) -> None:
+        """Go to the pane that is `step` places further in the strip of panes, around its ends."""
+        panes = [pane.id for pane in self.query(Pane) if pane.id]
+        self.action_show_pane(panes[(panes.index(self._panes.current) + step) % len(panes)])
+
+    @on(PaneStrip.Chosen)
+    def _show_chosen(self, message: PaneStrip.Chosen) -> None:
+        self.action_show_pane(message.pane)
 
     def action_zoom(self) -> None:
         self._panes.zoom()
@@ -205,8 +226,9 @@ class MainScreen(MountedWhole, Screen[None]):
             self._listed = runs_dir
             self.query_one(RunsPane).set_runs_dir(runs_dir)
             self.query_one(RewardModelPane).set_runs_dir(runs_dir)
-        self.query_one(StatusLine).show_run(supervisor.view, note=supervisor.note)
+        self.query_one(TopLines).show_run(supervisor.view, note=supervisor.note)
         for pane in self.query(Pane):
+            pane.badge = pane.badge_for(supervisor.view)
             if pane.display or isinstance(pane, SamplesPane):  # the charts show its scores, even if it is hidden
                 pane.show_run(supervisor.view)
         view = supervisor.view

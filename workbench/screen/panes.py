@@ -9,6 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.kit.pane import Pane
+from workbench.kit.pane_strip import PaneStrip
 from workbench.run.supervisor import Supervisor
 
 SMALLEST = (60, 20)  # columns, lines: below, nothing useful can be read
@@ -91,6 +92,7 @@ class Panes:
 
     def _move_to(self, name: str) -> None:
         before, self.current = self.current, name
+        self._screen.query_one(PaneStrip).current = name
         if before != name:
             self._settle(before)
 

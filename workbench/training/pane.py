@@ -15,11 +15,11 @@ from trainer.plurals import counted
 from trainer.runs.listing import PPO
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
-from workbench.kit.pane import Pane
+from workbench.kit.pane import Badge, Pane
 from workbench.kit.window import Window, window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
-from workbench.run.sentences import in_brief
+from workbench.run.sentences import in_brief, level_sign, urgent_first
 from workbench.run.view import Mark, RunView
 from workbench.training.alarms import AlarmLines
 from workbench.training.chart import MetricChart, Picture
@@ -148,6 +148,13 @@ class TrainingPane(Pane):
     def on_mount(self) -> None:
         self.query_one(MetricChart).display = False
         self._show()
+
+    def badge_for(self, view: RunView) -> Badge:
+        if not view.alarms:
+            return Badge()
+        worst = urgent_first(view.alarms)[0].level
+        more = str(len(view.alarms)) if len(view.alarms) > 1 else ""
+        return Badge(f"{level_sign(worst)}{more}", "error" if worst == "error" else "warning")
 
     def show_run(self, view: RunView) -> None:
         if view is not self._view:

@@ -25,7 +25,7 @@ TRAINING = (started(), StateChanged(state="training"), iteration(3))
 
 
 def test_without_a_run_it_says_so() -> None:
-    assert text(view()) == "ppo-workbench   no run yet"
+    assert text(view()) == "no run yet"
 
 
 def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory() -> None:

@@ -1,4 +1,4 @@
-"""A message above the panes: an error stays until it is dismissed or settled, a success for some seconds."""
+"""A message above the panes: an error stays until it is dismissed or settled, others for some seconds."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Literal, NamedTuple
 
 from textual.content import Content
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
 from workbench.text import visible
 
-Kind = Literal["error", "done"]
+Kind = Literal["error", "done", "note"]
 
 DONE_SECONDS = 10.0  # how long a success stays
-_SIGNS: dict[Kind, str] = {"error": "✖", "done": "✓"}
+NOTE_SECONDS = 3.0  # and the confirmation of a key, which nobody has to read
+_SIGNS: dict[Kind, str] = {"error": "✖", "done": "✓", "note": "›"}
 
 
 class _Shown(NamedTuple):
@@ -27,7 +29,7 @@ class _Shown(NamedTuple):
 class Banner(Static):
     """A message that is hidden while it is empty. A key of the screen dismisses it.
 
-    A success covers an error for some seconds; the error stays.
+    A success or a note covers an error for some seconds; the error stays.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -38,7 +40,7 @@ class Banner(Static):
 
     def say(self, message: str, kind: Kind = "error", about: Collection[str] = ()) -> None:
         """Show `message`, one problem on each line. about: the causes that `settle` recognises."""
-        covered = [shown for shown in self._messages if kind == "done" and shown.kind == "error"]
+        covered = [shown for shown in self._messages if kind != "error" and shown.kind == "error"]
         self._show([*covered, _Shown(message, kind, frozenset(about))])
 
     def settle(self, cause: str) -> None:
@@ -60,9 +62,20 @@ class Banner(Static):
         if not messages:
             return
         text, kind, _ = messages[-1]
-        key = keys_of(self.screen).get("app.put_away", "esc")
+        hint = ""
+        if kind != "note":
+            hint = f"   {keys_of(self.screen).get('app.put_away', 'esc')} hides this"
         shown = visible(text, keep_newlines=True).rstrip()
-        self.update(Content.assemble((f"{_SIGNS[kind]} ", "bold"), shown, (f"   {key} hides this", "$text-muted")))
-        self.set_class(kind == "done", "-done")
-        if kind == "done":
-            self._timer = self.set_timer(DONE_SECONDS, self.put_away)
+        self.update(Content.assemble((f"{_SIGNS[kind]} ", "bold"), shown, (hint, "$text-muted")))
+        self.set_class(kind != "error", "-done")
+        if kind != "error":
+            self._timer = self.set_timer(DONE_SECONDS if kind == "done" else NOTE_SECONDS, self.put_away)
+
+
+def confirm(widget: Widget, message: str) -> None:
+    """Show for some seconds what a key has done: in the banner of the screen, or at the top of one that has none."""
+    banner = next(iter(widget.screen.query(Banner)), None)
+    if banner is None:
+        banner = Banner()
+        widget.screen.mount(banner, before=0)
+    banner.say(message, "note")

@@ -146,6 +146,11 @@ class ScrolledLines(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=
     def watch_show_vertical_scrollbar(self) -> None:
         self.call_after_refresh(self.lay_out)  # the bar takes columns from the text
 
+    @property
+    def text(self) -> str:
+        """The whole text as wrapped now, for the clipboard."""
+        return "\n".join(plain(line).rstrip() for line in self._lines)
+
     def line(self, y: int) -> Line | None:
         """Return line `y` of the widget; None below the text."""
         index = y + self.scroll_offset.y

@@ -8,9 +8,10 @@ from textual import actions, events
 from textual.containers import Vertical
 from textual.reactive import reactive
 
+from workbench.kit.banner import confirm
 from workbench.kit.guard import GuardedWidget
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import typed, visible
 
 
 class MountedWhole(GuardedWidget):
@@ -32,6 +33,15 @@ class MountedWhole(GuardedWidget):
     def warn(self, problem: str) -> None:
         """Show a problem for some seconds; its text is never markup."""
         self.notify(visible(problem), severity="warning", markup=False)
+
+    def copy(self, text: str, what: str) -> None:
+        """Copy `text` to the clipboard and confirm it. what: names it, as in "the path"."""
+        self.app.copy_to_clipboard(typed(text))
+        self.confirm(f"Copied {what} (through the terminal: OSC 52)")
+
+    def confirm(self, message: str) -> None:
+        """Show for some seconds what a key has done; see `workbench.kit.banner.confirm`."""
+        confirm(self, message)
 
 
 class Badge(NamedTuple):

@@ -33,6 +33,7 @@ class AdvantageScreen(Dialog[int]):
             "left", "neighbour(-1)", "previous token", id="advantage.earlier", tooltip="Explain the previous token"
         ),
         Binding("right", "neighbour(1)", "next token", id="advantage.later", tooltip="Explain the next token"),
+        Binding("y", "copy", "copy", id="advantage.copy", tooltip="Copy the whole calculation"),
     ]
 
     def __init__(self, sample: TokenSample, index: int) -> None:
@@ -45,7 +46,8 @@ class AdvantageScreen(Dialog[int]):
 
     def on_mount(self) -> None:
         keys = keys_of(self)
-        hint = f"{keys['advantage.earlier']}{keys['advantage.later']} token   {keys['advantage.close']} close"
+        hint = f"{keys['advantage.earlier']}{keys['advantage.later']} token   {keys['advantage.copy']} copy   "
+        hint += f"{keys['advantage.close']} close"
         self.query_one(AdvantageSum).border_subtitle = Content(hint)
         self._show()
 
@@ -57,10 +59,18 @@ class AdvantageScreen(Dialog[int]):
             self._facts = TokenFacts(self._facts.sample, self._facts.index + by)
             self._show()
 
+    def action_copy(self) -> None:
+        self.copy(f"{self._title}\n\n{self.query_one(AdvantageSum).text}\n", "the calculation")
+
+    @property
+    def _title(self) -> str:
+        facts = self._facts
+        return f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}"
+
     def _show(self) -> None:
-        explanation, facts = self.query_one(AdvantageSum), self._facts
-        explanation.border_title = Content(f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}")
-        explanation.show(facts)
+        explanation = self.query_one(AdvantageSum)
+        explanation.border_title = Content(self._title)
+        explanation.show(self._facts)
 
 
 class AdvantageSum(ScrolledLines):

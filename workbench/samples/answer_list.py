@@ -101,6 +101,17 @@ def request_lines(request: AskedRequest, width: int, *, by_score: bool = False, 
     return [heading, *(_beside(row, room) for row in rows)]
 
 
+def request_text(request: AskedRequest) -> str:
+    """Return `request` and its answers as text, one model after the other, for the clipboard."""
+    texts = [f"{request.number}  {request.title}\n"]
+    for column in request.columns:
+        texts.append("\n".join(filter(None, [_column_heading(column), column.problem])) + "\n")
+        for response in column.answer.completions if column.answer else []:
+            facts = _GAP.join(text for text, _ in response_facts(response, column.writer, request.compared))
+            texts.append(f"{facts}\n{_text(request, response)}\n")
+    return "\n".join(texts)
+
+
 class AnswerList(ScrolledLines):
     """Scrollable list of requests with their responses."""
 
@@ -118,6 +129,15 @@ class AnswerList(ScrolledLines):
         """Show `requests` in the order given; see `request_lines`."""
         self._requests, self._by_score, self._diff = requests, by_score, diff
         self.lay_out()
+
+    @property
+    def topmost(self) -> AskedRequest | None:
+        """The request whose lines are the first in view; None without requests."""
+        y = self.scroll_offset.y
+        for request in self._requests:
+            if (y := y - len(self._blocks[request.number][1])) < 0:
+                return request
+        return self._requests[-1] if self._requests else None
 
     def wrap(self, width: int) -> list[Line]:
         before, self._blocks = self._blocks, {}

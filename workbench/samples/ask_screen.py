@@ -21,7 +21,7 @@ from trainer.plurals import counted
 from workbench.kit.dialog import Dialog
 from workbench.kit.key_footer import KeyFooter
 from workbench.numbers import duration
-from workbench.samples.answer_list import AnswerColumn, AnswerList, AskedRequest
+from workbench.samples.answer_list import AnswerColumn, AnswerList, AskedRequest, request_text
 from workbench.samples.ask_form import AskForm, AskRequest, StartingPoint
 from workbench.text import visible
 
@@ -42,6 +42,9 @@ class AskScreen(Dialog[None]):
         Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses; requests are queued"),
         Binding("o", "order", "best first", id="ask.order", tooltip="Sort by score, or by time"),
         Binding("d", "diff", "diff", id="ask.diff", tooltip="Mark words that differ between policy and reference"),
+        Binding(
+            "y", "copy", "copy", id="ask.copy", tooltip="Copy the request at the top of the list and its responses"
+        ),
         Binding("escape", "dismiss", "close", id="ask.close", tooltip="Close and cancel pending requests"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (132, "-wide")]
@@ -91,6 +94,10 @@ class AskScreen(Dialog[None]):
     def action_diff(self) -> None:
         self._diff = not self._diff
         self._show()
+
+    def action_copy(self) -> None:
+        if (request := self.query_one(AnswerList).topmost) is not None:
+            self.copy(request_text(request), f"request {request.number} and its responses")
 
     @on(AskForm.Submitted)
     def action_write(self) -> None:

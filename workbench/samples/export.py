@@ -1,4 +1,4 @@
-"""Export of samples: JSON lines with everything known, Markdown to read, pictures, and text for the clipboard."""
+"""Export of samples: JSON lines with everything known, Markdown to read, and pictures."""
 
 from __future__ import annotations
 
@@ -72,11 +72,6 @@ pre {{{{ font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace; }}}}
 </body>
 </html>
 """
-
-
-def copy_text(sample: TokenSample) -> str:
-    """Return prompt and response as plain text, with control characters shown as symbols."""
-    return visible(sample.prompt + sample.completion, keep_newlines=True)
 
 
 def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from workbench.run.view import RunView
 from workbench.samples.ask_form import StartingPoint
 from workbench.samples.browser import SampleBrowser
 from workbench.samples.channels import CHANNELS
-from workbench.samples.export import check_place, copy_text, export_samples
+from workbench.samples.export import check_place, export_samples
 from workbench.samples.export_screen import ExportChoice, SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleFilter, SampleList, SampleListView
@@ -63,9 +63,9 @@ class SamplesPane(Pane):
         Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts and numbers"),
         Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL or length, or do not sort"),
         Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Reverse the order"),
-        Binding("w", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
+        Binding("r", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
         Binding(
-            "right_square_bracket",
+            "right_square_bracket,full_stop",
             "outlier(1)",
             "next outlier",
             show=False,
@@ -73,7 +73,7 @@ class SamplesPane(Pane):
             tooltip="Go to the next sample whose score, KL or length is far from the others of its iteration",
         ),
         Binding(
-            "left_square_bracket",
+            "left_square_bracket,comma",
             "outlier(-1)",
             "previous outlier",
             show=False,
@@ -84,12 +84,15 @@ class SamplesPane(Pane):
         Binding(
             "N", "next(-1)", "previous sample", show=False, id="samples.before", tooltip="Open the previous sample"
         ),
-        Binding("b", "bookmark", "mark", id="samples.bookmark", tooltip="Mark the sample, or remove its mark"),
+        Binding("m", "bookmark", "mark", id="samples.bookmark", tooltip="Mark the sample, or remove its mark"),
         Binding("h", "history", "history", id="samples.history", tooltip="Compare responses to this prompt"),
-        Binding("p", "ask", "ask", id="samples.ask", tooltip="Ask policy and reference to respond to a prompt now"),
+        Binding("a,p", "ask", "ask", id="samples.ask", tooltip="Ask policy and reference to respond to a prompt now"),
         Binding("f", "try_from_here", "try", id="samples.try", tooltip="Continue from the cursor with another token"),
         Binding("x", "export", "export", id="samples.export", tooltip="Export JSONL, Markdown or a picture"),
-        Binding("y", "copy", "copy", show=False, id="samples.copy", tooltip="Copy prompt and response"),
+        Binding("y", "copy", "copy", id="samples.copy", tooltip="Copy prompt and response, or the token in a sample"),
+        Binding(
+            "Y", "copy_sample", "copy sample", show=False, id="samples.copy-all", tooltip="Copy prompt and response"
+        ),
     ]
 
     def __init__(self, ask: Callable[[StartingPoint], None], *, id: str | None = None) -> None:
@@ -113,8 +116,10 @@ class SamplesPane(Pane):
                 return self.opened is None and browser.newest is not None and not browser.whole_run
             case "follow":
                 return self.opened is None and not browser.follows
-            case "close" | "next" | "try_from_here" | "copy":
+            case "close" | "next" | "try_from_here":
                 return self.opened is not None
+            case "copy" | "copy_sample":
+                return self._current is not None
             case "bookmark" | "history" | "export":
                 return browser.table is not None and selected is not None
             case "ask":
@@ -163,7 +168,7 @@ class SamplesPane(Pane):
 
     def action_outlier(self, by: int) -> None:
         if not self._list.next_outlier(by):
-            self.notify("No more outliers of score, KL or length in this direction")
+            self.confirm("No more outliers of score, KL or length in this direction")
 
     @on(SampleList.Opened)
     def action_open(self) -> None:
@@ -231,9 +236,14 @@ class SamplesPane(Pane):
             self._ask(StartingPoint.at_token(opened, self._view.text.cursor))
 
     def action_copy(self) -> None:
-        if (opened := self.opened) is not None:
-            self.app.copy_to_clipboard(copy_text(opened))
-            self.notify("Copied, if the terminal supports OSC 52")
+        if self.opened is None:
+            self.action_copy_sample()
+        elif (text := self._view.token_text) is not None:
+            self.copy(text, "the token and its numbers")
+
+    def action_copy_sample(self) -> None:
+        if (sample := self._current) is not None:
+            self.copy(sample.prompt + sample.completion, "prompt and response")
 
     def action_export(self) -> None:
         folder, sample = self._browser.folder, self._current

@@ -88,6 +88,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this response"),
         Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark changes, or show the text"),
+        Binding("y", "copy", "copy", id="history.copy", tooltip="Copy prompt and this response"),
         Binding("escape", "dismiss", "close", id="history.close", tooltip="Return to the samples"),
     ]
 
@@ -147,6 +148,10 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
     def action_toggle_diff(self) -> None:
         self._diff = not self._diff
         self._show_chosen()
+
+    def action_copy(self) -> None:
+        if (chosen := self.chosen) is not None:
+            self.copy(chosen.prompt + chosen.completion, "prompt and response")
 
     @on(OptionList.OptionSelected)
     def _open(self) -> None:

@@ -22,7 +22,7 @@ from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
 from workbench.samples.export import save_picture
 from workbench.samples.sample_list import sample_facts
-from workbench.samples.token_inspector import TokenInspector
+from workbench.samples.token_inspector import TokenInspector, facts_text
 from workbench.samples.token_legend import TokenLegend
 from workbench.samples.token_text import TokenText
 from workbench.text import visible
@@ -75,6 +75,12 @@ class SampleView(MountedWhole, Vertical):
             truncated=sample.truncated,
         )
         return sample_facts(listed, max(self.size.width, 1), marked=marked, iteration=True).strip()
+
+    @property
+    def token_text(self) -> str | None:
+        """The token under the cursor with all its numbers, as the inspector shows them; None in an empty sample."""
+        facts = self.query_one(TokenInspector).facts
+        return None if facts is None else facts_text(facts)
 
     def save_picture(self, path: Path) -> None:
         """Save a picture of the text and its legend as coloured on the screen, once the text is laid out."""

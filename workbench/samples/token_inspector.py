@@ -25,6 +25,7 @@ _COLUMN, _WIDEST = 36, 44  # columns: least and greatest width of a column of nu
 _GAP = 2  # columns between two columns of numbers
 _SENTENCE = 4  # lines at most, unless the numbers leave more
 _PASSES = 5  # with more passes, only the first clipped one and the last are important
+_ALL = 1000  # lines: more than there are numbers
 _FIRST_BLANK, _BLANK = 14, 25  # ranks of empty lines: below the sentence, and between numbers
 
 
@@ -53,6 +54,11 @@ def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
         return head + [_cut(row.line, width) for row in _most_telling(rows, room)]
     column = min((width + _GAP) // columns - _GAP, _WIDEST)
     return head + _side_by_side(_rows(facts, column), columns, room, column)
+
+
+def facts_text(facts: TokenFacts) -> str:
+    """Return the token, the sentence and all numbers as text, for the clipboard."""
+    return "\n".join(plain(line).rstrip() for line in inspector_lines(facts, 2 * _WIDEST, _ALL))
 
 
 class TokenInspector(Drawn):

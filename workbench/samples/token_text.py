@@ -15,6 +15,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from workbench.kit.banner import confirm
 from workbench.kit.glyphs import block
 from workbench.kit.guard import GuardedWidget
 from workbench.run.sample_table import TokenSample
@@ -26,7 +27,7 @@ Blocks = Literal["off", "one", "strip"]
 
 _STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
 _BLOCKS: tuple[Blocks, ...] = ("off", "one", "strip")
-_KEYS = "kavrtdile"  # keys of the channels, in their order; in capitals they underline
+_KEYS = "kavrtdile"  # keys of the channels, in their order
 _CHANNELS = list(zip(_KEYS, CHANNELS.values(), strict=True))
 _NOT_LAID_OUT = TokenLayout([], 0, [])
 _OUTLIER = "robust z over 3.5, or not a finite number"
@@ -50,23 +51,21 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
         _key("pageup", "page(-1)", "page up", "page-up", "Go up a page"),
         _key("pagedown", "page(1)", "page down", "page-down", "Go down a page"),
         _key("home", "first", "first token", "first", "Go to the first token"),
-        _key("right_square_bracket", "outlier(1)", "next outlier", "next-outlier", f"Next: {_OUTLIER}", show=True),
-        _key("left_square_bracket", "outlier(-1)", "previous outlier", "outlier-before", f"Previous: {_OUTLIER}"),
-        _key("enter", "choose", "explain", "choose", "Show how the token's advantage was calculated", show=True),
-        _key("m", "scale", "scale", "scale", "Scale colours to this sample or to its batch", show=True),
-        _key("g", "blocks", "blocks", "blocks", "Blocks below the text: none, one channel, or four", show=True),
-        _key("w", "toggle('whitespace')", "spaces", "whitespace", "Show spaces as dots"),
-        *(_key(key, f"channel('{c.name}')", c.label, c.name, f"Colour by {c.label}: {c.help}") for key, c in _CHANNELS),
-        *(
-            _key(
-                key.upper(),
-                f"underline('{c.name}')",
-                f"underline {c.label}",
-                f"underline-{c.name}",
-                f"Underline by {c.label}, or stop underlining",
-            )
-            for key, c in _CHANNELS
+        _key(
+            "right_square_bracket,full_stop",
+            "outlier(1)",
+            "next outlier",
+            "next-outlier",
+            f"Next: {_OUTLIER}",
+            show=True,
         ),
+        _key("left_square_bracket,comma", "outlier(-1)", "previous outlier", "outlier-before", f"Previous: {_OUTLIER}"),
+        _key("enter", "choose", "explain", "choose", "Show how the token's advantage was calculated", show=True),
+        _key("b", "scale", "batch scale", "scale", "Scale colours to this sample or to its batch", show=True),
+        _key("g", "blocks", "blocks", "blocks", "Blocks below the text: none, one channel, or four", show=True),
+        _key("W", "toggle('whitespace')", "spaces", "whitespace", "Show spaces as dots"),
+        *(_key(key, f"channel('{c.name}')", c.label, c.name, f"Colour by {c.label}: {c.help}") for key, c in _CHANNELS),
+        _key("underscore", "underline", "underline", "underline", "Underline by the present channel as well, or stop"),
     ]
 
     cursor: reactive[int] = reactive(0, init=False, repaint=False)  # a token
@@ -194,7 +193,7 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
         places = outliers(self._values_of(self.sample, self.channel).numbers)[::by] if self.sample else []
         found = next((place for place in places if (place - self.cursor) * by > 0), None)
         if found is None:
-            self.notify(f"No more outliers of {CHANNELS[self.channel].label} in this direction")
+            confirm(self, f"No more outliers of {CHANNELS[self.channel].label} in this direction")
         else:
             self.cursor = found
 
@@ -205,8 +204,9 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
     def action_channel(self, name: str) -> None:
         self.channel = name
 
-    def action_underline(self, name: str) -> None:
-        self.underline = "" if self.underline == name else name
+    def action_underline(self) -> None:
+        """Underline by the channel of the colours, which may then become another; a second time, stop."""
+        self.underline = "" if self.underline == self.channel else self.channel
 
     def action_scale(self) -> None:
         self.post_message(self.ScaleRequested(self.channel))

@@ -170,7 +170,7 @@ async def test_the_keys_that_a_pane_explains_are_the_users(tmp_path: Path, monke
     async with workbench() as (screen, _):
         texts = {pane.id: about(pane) for pane in screen.query(Pane)}
         assert not [text for text in texts.values() if re.search(r"\{[a-z-]+\.", text)], "every id is a binding"
-        assert "; w lists the whole run. ⏎ opens a sample" in texts["samples"]
+        assert "; r lists the whole run. ⏎ opens a sample" in texts["samples"]
         assert "← and → choose another" in texts["reward-model"]
         screen.app.set_keymap({"samples.whole-run": "y", "tokens.choose": "z", "config.edit": "j", "label.tie": "x"})
         texts = {pane.id: about(pane) for pane in screen.query(Pane)}

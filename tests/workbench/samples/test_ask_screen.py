@@ -341,6 +341,11 @@ async def test_requests_queue_and_are_listed_newest_first() -> None:
         trainer.answer(0, "came second")
         await seen(pilot, screen, "came second")
         assert text_of(screen).index("came first") < text_of(screen).index("came second")
+        screen.set_focus(screen.query_one(AnswerList))
+        await pilot.press("y")
+        assert pilot.app.clipboard.startswith("2  ")
+        assert "came first" in pilot.app.clipboard
+        assert "came second" not in pilot.app.clipboard
 
 
 async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> None:

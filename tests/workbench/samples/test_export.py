@@ -17,7 +17,7 @@ from trainer.errors import StorageError
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.file_names import unused
 from workbench.run.sample_table import TokenSample
-from workbench.samples.export import check_place, copy_text, export_jsonl, export_markdown, sa_pairs
+from workbench.samples.export import check_place, export_jsonl, export_markdown, sa_pairs
 
 HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]
 
@@ -156,7 +156,3 @@ def test_an_unwritable_path_is_reported_in_one_line(tmp_path: Path) -> None:
             export_markdown([token_sample()], path)
         assert str(path) in str(reported.value)
         assert "\n" not in str(reported.value)
-
-
-def test_copied_text_is_prompt_and_completion_with_nothing_a_terminal_obeys() -> None:
-    assert copy_text(token_sample(prompt="one\n", completion="two\x1b[2J")) == "one\ntwo␛[2J"

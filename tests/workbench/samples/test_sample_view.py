@@ -16,6 +16,7 @@ from token_samples import sample_row
 from waiting import until
 
 from trainer.runs.samples import sample_schema
+from workbench.kit.banner import Banner
 from workbench.samples import browser
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import channel_scale
@@ -152,7 +153,7 @@ async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_it
         run.write(1, "zero one", "two three four")
         text = await opened(pilot, run)
         own = text.scale("advantage")
-        await pilot.press("m")
+        await pilot.press("b")
         await settle(pilot)
         rows = [sample_row(0, texts=["zero", " one"], score=0.1), sample_row(1, texts=["two", " three", " four"])]
         advantages = [value for row in rows for value in row["advantages"]]
@@ -161,10 +162,10 @@ async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_it
         assert shared is not None
         assert shared.high == pytest.approx(expected.high)
         assert (shared.least, shared.greatest) == pytest.approx((expected.least, expected.greatest))
-        await pilot.press("i", "m")  # the ratio has a list for each token
+        await pilot.press("i", "b")  # the ratio has a list for each token
         await settle(pilot)
         assert text.is_shared("ratio")
-        await pilot.press("a", "m")
+        await pilot.press("a", "b")
         assert text.scale("advantage") == own
         run.write(2, "of 2")
         await pilot.press("escape")
@@ -178,7 +179,7 @@ async def test_a_scale_of_the_batch_ends_with_its_run(run: Run, tmp_path: Path) 
         for one in (run, other):
             one.write(1, "zero one", "two three four")
         text = await opened(pilot, run)
-        await pilot.press("m")
+        await pilot.press("b")
         await settle(pilot)
         assert text.is_shared("advantage")
         await pilot.press("escape")
@@ -191,7 +192,7 @@ async def test_a_mark_shows_on_the_open_sample_and_in_the_list(run: Run) -> None
     async with app.run_test(size=(80, 24)) as pilot:
         run.write(1, "zero")
         await opened(pilot, run)
-        await pilot.press("b")
+        await pilot.press("m")
         assert "★" in str(app.query_one("#sample-facts", Static).render())
         await pilot.press("escape")
         assert "★" in app.drawn
@@ -203,18 +204,38 @@ async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_mark
         run.write(1, "zero")
         (run.folder.root / ".bookmarks.json.tmp").mkdir()
         await opened(pilot, run)
-        await pilot.press("b")
+        await pilot.press("m")
         assert any("cannot write bookmarks" in reported for reported in app.reported)
         assert "★" not in str(app.query_one("#sample-facts", Static).render())
 
 
-async def test_a_copy_is_prompt_and_completion_with_control_characters_made_visible(run: Run) -> None:
+async def test_a_copy_is_the_sample_in_the_list_and_the_token_in_a_sample(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "a [b]\x1b[31m text")
-        await opened(pilot, run)
+        run.write(1, "a [b]\x1b[31m text\tend")
+        await show(pilot, run)
+        app.pane.take_focus()
         await pilot.press("y")
-        assert app.clipboard == "prompt 0a [b]␛[31m text"
+        whole = "prompt 0a [b]␛[31m text\tend"
+        assert app.clipboard == whole, "control characters are symbols, except for tabs"
+        assert "Copied prompt and response" in str(app.query_one(Banner).render())
+        assert not app.reported, "a toast would cover the text"
+        text = await opened(pilot, run)
+        await pilot.press("right", "y")
+        assert text.sample is not None
+        advantage = text.sample.numbers["advantages"][1]
+        lines = app.clipboard.splitlines()
+        assert lines[0].startswith("'·[b]␛[31m'  id 101")
+        assert any(line.split() == ["advantage", f"{advantage:.4f}"] for line in lines)
+        assert any("pushed" in line for line in lines)
+        await pilot.press("Y")
+        assert app.clipboard == whole
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, AdvantageScreen))
+        await pilot.press("y")
+        assert app.clipboard.startswith("Advantage of '·[b]␛[31m', token 2 of 3\n")
+        assert "A_t" in app.clipboard
+        assert "Copied the calculation" in str(app.screen.query_one(Banner).render())
 
 
 async def test_the_history_of_the_prompt_opens_the_sample_that_is_chosen_there(run: Run) -> None:
@@ -244,7 +265,7 @@ async def test_a_question_is_about_the_prompt_or_the_place_of_the_cursor(run: Ru
         run.write(1, "zero one two")
         await show(pilot, run)
         app.pane.take_focus()
-        await pilot.press("p")
+        await pilot.press("a")
         await settle(pilot)
         await opened(pilot, run)
         await pilot.press("p", "right", "f")
@@ -266,7 +287,7 @@ async def test_an_export_is_this_sample_those_listed_or_those_marked(
         run.write(1, "zero", "one", "two")
         await show(pilot, run)
         app.pane.take_focus()
-        await pilot.press("end", "down", "down", "b", "home", "x")
+        await pilot.press("end", "down", "down", "m", "home", "x")
         await pilot.pause()
         assert isinstance(app.screen, SampleExportScreen)
         await pilot.press(*choice, "enter", "enter")

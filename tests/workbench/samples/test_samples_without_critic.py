@@ -61,7 +61,7 @@ async def test_every_channel_is_drawn_and_those_of_the_critic_are_marked_as_not_
     app = Workbench()
     async with app.run_test(size=(120, 36)) as pilot:
         text = await opened(pilot, Run(tmp_path), estimator)
-        for key in "vdVDmv":
+        for key in ("d", "underscore", "v", "b"):
             await pilot.press(key)
             await settle(pilot)
         assert "value  not saved in this run" in legend(app)

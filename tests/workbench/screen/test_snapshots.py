@@ -84,7 +84,7 @@ async def test_an_open_sample_matches_its_snapshot(size: tuple[int, int], scheme
         await until(pilot, lambda: screen.query_one(SampleList).selected is not None)
         await pilot.press("enter")
         await until(pilot, lambda: screen.query_one(SampleView).display)
-        await pilot.press(*["right"] * 8, "K", *([] if scheme == "NO_COLOR" else ["g"]))
+        await pilot.press(*["right"] * 8, "k", "underscore", "a", *([] if scheme == "NO_COLOR" else ["g"]))
         await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"sample-{size[0]}x{size[1]}.txt")
         colours = drawn(screen)
         if scheme == "NO_COLOR":

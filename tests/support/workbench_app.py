@@ -21,14 +21,21 @@ from workbench.opening import Opening
 from workbench.run import supervisor
 from workbench.screen.main_screen import MainScreen
 
+HOME = "home"
+
 
 @asynccontextmanager
 async def workbench(
-    play: Any = None, *, size: tuple[int, int] = (120, 36), bugs: Sequence[str] = (), **opening: Any
+    play: Any = None,
+    *,
+    size: tuple[int, int] = (120, 36),
+    bugs: Sequence[str] = (),
+    pane: str = "training",
+    **opening: Any,
 ) -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
     """Open the application with a scripted trainer; abort its run, if one is left, at the end.
 
-    bugs: the unexpected errors that it may report.
+    bugs: the unexpected errors that it may report. pane: the pane to go to, in place of Home, on which it opens.
     """
     app = WorkbenchApp(Opening(train=play if play is None or isinstance(play, Script) else Script(play), **opening))
     with pytest.MonkeyPatch.context() as patch:
@@ -37,6 +44,9 @@ async def workbench(
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
             assert app.main is not None
+            if app.main.query_one(f"#{HOME}").display and pane != HOME:
+                app.main.action_show_pane(pane)
+                await pilot.pause()
             try:
                 yield app.main, pilot
                 assert list(app.main.bugs.values()) == list(bugs)

@@ -27,6 +27,31 @@ _STARTER = {  # SmolLM2-135M, so that the estimate works before it is converted
     "vocab_size": 49152,
     "tie_word_embeddings": True,
 }
+
+
+def _qwen3(hidden: int, inner: int, layers: int, heads: int, *, tied: bool = False) -> dict[str, Any]:
+    """Return what config.json says of a Qwen3 model of that shape."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": tied,
+    }
+
+
+_SIZES = {  # ascending
+    "135M": _STARTER,
+    "0.6B": _qwen3(1024, 3072, 28, 16, tied=True),
+    "1.7B": _qwen3(2048, 6144, 28, 16, tied=True),
+    "4B": _qwen3(2560, 9728, 36, 32, tied=True),
+    "8B": _qwen3(4096, 12288, 36, 32),
+    "14B": _qwen3(5120, 17408, 40, 40),
+    "32B": _qwen3(5120, 25600, 64, 64),
+}
 _LOGITS_KEPT = 4  # arrays [tokens, vocabulary] alive at once in a step: logits, their gradient, log-probs, entropy
 
 
@@ -83,6 +108,33 @@ def estimate(config: Config) -> Estimate:
     basis = f"prompts of up to {prompt} tokens"
     if shape is None:
         return Estimate(written, rollout.batch_size * length * passes, None, f"{basis}; {why_not}")
+    count, packed, dtype, memory = _weighed(config, shape, length)
+    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
+    basis = f"{size} parameters in {f'{packed[0]} bits' if packed else dtype}, {basis}"
+    return Estimate(written, rollout.batch_size * length * passes, memory, basis)
+
+
+def largest_fitting(config: Config, room: int) -> str:
+    """Return the size of the largest model that `config` could train in `room` bytes, as in `1.7B in float32`.
+
+    Sizes are those of the starter model and of Qwen3. Empty if none fits. Reads the start of a prompt file.
+    """
+    length = _prompt_tokens(config) + config.rollout.max_new_tokens
+    fitting = ""
+    for name, shape in _SIZES.items():
+        _, packed, dtype, memory = _weighed(config, _decoder(shape), length)
+        if memory <= room:
+            fitting = f"{name} in {f'{packed[0]} bits' if packed else dtype}"
+    return fitting
+
+
+def model_is_here(path: str) -> bool:
+    """Return whether the model at `path`, a folder or a name on the hub, is on this machine."""
+    return _folder(path) is not None
+
+
+def _weighed(config: Config, shape: _Shape, length: int) -> tuple[int, tuple[int, int] | None, str, int]:
+    """Return parameters, bits and group of packed weights, type of the others, and bytes of an iteration."""
     dtype = config.model.dtype
     if dtype == "auto":
         dtype = "bfloat16" if _has_gpu() else "float32"
@@ -92,10 +144,7 @@ def estimate(config: Config) -> Estimate:
     packed, count = _packed(config, shape), shape.parameters
     # A group has a scale and a bias of 16 bits each.
     weights = math.ceil(count * (packed[0] / 8 + 4 / packed[1])) if packed else count * width
-    memory = _memory(config, shape, length, width, weights)
-    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
-    basis = f"{size} parameters in {f'{packed[0]} bits' if packed else dtype}, {basis}"
-    return Estimate(written, rollout.batch_size * length * passes, memory, basis)
+    return count, packed, dtype, _memory(config, shape, length, width, weights)
 
 
 def _packed(config: Config, shape: _Shape) -> tuple[int, int] | None:

@@ -30,7 +30,7 @@ PRESETS = Path(__file__).parent / "keymaps"
 _MODIFIERS = {"alt", "ctrl", "hyper", "meta", "shift", "super"}
 _F_KEY = re.compile(r"f\d+")
 _ID = re.compile(r"\{([a-z-]+\.[a-z-]+)\}")
-_ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
+_ROOMS = ("config", "home", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
 
 
 @dataclass(frozen=True)

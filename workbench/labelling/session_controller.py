@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FLAG = "flagged"
-SLOW = 0.3  # seconds until the pane reports that the disk is slow
+_SLOW = 0.5  # seconds until the pane reports that the disk is slow
 
 
 class SessionDisplay(Protocol):
@@ -146,7 +146,7 @@ class SessionController:
         if thread is None or last is None:
             self._display.notify("No label to undo in this session")
             return
-        state = await self.answer(thread.undo(), "Label not undone", "Still undoing...")
+        state = await self.answer(thread.undo(), "Label not undone")
         if state is not None and self.thread is thread:
             self._take(state)
             if self.item is not None and self.item.position == last.position:
@@ -166,15 +166,10 @@ class SessionController:
         if item is not None and self.thread is thread:
             self._open(item)
 
-    @property
-    def lacks_item(self) -> bool:
-        """Return whether there is no item to judge yet."""
-        return self.item is None and self.state is not None and not self.state.exhausted
-
     async def look(self) -> None:
         """Check for a new item, if there is none to judge."""
         thread = self.thread
-        if thread is None or not self.lacks_item:
+        if thread is None or self.item is not None or self.state is None or self.state.exhausted:
             return
         state = await self.answer(thread.state(), "Next item not loaded", "Still loading...")
         if state is not None and self.thread is thread and self.item is None:
@@ -184,10 +179,10 @@ class SessionController:
         """Count the seconds of the item's judgement from now on."""
         self._since = self._clock()
 
-    async def answer(self, future: Future[T], failure: str, slow: str) -> T | None:
+    async def answer(self, future: Future[T], failure: str, slow: str = "Still saving...") -> T | None:
         """Return the result of a call of the thread; if that fails, show `failure` and the reason, and return None."""
         answer = asyncio.wrap_future(future)
-        done, _ = await asyncio.wait([answer], timeout=SLOW)
+        done, _ = await asyncio.wait([answer], timeout=_SLOW)
         if not done:
             self.problem = slow
             self._display.show_lines()
@@ -201,10 +196,9 @@ class SessionController:
             self._display.show_lines()
             self._display.call_after_refresh(self._see_problem)
             return None
-        finally:
-            if self.problem == slow:  # also if nobody waits for it any more
-                self.problem = ""
-                self._display.show_lines()
+        if not done:
+            self.problem = ""
+            self._display.show_lines()
         return result
 
     async def _rank_next(self, mark: str) -> None:
@@ -233,8 +227,7 @@ class SessionController:
         judgement = replace(judgement, note=self.note, flags=(FLAG,) if self.flagged else ())
         write = thread.relabel if self.changes else thread.label
         choice = judgement_text(item.item, judgement)
-        slow = f"Still saving: {choice}. Keys judge nothing until it is on disk"
-        state = await self.answer(write(item.position, judgement), f"Not saved: {choice}", slow)
+        state = await self.answer(write(item.position, judgement), f"Not saved: {choice}")
         if state is not None and self.thread is thread:
             self._take(state)
             self._display.labels_changed()

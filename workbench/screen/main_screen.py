@@ -22,6 +22,7 @@ from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
+from workbench.home.pane import HomePane
 from workbench.kit.banner import Banner, Kind
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import keys_of
@@ -41,6 +42,7 @@ from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
+from workbench.screen.home import HomeController
 from workbench.screen.host import attempt
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
@@ -108,6 +110,7 @@ class MainScreen(MountedWhole, Screen[None]):
         Binding(
             "right_parenthesis", "step_pane(1)", "next pane", show=False, id="pane.next", tooltip="Go to the next pane"
         ),
+        Binding("f9", "show_pane('home')", "Home", show=False, id="pane.home", tooltip="Go to Home"),
         Binding("z", "zoom", "zoom", id="pane.zoom", tooltip="Enlarge this pane, or show all panes again"),
         Binding("escape", "put_away", "hide message", show=False, id="app.put_away", tooltip="Hide the message on top"),
     ]
@@ -123,8 +126,12 @@ class MainScreen(MountedWhole, Screen[None]):
         self._training = TrainingPane(id="training")
         self._label = LabelPane(self.labelling.request, id="label")
         self.session = self._label.session
-        self._panes = Panes(self, self.supervisor, self.settle, "training")
+        self._panes = Panes(self, self.supervisor, self.settle, "training" if opening.has_run else "home")
         self._listed = self.runs_dir  # the folder whose runs the panes list
+        workspace = str(Path.cwd())
+        self._home = HomeController(
+            self, self.supervisor, self.steering, self.labelling, settings.visits.get(workspace, 0.0)
+        )
         self._situation: _Situation | None = None
         self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
         self.bugs: dict[str, str] = {}  # reported so far, by where they arose
@@ -134,6 +141,7 @@ class MainScreen(MountedWhole, Screen[None]):
         yield TopLines()
         yield Banner(id="banner")
         with Vertical(id="panes"):
+            yield HomePane(self._listed, self._home, self._home.since, id="home")
             with Horizontal(id="top"):
                 yield self.config
                 yield self._training
@@ -172,6 +180,7 @@ class MainScreen(MountedWhole, Screen[None]):
         shown = list(self._training.metrics_shown)
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
         self._settings.label_facts = self._label.facts_shown
+        self._settings.visit(Path.cwd())
         self._settings.save(config_dir())
 
     def on_resize(self) -> None:
@@ -209,7 +218,7 @@ class MainScreen(MountedWhole, Screen[None]):
         place = f"{type(bug)} {traceback.format_tb(bug.__traceback__)[-1:]}"  # its words may differ each time
         if place not in self.bugs:
             self.bugs[place] = repr(bug)
-            self.say(report_bug(bug, log=self._opening.log), about="bug")
+            self.say(report_bug(bug), about="bug")
 
     @property
     def runs_dir(self) -> Path:
@@ -225,17 +234,21 @@ class MainScreen(MountedWhole, Screen[None]):
         if (runs_dir := self.runs_dir) != self._listed:
             self._listed = runs_dir
             self.query_one(RunsPane).set_runs_dir(runs_dir)
+            self.query_one(HomePane).set_runs_dir(runs_dir)
             self.query_one(RewardModelPane).set_runs_dir(runs_dir)
         self.query_one(TopLines).show_run(supervisor.view, note=supervisor.note)
         for pane in self.query(Pane):
-            # The charts show the scores of the samples, even if those are hidden.
-            pane.update_run(supervisor.view, shown=pane.display or isinstance(pane, SamplesPane))
+            pane.badge = pane.badge_for(supervisor.view)
+            if pane.display or isinstance(pane, SamplesPane):  # the charts show its scores, even if it is hidden
+                pane.show_run(supervisor.view)
         view = supervisor.view
         self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
         if (situation := self._situation_now()) != self._situation:
             if self._situation and self._situation.under_way != situation.under_way:
                 self.settle("start")
                 self.settle("steer")
+                if situation.under_way and self._panes.current == "home":
+                    self.action_show_pane("training")
             self._situation = situation
             self.config.set_running(supervisor.under_way)
             self.query_one(RunsPane).refresh_runs()
@@ -312,7 +325,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(SampleListView.ScoresRead)
     def _show_scores(self, message: SampleListView.ScoresRead) -> None:
-        self._training.update_run(self.supervisor.view)  # while hidden, it may still show the run before
+        self._training.show_run(self.supervisor.view)  # while hidden, it may still show the run before
         self._training.show_scores(message.iteration, message.scores)
 
     def _ask(self, start: StartingPoint) -> None:

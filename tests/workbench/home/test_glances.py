@@ -1,0 +1,153 @@
+"""What Home reads of the runs: curves, times of an iteration, and the news since the last visit."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from run_folders import checkpoint
+from scripted_run import alarm, ended
+from workspace_runs import LONG_NAME, write_run, write_workspace
+
+from trainer.config import Config
+from trainer.runs.folder import RunFolder
+from workbench.home import glances
+from workbench.home.glances import GlanceReader, Workspace, news, since_text
+from workbench.home.home_list import RunRow, shrunk, widths_for
+from workbench.home.run_detail import curve_lines
+from workbench.kit.lines import plain
+from workbench.run.metrics import METRICS
+from workbench.screen.home import expected_minutes
+
+NOW = 1_800_000_000.0
+
+
+def read() -> Workspace:
+    found = GlanceReader(Path("runs")).read()
+    assert found is not None
+    return found
+
+
+def test_runs_are_read_newest_first_with_their_curves() -> None:
+    write_workspace(NOW)
+    workspace = read()
+    assert [glance.run.name for glance in workspace.glances] == [LONG_NAME, "broken", "absurd", "old"]
+    newest = workspace.glances[0]
+    assert newest.scores == [number / 40 for number in range(1, 15)]
+    assert newest.kls == [3 * (number / 40) for number in range(1, 15)]
+    assert (newest.seconds, newest.ended) == (10.0, None)
+    assert workspace.glances[3].ended == NOW - 90_000 + 400
+    assert math.isfinite(workspace.glances[1].scores[-1]), "what came after the end of the run does not count"
+
+
+def test_a_journal_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_workspace(NOW)
+    reader = GlanceReader(Path("runs"))
+    assert reader.read() is not None
+    assert reader.read() is None
+    opened = []
+    plain_read = glances.glance_at
+    monkeypatch.setattr(glances, "glance_at", lambda run: opened.append(run.name) or plain_read(run))
+    os.utime("runs/old/events.jsonl", (NOW, NOW))
+    assert reader.read() is not None
+    assert opened == ["old"]
+    with RunFolder(Path("runs/broken")).lock():
+        again = reader.read()
+    assert again is not None
+    assert opened == ["old", "broken"]
+    assert {glance.run.name: glance.run.state for glance in again.glances}["broken"] == "training"
+
+
+def test_an_unreadable_journal_and_a_missing_folder_are_survived() -> None:
+    assert read() == Workspace([], 0, "")
+    write_run("hurt", 2, began=NOW, end=None)
+    Path("runs/hurt/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
+    [glance] = read().glances
+    assert (glance.scores, glance.run.damaged) == ([], True)
+
+
+def test_news_are_what_happened_since_the_last_visit() -> None:
+    write_workspace(NOW)
+    write_run("alarmed", 5, began=NOW - 500, end=None, events=[alarm(5)])
+    found = read().glances
+    assert news(found, 0, NOW) == []
+    since = NOW - 8700
+    assert news(found, 2, since) == [
+        "✖ broken failed at 3/40",
+        "⚠ absurd done at 40/40, KL high",
+        "⚠ alarmed: KL high",
+        "2 labels added",
+    ]
+    assert "old" not in " ".join(news(found, 0, since))
+
+
+def test_many_ended_runs_are_counted_not_listed() -> None:
+    for number in range(6):
+        write_run(f"run-{number}", 1, began=NOW + number, end=ended("done", 1))
+    assert news(read().glances, 0, NOW)[-1] == "3 more runs ended"
+
+
+@pytest.mark.parametrize(("ago", "words"), [(60, "Since "), (3 * 86_400, "Since ")])
+def test_the_last_visit_is_called_by_time_or_day(ago: float, words: str) -> None:
+    text = since_text(NOW - ago, NOW)
+    assert text.startswith(words)
+    assert (":" in text) == (ago < 86_400)
+
+
+@pytest.mark.parametrize("width", [56, 78, 98, 118, 198])
+def test_the_parts_of_a_line_fill_the_width_and_the_curves_get_what_is_left(width: int) -> None:
+    write_workspace(NOW)
+    rows = [RunRow(glance, "") for glance in read().glances]
+    widths = widths_for(rows, width)
+    used = 2 + widths.name + 2 * (2 + 6 + bool(widths.spark) + widths.spark) + 2 + widths.state + 2 + 4
+    assert used <= width
+    assert widths.name >= 6
+    if width >= 78:
+        assert widths.spark >= 4
+        assert widths.name >= 10
+    if width >= 118:
+        assert widths.name >= len("quickstart-0001")
+        assert widths.spark > widths_for(rows, 78).spark
+
+
+def test_a_curve_is_shrunk_to_means_without_losing_its_ends() -> None:
+    assert shrunk([1.0, 3.0, 5.0, 7.0], 2) == [2.0, 6.0]
+    assert shrunk([1.0, 2.0], 8) == [1.0, 2.0]
+    assert shrunk([], 5) == []
+    [first, last] = shrunk([math.nan, math.nan, 4.0, math.inf], 2)
+    assert math.isnan(first)
+    assert last == 4.0
+    assert shrunk([1.7e308, 1.7e308], 1) == [1.7e308]
+
+
+def test_a_chart_has_the_asked_size_and_its_scale() -> None:
+    metric = next(metric for metric in METRICS if metric.field == "score_mean")
+    for values in ([0.0, 0.5, 1.0], [math.nan, 1.0], [2.0], [math.inf, -1e300, 1e300]):
+        lines = curve_lines(metric, values, 7, 60, 10)
+        assert len(lines) == 10
+        assert {cell_len(plain(line)) for line in lines} == {60}
+    first, *_, last = curve_lines(metric, [0.0, 0.5, 1.0], 7, 60, 10)
+    assert "1.000" in plain(first)
+    assert plain(last).split("└")[1].split() == ["7", "9"]
+
+
+def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None:
+    config = Config.model_validate({"ppo": {"iterations": 60}})
+    assert expected_minutes(config, Workspace([], 0, "")) == ""
+    write_workspace(NOW)
+    assert expected_minutes(config, read()) == "about 10 min"
+    other = config.model_copy(update={"model": config.model.model_copy(update={"path": "elsewhere"})})
+    assert expected_minutes(other, read()) == ""
+
+
+def test_reading_many_long_runs_is_quick() -> None:
+    for number in range(3):
+        folder = write_run(f"long-{number}", 600, began=NOW, end=None)
+        checkpoint(RunFolder(folder), 40)
+    began = time.perf_counter()
+    assert [len(glance.scores) for glance in read().glances] == [500] * 3
+    assert time.perf_counter() - began < 5

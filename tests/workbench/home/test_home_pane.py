@@ -1,0 +1,193 @@
+"""Home as a user drives it: its choices, its runs, what enter does, and every size."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import scripted_run
+from rich.cells import cell_len
+from scripted_run import Script
+from textual.widgets import OptionList
+from waiting import until
+from workbench_app import HOME, screen_text, settle, status, workbench
+from workspace_runs import LONG_NAME, write_run, write_workspace
+
+from trainer.files import read_toml
+from trainer.runs.folder import RunFolder
+from workbench.home.home_list import Choice, HomeList, RunRow
+from workbench.home.pane import HomePane
+from workbench.kit.pane import Pane
+from workbench.kit.screen_settings import ScreenSettings
+from workbench.screen.main_screen import MainScreen
+
+CONFIG = Path("config")
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def shown(screen: MainScreen) -> set[str | None]:
+    return {pane.id for pane in screen.query(Pane) if pane.display}
+
+
+def footer(screen: MainScreen) -> str:
+    return screen_text(screen).splitlines()[-1]
+
+
+def choices(screen: MainScreen) -> list[str]:
+    return [item.what for item in screen.query_one(HomeList)._items if isinstance(item, Choice)]
+
+
+async def test_an_empty_workspace_says_how_to_begin_and_offers_nothing_that_is_refused() -> None:
+    async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "Train the quickstart" in screen_text(screen))
+        text = screen_text(screen)
+        assert shown(screen) == {"home"}
+        assert "SmolLM2-135M, 40 iterations" in text
+        assert "No runs yet. Train the quickstart" in text
+        assert "GB, fits up to" in text
+        assert choices(screen)[:1] == ["train"]
+        assert "runs" not in choices(screen)
+        await pilot.press("r")
+        await settle(pilot)
+        assert shown(screen) == {"home"}
+        assert "…" not in text.replace("Reading runs …", "")
+
+
+async def test_runs_are_listed_with_state_and_curves_at_every_size() -> None:
+    write_workspace(time.time())
+    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "broken" in screen_text(screen))
+        for width, height in ((80, 24), (120, 40), (200, 60)):
+            await pilot.resize_terminal(width, height)
+            await settle(pilot)
+            lines = screen_text(screen).splitlines()
+            text = "\n".join(lines)
+            assert all(cell_len(line) <= width for line in lines)
+            assert "✖ failed 3/40" in text
+            assert "⚠ done, KL high 40/40" in text
+            assert "✓ done 40/40" in text
+            assert "▁" in text
+            assert (LONG_NAME in text) == (width > 80), "cut in the list, whole in the details"
+            assert ("an iteration" in text) == (width > 80)
+        assert text.count("│") > 60  # two large charts
+        await pilot.resize_terminal(60, 20)
+        await settle(pilot)
+        assert "Train the quickstart" in screen_text(screen)
+
+
+async def test_the_cursor_passes_over_headings_and_enter_opens_a_run() -> None:
+    write_workspace(time.time())
+    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "broken" in screen_text(screen))
+        listed = screen.query_one(HomeList)
+        assert isinstance(listed.selected, Choice)
+        assert listed.selected.what == "train"
+        count = len(choices(screen))
+        await pilot.press(*["down"] * count)
+        assert isinstance(listed.selected, RunRow)
+        await pilot.press("up")
+        assert isinstance(listed.selected, Choice)
+        await pilot.press("end")
+        assert isinstance(listed.selected, RunRow)
+        assert listed.selected.glance.run.name == "old"
+        await until(pilot, lambda: "open" in footer(screen))
+        await pilot.press("enter")
+        await until(pilot, lambda: "✓ done" in status(screen))
+        assert shown(screen) == {"training"}
+        await pilot.press("f9")
+        await until(pilot, lambda: shown(screen) == {"home"})
+        assert listed.has_focus
+        await pilot.press("home", "r")
+        await until(pilot, lambda: shown(screen) == {"runs"})
+
+
+async def test_a_run_that_trains_elsewhere_is_first_and_enter_watches_it() -> None:
+    write_workspace(time.time())
+    with RunFolder(Path("runs/old")).lock():
+        async with workbench(size=(120, 40), pane=HOME) as (screen, pilot):
+            await until(pilot, lambda: "● elsewhere 40/40" in screen_text(screen))
+            listed = screen.query_one(HomeList)
+            await pilot.press(*["down"] * len(choices(screen)))
+            assert isinstance(listed.selected, RunRow)
+            assert (listed.selected.glance.run.name, listed.selected.place) == ("old", "elsewhere")
+            await until(pilot, lambda: "watch" in footer(screen))
+            await pilot.press("enter")
+            await until(pilot, lambda: "training" in shown(screen))
+            assert screen.supervisor.shows(Path("runs/old"))
+
+
+async def test_a_run_that_starts_from_home_goes_to_training_and_home_then_leads_back() -> None:
+    folder = write_run("quickstart-0001", 2, began=time.time(), end=None)
+
+    async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "train" in choices(screen))
+        screen.supervisor.start(screen.config.document.config)  # type: ignore[arg-type]  what starting ends in
+        await until(pilot, lambda: shown(screen) == {"training"})
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        with RunFolder(folder).lock():
+            await pilot.press("f9")
+            await until(pilot, lambda: "● here" in screen_text(screen))
+            await until(pilot, lambda: "training" in choices(screen))
+            assert "train" not in choices(screen)
+            await pilot.press(*["down"] * len(choices(screen)))
+            await until(pilot, lambda: "go to Training" in footer(screen))
+            await pilot.press("enter")
+            await until(pilot, lambda: shown(screen) == {"training"})
+            assert screen.supervisor.trains_here
+
+
+async def test_label_opens_its_dialog_at_once() -> None:
+    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "label" in choices(screen))
+        await pilot.press("l")
+        await until(pilot, lambda: bool(screen.app.screen.query(OptionList)))
+        assert shown(screen) == {"label"}
+
+
+async def test_a_configuration_with_problems_is_to_be_fixed_before_it_is_trained(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[ppo]\nkl_coef = -1\n")
+    async with workbench(source=str(broken), size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "Fix the configuration" in screen_text(screen))
+        await pilot.press("enter")
+        await until(pilot, lambda: shown(screen) == {"config"})
+
+
+async def test_the_visit_is_kept_and_the_next_one_shows_what_is_new(tmp_path: Path) -> None:
+    now = time.time()
+    settings = ScreenSettings(visits={str(tmp_path): now - 8700, "/elsewhere": now})
+    settings.save(tmp_path / "config")
+    write_workspace(now)
+    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "✖ broken failed at 3/40" in screen_text(screen))
+    visits = read_toml(tmp_path / "config" / "workbench.toml")["visits"]
+    assert visits[str(tmp_path)] >= now
+    assert visits["/elsewhere"] == now
+
+
+def test_damaged_visits_are_ignored_and_only_the_newest_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "workbench.toml").write_text('[visits]\n"/a" = "noon"\n"/b" = 5.5\n"/c" = -1\n')
+    settings = ScreenSettings.load(tmp_path)
+    assert settings.visits == {"/b": 5.5}
+    for number in range(80):
+        settings.visit(Path(f"/{number}"))
+    assert len(settings.visits) == 50
+    assert "/79" in settings.visits
+
+
+async def test_names_from_disk_are_text() -> None:
+    name = "n[b]\x1b[2J"
+    folder = write_run("plain", 2, began=time.time(), end=None)
+    folder.rename(folder.with_name(name))
+    events = Path("runs", name, "events.jsonl")
+    events.write_text(events.read_text().replace('"starter"', json.dumps("m\x1b]0;x\x07[@click=app.quit]")))
+    async with workbench(size=(120, 40), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "n[b]␛[2J" in screen_text(screen))
+        assert "\x1b" not in screen_text(screen)
+        assert screen.query_one(HomePane).display

@@ -1,0 +1,134 @@
+"""The newest runs of a workspace at a glance: state, curves, and what happened in them since a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.errors import StorageError
+from trainer.events import Alarm, Iteration, RewardModelEvaluation, RunEnded
+from trainer.plurals import counted
+from trainer.runs.journal import JournalReader, without_superseded
+from trainer.runs.journal_lines import TimedEvent
+from trainer.runs.listing import PPO, RunSummary
+from workbench.numbers import percent
+from workbench.run.run_listing import Stamp, read_runs, state_sign
+from workbench.run.sentences import errors, title
+from workbench.text import visible
+
+MOST = 50  # runs whose curves are read, the newest; the Runs pane has all
+_ITERATIONS = 500  # newest iterations of a curve
+_NAMED = 3  # runs that the news name, at most
+
+
+class Glance(NamedTuple):
+    """A run at a glance. scores and kls: one number for each iteration, NaN where it has none."""
+
+    run: RunSummary
+    scores: Sequence[float] = ()
+    kls: Sequence[float] = ()
+    first: int = 1  # iteration of the first number
+    result: str = ""  # of a run on comparisons
+    seconds: float = math.nan  # mean of an iteration
+    ended: float | None = None  # unix seconds, as are the times of the alarms
+    alarms: Sequence[tuple[float, str]] = ()  # time and code
+
+
+class Workspace(NamedTuple):
+    """The runs of a folder, the newest first, and those that could not be shown."""
+
+    glances: list[Glance]
+    total: int  # runs in the folder, more than glances if there are very many
+    problem: str  # why the folder cannot be read; empty if it can
+
+
+class GlanceReader:
+    """Reader of the runs of one folder. It reads a journal again only if that has changed. For one thread at a time."""
+
+    def __init__(self, runs_dir: Path) -> None:
+        self._runs_dir = runs_dir
+        self._stamp: Stamp = ()
+        self._known: dict[Path, tuple[object, Glance]] = {}
+
+    def read(self) -> Workspace | None:
+        """Return the runs; None if nothing has changed since the last call."""
+        listing = read_runs(self._runs_dir, self._stamp)
+        if listing is None:
+            return None
+        self._stamp = listing.stamp
+        runs = sorted(listing.runs, key=lambda run: (run.started or 0.0, run.name), reverse=True)
+        known, self._known = self._known, {}
+        for run in runs[:MOST]:
+            before = known.get(run.folder.root)
+            stamp = _journal_stamp(run)
+            unchanged = before is not None and before[0] == stamp
+            glance = before[1]._replace(run=run) if before and unchanged else glance_at(run)
+            self._known[run.folder.root] = (stamp, glance)
+        return Workspace([glance for _, glance in self._known.values()], len(runs), listing.problem)
+
+
+def glance_at(run: RunSummary) -> Glance:
+    """Read the newest iterations of a run; what cannot be read is left out."""
+    reader = JournalReader(run.folder.events, _ITERATIONS)
+    try:
+        events = without_superseded(reader.poll())
+    except StorageError:  # the listing reports it
+        events = []
+    return _glance(run, events)
+
+
+def _glance(run: RunSummary, events: Sequence[TimedEvent]) -> Glance:
+    steps = [event for _, event in events if isinstance(event, Iteration) and event.iteration <= run.iteration]
+    seconds = [sum(step.seconds.values()) for step in steps]
+    held_out = [event for _, event in events if isinstance(event, RewardModelEvaluation)]
+    ends = [at for at, event in events if isinstance(event, RunEnded)]
+    return Glance(
+        run,
+        [step.score_mean for step in steps],
+        [step.kl for step in steps],
+        first=steps[0].iteration if steps else 1,
+        result=f"{percent(held_out[-1].accuracy)} held out" if held_out and run.kind != PPO else "",
+        seconds=sum(seconds) / len(seconds) if seconds else math.nan,
+        ended=ends[-1] if ends and run.state != "training" else None,
+        alarms=[(at, event.code) for at, event in events if isinstance(event, Alarm)],
+    )
+
+
+def _journal_stamp(run: RunSummary) -> object:
+    try:
+        status = run.folder.events.stat()
+    except OSError:
+        return run.state
+    return run.state, status.st_mtime_ns, status.st_size
+
+
+def news(glances: Sequence[Glance], labels: int, since: float) -> list[str]:
+    """Return what happened since a time, unix seconds: runs that ended, alarms, labels. Safe to print."""
+    found = []
+    ended = [glance.run for glance in glances if glance.ended is not None and glance.ended > since]
+    found += [f"{state_sign(run)} {visible(run.name)} {_end(run)}" for run in ended[:_NAMED]]
+    if len(ended) > _NAMED:
+        found.append(f"{counted(len(ended) - _NAMED, 'more run')} ended")
+    raised = [(glance.run, [code for at, code in glance.alarms if at > since]) for glance in glances]
+    alarmed = [(run, codes) for run, codes in raised if codes and (run not in ended or not errors(run.alarms))]
+    for run, codes in alarmed[:_NAMED]:
+        names = ", ".join(dict.fromkeys(visible(title(code)) for code in reversed(codes)))
+        found.append(f"⚠ {visible(run.name)}: {names}")
+    if labels:
+        found.append(f"{counted(labels, 'label')} added")
+    return found
+
+
+def _end(run: RunSummary) -> str:
+    wrong = errors(run.alarms)
+    return f"{visible(run.state)} at {run.iteration}/{run.iterations}" + (f", {visible(wrong)}" if wrong else "")
+
+
+def since_text(since: float, now: float) -> str:
+    """Return when the workspace was last open, as the news call it."""
+    if now - since < 86_400:
+        return f"Since {time.strftime('%H:%M', time.localtime(since))}"
+    return f"Since {time.strftime('%d %b', time.localtime(since))}"

@@ -1,0 +1,203 @@
+"""What Home offers and does, on the main screen: its choices, and what it says of the machine and the labels."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from importlib import util
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from trainer.config import Config
+from trainer.errors import TrainerError
+from trainer.models import starter
+from trainer.models.cpu import blas
+from trainer.plurals import counted
+from trainer.preferences.sessions import list_sessions
+from trainer.preferences.store import PreferenceStore
+from workbench.config.estimates import largest_fitting, model_is_here
+from workbench.home.glances import Workspace
+from workbench.home.home_list import Choice
+from workbench.home.pane import Facts
+from workbench.labelling.plans import labelling_material
+from workbench.run.run_listing import age
+from workbench.run.supervisor import Supervisor
+from workbench.screen.host import Host
+from workbench.screen.labelling_controller import LabellingController
+from workbench.screen.steering import Steering
+from workbench.text import visible
+
+_UNIFIED = 0.7  # of the memory of a Mac: the rest is for others
+
+
+class _Plan(NamedTuple):
+    """What the screen knows of its next run and of the one that trains here, for a thread to read on."""
+
+    name: str  # of the configuration
+    config: Config | None
+    problems: int
+    training: str  # name of the run that trains here
+    runs_dir: Path
+    store: Path
+    since: float
+
+
+class HomeController:
+    """The actions of the Home pane, done by the controllers of `screen`. since: of the last visit, unix seconds."""
+
+    def __init__(
+        self, screen: Host, supervisor: Supervisor, steering: Steering, labelling: LabellingController, since: float
+    ) -> None:
+        self._screen, self._supervisor = screen, supervisor
+        self._steering, self._labelling = steering, labelling
+        self.since = since
+
+    @property
+    def here(self) -> Path | None:
+        """Folder of the run that trains in this process; None without one."""
+        return self._supervisor.folder if self._supervisor.trains_here else None
+
+    def facts(self) -> Callable[[Workspace], Facts]:
+        """Return a function, to be called on a thread, that reads what Home shows besides the runs."""
+        document = self._screen.config.document
+        quickstart = document.preset == "quickstart" and document.path is None and not document.dirty
+        name = "the quickstart" if quickstart else visible(document.name)
+        plan = _Plan(
+            name,
+            document.config,
+            len(document.problems),
+            visible(self.here.name) if self.here else "a run" if self._supervisor.trains_here else "",
+            self._screen.runs_dir,
+            self._labelling.workspace.store,
+            self.since,
+        )
+        return partial(read_facts, plan)
+
+    def choose(self, what: str) -> None:
+        """Do what a choice says."""
+        match what:
+            case "train":
+                self._steering.request("start")
+            case "label":
+                self._screen.action_show_pane("label")
+                if self._screen.session.thread is None:
+                    self._labelling.request("start")
+            case _:
+                self._screen.action_show_pane(what)
+
+    def open(self, folder: Path) -> None:
+        """Show the run in `folder`; the one that trains here is on the screen already."""
+        if self._supervisor.trains_here and self._supervisor.shows(folder):
+            self._screen.action_show_pane("training")
+        else:
+            self._steering.open_run(folder)
+
+
+def read_facts(plan: _Plan, workspace: Workspace) -> Facts:
+    """Read what Home shows besides the runs: blocks on files."""
+    choices = [_training(plan, workspace)]
+    if workspace.total:
+        newest = age(workspace.glances[0].run.started, time.time())
+        choices.append(Choice("r", "runs", "Open a run", f"{workspace.total:,} here, newest {newest} old"))
+    waiting, new = _labels(plan)
+    choices.append(Choice("l", "label", "Label", waiting))
+    return Facts(choices, new, machine_line(plan.config))
+
+
+def _training(plan: _Plan, workspace: Workspace) -> Choice:
+    """Return what to do about training: go to the run that trains, fix the configuration, or train it."""
+    if plan.training:
+        return Choice("t", "training", "Go to the run", f"{plan.training} trains here")
+    if plan.config is None:
+        count = "a problem" if plan.problems == 1 else counted(plan.problems, "problem")
+        return Choice("t", "config", "Fix the configuration", f"{plan.name} has {count}")
+    iterations = plan.config.ppo.iterations
+    model = "SmolLM2-135M" if plan.config.model.path == "starter" else visible(Path(plan.config.model.path).name)
+    facts = [model, counted(iterations, "iteration")]
+    if minutes := expected_minutes(plan.config, workspace):
+        facts.append(minutes)
+    return Choice("t", "train", f"Train {plan.name}", ", ".join(facts))
+
+
+def expected_minutes(config: Config, workspace: Workspace) -> str:
+    """Return how long `config` will train, from the newest run of its model and batch here; empty without one."""
+    for glance in workspace.glances:
+        if glance.run.model == config.model.path and math.isfinite(glance.seconds):
+            return f"about {max(round(glance.seconds * config.ppo.iterations / 60), 1)} min"
+    return "about 10 min" if config.model.path == "starter" and config.ppo.iterations == 40 else ""
+
+
+def _labels(plan: _Plan) -> tuple[str, int]:
+    """Return what waits to be labelled, and how many labels were added since the last visit."""
+    left = new = 0
+    with contextlib.suppress(TrainerError, OSError):  # Label reports what is wrong with the store
+        if plan.store.exists():
+            with PreferenceStore(plan.store, create=False) as store:
+                left = sum(session.left for session in list_sessions(store))
+                ((new,),) = store.log.rows(
+                    "SELECT count(*) FROM events WHERE kind = 'label' AND time > ?", (plan.since,)
+                )
+    if left:
+        return f"{counted(left, 'item')} waiting", new
+    runs = []
+    with contextlib.suppress(TrainerError, OSError):
+        runs = labelling_material(plan.runs_dir).runs
+    if runs:
+        return f"responses of {visible(runs[0].name)} to compare", new
+    return "needs a run's samples, or a file with pairs", new
+
+
+def machine_line(config: Config | None) -> str:
+    """Return device, memory, the largest model that fits and whether the model of `config` is here, in a line."""
+    device, room, total = _machine()
+    parts = [device, f"{total / 1e9:.0f} GB"]
+    if config is not None:
+        fits = largest_fitting(config, room)
+        parts[1] += f", fits up to {fits}" if fits else ", too little for the starter model"
+        parts.append(_model_state(config.model.path))
+    return " · ".join(parts)
+
+
+def _model_state(path: str) -> str:
+    if path == "starter":
+        there = starter.starter_is_cached() or util.find_spec(starter.PACKAGE) is not None
+        return "starter model ready" if there else f"no starter model: {starter.INSTALL}"
+    name = visible(Path(path).name)
+    return f"{name} ready" if model_is_here(path) else f"{name} not downloaded yet"
+
+
+def _machine() -> tuple[str, int, int]:
+    """Return the device in words, the bytes that a run may use now and those of the device. Loads no MLX."""
+    memory = psutil.virtual_memory()
+    if sys.platform == "darwin":
+        return f"{platform.machine()} GPU", int(memory.total * _UNIFIED), memory.total
+    if not blas.mlx_runs_on_linux_cpu() and (gpu := _nvidia()):
+        return gpu[0], gpu[1], gpu[1]
+    library = {"mkl": "MKL", "openblas": "OpenBLAS", "mlx": "no fast BLAS"}
+    name = blas.loaded_blas().name
+    return f"CPU, {counted(os.cpu_count() or 1, 'core')}, {library.get(name, name)}", memory.available, memory.total
+
+
+@cache
+def _nvidia() -> tuple[str, int] | None:
+    """Return name and bytes of the first NVIDIA GPU; None if its driver does not say."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        name, _, mebibytes = found.splitlines()[0].rpartition(",")
+        return visible(name.strip()), int(mebibytes) * 2**20
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from workbench.cli.parser import TRUST_CODE, Parser
@@ -13,6 +14,7 @@ from workbench.system import output
 PRESET = "quickstart"
 
 COMMANDS = {  # the module of each, with its `add_options`, and its line in --help
+    "new": ("new", "make a workspace: configuration, prompts, an example of a reward"),
     "config": ("config", "show, check and explain configurations"),
     "runs": ("runs", "list the runs"),
     "samples": ("samples", "print or export the samples of a run"),
@@ -70,9 +72,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse a command line. The result has the command's function as `execute`, and all --set as `overrides`."""
     args: argparse.Namespace = parser().parse_args(argv)
-    args.config = args.config_given or PRESET
+    args.config = args.config_given or workspace_config() or PRESET
     args.overrides = args.overrides_given + getattr(args, "overrides_after", [])
     return args
+
+
+def workspace_config() -> str:
+    """Return the configuration of the workspace that the current folder is; empty if it is none.
+
+    A workspace has config.toml and runs/. The folder of a run has a config.toml too, but no runs.
+    """
+    return "config.toml" if Path("config.toml").is_file() and Path("runs").is_dir() else ""
 
 
 def parser() -> Parser:
@@ -91,7 +101,7 @@ def parser() -> Parser:
         "--config",
         dest="config_given",
         metavar="PRESET_OR_FILE",
-        help=f"preset or TOML file (default: {PRESET})",
+        help=f"preset or TOML file (default: config.toml of a workspace, else {PRESET})",
     )
     root.add_argument(
         "--set",

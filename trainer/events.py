@@ -108,6 +108,7 @@ class Iteration(Event):
     memory_bytes: int  # peak of MLX's own allocations in this iteration
     tokens: int  # response tokens so far in the run
     parts: dict[str, float] = field(default_factory=dict)  # mean raw score by reward source
+    kl_std: float = math.nan  # of the sequences' summed k1
     advantage_std: float = math.nan  # of the raw advantages
     log_ratio_max: float = math.nan  # largest |log pi - log pi_old| of a real token in any step
     grad_norm_max: float = math.nan  # of the steps, before clipping

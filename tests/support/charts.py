@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,8 +24,9 @@ any_values = st.lists(
 
 
 def history_of(values: Iterable[float], *, field: str = "score_mean", first: int = 1, **others: Any) -> History:
-    """Return a history whose column `field` has `values`."""
+    """Return a history whose column `field` has `values`, and whose scores have no recorded spread unless given."""
     history = History()
+    others = {"score_std": math.nan, **others}
     held_out = field.removeprefix("eval/") if field.startswith("eval/") else ""
     for number, value in enumerate(values, first):
         history.append(iteration(number, **({} if held_out else {field: value}), **others))

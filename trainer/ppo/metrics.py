@@ -46,6 +46,7 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
         "score_min": float(scores.min()),
         "reward_mean": float((scores - penalty).mean()),
         "kl": float(kl.mean()),
+        "kl_std": float(kl.std()),
         "entropy": float(maths.masked_mean(filled(batch.entropy), mask)),
         "explained_variance": math.nan if values is None else float(maths.explained_variance(values, returns, mask)),
         "value_mean": math.nan if values is None else float(maths.masked_mean(values, mask)),

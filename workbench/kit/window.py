@@ -58,12 +58,20 @@ class Window(NamedTuple):
     def points(self, metric: Metric, width: int) -> list[tuple[int, Bucket]]:
         """Return the values of `metric` as at most `width` points at places 0..width-1, ascending."""
         numbers = self.history.numbers
-        span = max(self.last - self.first, 1)
-        placed = []
-        for bucket in self._buckets(metric, width):
-            middle = (numbers[bucket.first_index] + numbers[bucket.last_index]) / 2
-            placed.append((min(max(round((middle - self.first) / span * (width - 1)), 0), width - 1), bucket))
-        return placed
+        return [
+            (self.place_of((numbers[bucket.first_index] + numbers[bucket.last_index]) / 2, width), bucket)
+            for bucket in self._buckets(metric, width)
+        ]
+
+    def place_of(self, iteration: float, width: int) -> int:
+        """Return the nearest of `width` places from the first iteration to the last; the middle of a single one."""
+        if self.last <= self.first:
+            return (width - 1) // 2
+        return min(max(round((iteration - self.first) / (self.last - self.first) * (width - 1)), 0), width - 1)
+
+    def iteration_at(self, place: int, width: int) -> int:
+        """Return the iteration that is nearest to one of `width` places from the first to the last."""
+        return self.first + round(place / max(width - 1, 1) * (self.last - self.first))
 
     def beside(self, other: History) -> Window:
         """Return the iterations of another history on this window's axis."""

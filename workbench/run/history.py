@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import fields
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trainer.events import DPOStep, Evaluation, Event, Iteration, RewardModelStep
 from trainer.runs.listing import PPO
@@ -18,6 +18,8 @@ _EVENTS: dict[str, type[Event]] = {PPO: Iteration, REWARD_MODEL: RewardModelStep
 _KINDS = {event: kind for kind, event in _EVENTS.items()}
 _NO_METRICS = ("iteration", "seconds")
 _PHASES = ("generate", "score", "reward", "update")
+_BETWEEN = ("evaluate", "save")  # after an iteration, reported by events of their own
+_KEPT_BUCKETS = 200  # summaries: those of some charts of a run that stands still
 _EVALUATED = ("score_mean", "win_rate", "best_of_score", "explained_variance")
 
 
@@ -47,9 +49,9 @@ class History:
     """Iterations by ascending number, with a column for each metric: the scalar fields of the events, and seconds.
 
     The columns of seconds are `seconds_total` and, for PPO, one for each phase, such as `seconds_generate`; NaN for a
-    phase that did not run. PPO also has columns of evaluations, such as `eval/win_rate`: the result of the newest
-    evaluation by then, NaN before the first. `names` lists the columns. kind: the kind of run; an unknown kind has the
-    columns of PPO.
+    phase that did not run. `seconds_evaluate` and `seconds_save` are not in the total. PPO also has columns of
+    evaluations, such as `eval/win_rate`: the result of the newest evaluation by then, NaN before the first. `names`
+    lists the columns. kind: the kind of run; an unknown kind has the columns of PPO.
     """
 
     def __init__(self, kind: str = PPO) -> None:
@@ -58,10 +60,12 @@ class History:
         scalars = [name for name in numbers if name not in _NO_METRICS]
         phases = [f"seconds_{phase}" for phase in _PHASES] if self.kind == PPO else []
         self._evaluated = {f"eval/{name}": math.nan for name in _EVALUATED} if self.kind == PPO else {}
-        self.names = (*scalars, "seconds_total", *phases, *self._evaluated)
+        between = [f"seconds_{phase}" for phase in _BETWEEN]
+        self.names = (*scalars, "seconds_total", *phases, *between, *self._evaluated)
         self._scalars_of = attrgetter(*scalars)
         self.numbers = array("q")
         self._columns = {name: array("d") for name in self.names}
+        self._buckets: dict[tuple[object, ...], list[Bucket]] = {}
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -74,9 +78,11 @@ class History:
         values = [*self._scalars_of(event), seconds(event)]
         if isinstance(event, Iteration):
             values += [event.seconds.get(phase, math.nan) for phase in _PHASES]
+        values += [math.nan] * len(_BETWEEN)
         values += self._evaluated.values()
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
+        self._buckets.clear()
 
     def evaluate(self, event: Evaluation) -> None:
         """Store the results of `event` for its iteration and all later ones; only PPO has such columns."""
@@ -86,6 +92,25 @@ class History:
             self._evaluated[name] = value
             if start < len(self):
                 self._columns[name][start:] = array("d", [value]) * (len(self) - start)
+        self._buckets.clear()
+        self.spend("evaluate", event.iteration, event.seconds)
+
+    def spend(self, phase: Literal["evaluate", "save"], iteration: int, seconds: float) -> None:
+        """Add the seconds of an evaluation or a checkpoint to its iteration; ignored if that is not there."""
+        at = bisect_left(self.numbers, iteration)
+        if at < len(self) and self.numbers[at] == iteration:
+            column = self._columns[f"seconds_{phase}"]
+            column[at] = seconds if math.isnan(column[at]) else column[at] + seconds
+
+    def seconds_at(self, position: int) -> dict[str, float]:
+        """Return where the time of the iteration at `position` went: the seconds of each phase that ran, in order.
+
+        Kinds of run without phases have one, `train`.
+        """
+        names = {"seconds_total": "train"} if self.kind != PPO else {f"seconds_{phase}": phase for phase in _PHASES}
+        names |= {f"seconds_{phase}": phase for phase in _BETWEEN}
+        spent = {phase: self._columns[name][position] for name, phase in names.items()}
+        return {phase: seconds for phase, seconds in spent.items() if 0 <= seconds < math.inf}
 
     def prepend(self, earlier: History) -> None:
         """Insert the iterations of `earlier` that come before the first one of this history.
@@ -98,6 +123,7 @@ class History:
         self.numbers[:0] = earlier.numbers[:size]
         for column, older in zip(self._columns.values(), earlier._columns.values(), strict=True):
             column[:0] = older[:size]
+        self._buckets.clear()
 
     def cut(self, last: int) -> None:
         """Drop the iterations above `last`."""
@@ -107,6 +133,7 @@ class History:
         del self.numbers[size:]
         for column in self._columns.values():
             del column[size:]
+        self._buckets.clear()
         self._evaluated = {name: self._columns[name][-1] if size else math.nan for name in self._evaluated}
 
     def column(self, name: str) -> Sequence[float]:
@@ -116,16 +143,24 @@ class History:
     def buckets(self, name: str, width: int, start: int = 0, stop: int | None = None) -> list[Bucket]:
         """Return the values of `name` at positions `start` to before `stop`, in `width` buckets of nearly equal size.
 
-        If there are fewer values than `width`, each has a bucket.
+        If there are fewer values than `width`, each has a bucket. Kept until the history changes: do not change it.
         """
-        import numpy as np
-
         column = self._columns[name]
         start, stop, _ = slice(start, stop).indices(len(self))
         size = max(stop - start, 0)
         width = min(max(width, 0), size)
         if not width:
             return []
+        if (key := (name, width, start, stop)) not in self._buckets:
+            if len(self._buckets) >= _KEPT_BUCKETS:
+                self._buckets.clear()
+            self._buckets[key] = self._summaries(column, width, start, stop)
+        return self._buckets[key]
+
+    def _summaries(self, column: array[float], width: int, start: int, stop: int) -> list[Bucket]:
+        import numpy as np
+
+        size = stop - start
         edges = np.arange(width + 1) * size // width
         firsts, counts = edges[:-1], np.diff(edges)
         values = np.array(column[start:stop])

@@ -42,6 +42,7 @@ class Metric(NamedTuple):
     extra: bool = False  # has a row only if the user chose it
     optional: bool = False  # hidden in a run that does not record it
     if_varied: bool = False  # hidden while it never changes
+    spread: str = ""  # column of its standard deviation within the batch
 
     @property
     def evaluated(self) -> bool:
@@ -71,14 +72,14 @@ class Metric(NamedTuple):
 
 # PPO.
 METRICS = (
-    Metric("score_mean", "score", "score", "", 3, least_span=0.1),
+    Metric("score_mean", "score", "score", "", 3, least_span=0.1, spread="score_std"),
     Metric("reward_mean", "reward", "", "", 3, least_span=0.1),  # the score minus the KL penalty
     Metric("eval/score_mean", "held-out score", "", "", 3, least_span=0.1, optional=True),
     # Below, the reference writes the better responses.
     Metric("eval/win_rate", "win rate", "", "%", 1, 100, low=0, high=100, threshold=50, bad_below=True, optional=True),
     Metric("eval/best_of_score", "best of n", "", "", 3, least_span=0.1, extra=True, optional=True),  # the reference's
     # A round number for comparison, if the configuration has no target.
-    Metric("kl", "KL", "KL", "nats/seq", 2, low=0, least_span=1, threshold=10, log=True),
+    Metric("kl", "KL", "KL", "nats/seq", 2, low=0, least_span=1, threshold=10, log=True, spread="kl_std"),
     Metric("kl_coef", "KL coef.", "", "", 4, low=0, least_span=0.001, log=True, if_varied=True),
     Metric("entropy", "entropy", "entropy", "nats/tok", 3, least_span=0.2),
     # Of the sampled tokens; the entropy but for chance.
@@ -136,6 +137,10 @@ METRICS_OF_KIND = {
     REWARD_MODEL: (_LOSS._replace(unit="nats"), *_PAIRS, *_STEP),
     DPO: (_LOSS, *_PAIRS, *_REWARDS, *_STEP),
 }
+
+
+MAIN = {PPO: ("score_mean", "kl"), REWARD_MODEL: ("loss", "accuracy"), DPO: ("loss", "accuracy")}
+"""The two metrics of each kind of run that have a large chart."""
 
 
 def table(kind: str) -> tuple[Metric, ...]:

@@ -97,6 +97,7 @@ class RunView:
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case RewardModelEvaluation():
                 _keep(self.held_out, event)
+                self.history.spend("evaluate", event.iteration, event.seconds)
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case HumanEvaluation():
                 self._add_judged(event)
@@ -109,6 +110,7 @@ class RunView:
                 self.samples = event
             case CheckpointSaved():
                 _keep(self.checkpoints, event)
+                self.history.spend("save", event.iteration, event.seconds)
                 self._mark(event.iteration, "checkpoint", event.path)
             case RunEnded():
                 self._end(event)

@@ -1,11 +1,11 @@
-"""Enlarged chart of one metric, drawn in braille dots."""
+"""Line chart of one metric, drawn in braille dots: its curves, and the chart that is enlarged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from workbench.columns import fit_end
 from workbench.kit.drawing import OVERLAYS, ROLES, Drawn, component_classes
@@ -17,15 +17,15 @@ from workbench.run.history import Bucket, History
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
 from workbench.text import visible
-from workbench.training.metric_list import LIMIT, Charted, change_text, reading_at
+from workbench.training.metric_grid import LIMIT, Charted, change_text, reading_at
 from workbench.training.timeline import sign_of
 
 Points = list[tuple[int, Bucket]]  # dots of the x axis and their values
 
 LETTERS = "abcde"[:OVERLAYS]  # of the other runs, in the legend and at the ends of their lines
-_LABELS = 8  # columns of the y axis's numbers
+LABELS = 8  # columns of the y axis's numbers
 _LINES_A_TICK = 4
-_COLUMNS_A_TICK = 12
+COLUMNS_A_TICK = 12
 _RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
 """Kinds of marks by ascending rank. Where marks meet, the highest rank is shown; an error outranks every kind."""
 
@@ -41,35 +41,69 @@ class Picture:
 
 
 def braille_chart(picture: Picture, width: int, height: int) -> list[Line]:
-    """Return the chart as `height` lines of at most `width` columns: title, plot, iteration axis, marks, legend.
+    """Return the enlarged chart as at most `height` lines of at most `width` columns.
 
-    Reads two buckets per column of the plot for each run, however long the run is.
+    They are title, plot, iteration axis, marks and legend. Reads two buckets per column of the plot for each run,
+    however long the run is.
     """
-    charted, metric = picture.charted, picture.metric
-    across = max(width - _LABELS - 4, 1)  # leaves a column for the letters at the ends of lines
+    across = max(width - LABELS - 4, 1)  # leaves a column for the letters at the ends of lines
     down = max(height - 4 - bool(picture.others), 1)
-    windows = [charted.window, *(charted.window.beside(history) for _, history in picture.others)]
-    series = [window.points(metric, DOTS_ACROSS * across) for window in windows]
-    scale = scale_of(((bucket.low, bucket.high) for points in series for _, bucket in points), metric, log=charted.log)
-    labels = _tick_rows(scale, down)
-    plot = _plot(picture, windows, series, scale, across, down)
+    curves = curves_of(picture, across)
+    labels = tick_rows(curves.scale, down, max(down // _LINES_A_TICK, 1))
+    plot = [[*cells, (" ", "text")] for cells in plot_cells(picture, curves, across, down)]  # a column for letters
+    for number, points in enumerate(curves.series[1:]):
+        _put_letter(plot, number, points, curves.scale)
     return [
-        _title(picture, series[0], width),
+        _title(picture, curves.series[0], width),
         *(
-            [(labels.get(row, "").rjust(_LABELS + 1), "muted"), ("┤" if row in labels else "│", "axis"), *cells]
+            [
+                (labels.get(row, "").rjust(LABELS + 1), "muted"),
+                ("┤" if row in labels else "│", "axis"),
+                *line_of(cells),
+            ]
             for row, cells in enumerate(plot)
         ),
-        *_iteration_axis(charted.window, across),
-        _mark_line(picture.marks, charted.window, across),
+        *_iteration_axis(picture.charted.window, across),
+        _mark_line(picture.marks, picture.charted.window, across),
         *([_legend(picture.others, width)] if picture.others else []),
     ][:height]
 
 
-def _plot(
-    picture: Picture, windows: Sequence[Window], series: Sequence[Points], scale: Axis, across: int, down: int
-) -> list[Line]:
-    """Return the plot: the lines of all runs, a letter at the end of each other run, and what lies behind them."""
-    canvas = Canvas(across, down)
+class Curves(NamedTuple):
+    """The lines of a plot: the run on the screen first. edges: the deviation at each point of it."""
+
+    windows: Sequence[Window]
+    series: Sequence[Points]
+    edges: Sequence[float]
+    scale: Axis
+
+
+def curves_of(picture: Picture, across: int) -> Curves:
+    """Return the curves of a plot of `across` columns, on an axis that holds them and the spread of the batch."""
+    charted, metric = picture.charted, picture.metric
+    windows = [charted.window, *(charted.window.beside(history) for _, history in picture.others)]
+    series = [window.points(metric, DOTS_ACROSS * across) for window in windows]
+    edges: list[float] = []
+    if metric.spread and metric.spread in charted.window.history.names:
+        deviations = charted.window.points(metric._replace(field=metric.spread), DOTS_ACROSS * across)
+        edges = [bucket.mean for _, bucket in deviations]
+    ranges = [(bucket.low, bucket.high) for points in series for _, bucket in points]
+    ranges += [
+        (bucket.mean - edge, bucket.mean + edge)
+        for (_, bucket), edge in zip(series[0], edges, strict=bool(edges))
+        if math.isfinite(edge)
+    ]
+    return Curves(windows, series, edges, scale_of(ranges, metric, log=charted.log))
+
+
+def plot_cells(picture: Picture, curves: Curves, across: int, down: int) -> list[list[Piece]]:
+    """Return the cells of the plot: the lines of all runs, and what lies behind them."""
+    canvas, scale = Canvas(across, down), curves.scale
+    windows, series = curves.windows, curves.series
+    if curves.edges:
+        for side in (-1, 1):
+            ends = [bucket.mean + side * edge for (_, bucket), edge in zip(series[0], curves.edges, strict=True)]
+            _dot(canvas, windows[0], series[0], ends, scale)
     for number, (window, points) in reversed(list(enumerate(zip(windows, series, strict=True)))):
         _draw(canvas, window, points, [bucket.mean for _, bucket in points], scale, _role(number), spread=not number)
     if picture.charted.average:
@@ -78,30 +112,22 @@ def _plot(
     rows = canvas.rows()
     threshold = picture.metric.threshold
     if threshold is not None and scale.holds(threshold):
-        row = _row(scale.position(threshold), down)
+        row = row_of(scale.position(threshold), down)
         rows[row] = [(LIMIT, "target") if cell == " " else (cell, role) for cell, role in rows[row]]
     if (iteration := picture.charted.iteration) is not None:
-        column = _place(windows[0], iteration, across)
+        column = column_of(windows[0], iteration, across)
         for row_cells in rows:
             cell, _ = row_cells[column]
             row_cells[column] = ("│" if cell in (" ", LIMIT) else cell, "cursor")
     for x, bucket in series[0]:
         if bucket.missing:
             rows[-1][x // DOTS_ACROSS] = (MISSING, "missing")
-    plot = [[*cells, (" ", "text")] for cells in rows]  # a column for letters of lines that reach the right edge
-    for number, points in enumerate(series[1:]):
-        _put_letter(plot, number, points, scale)
-    return [line_of(cells) for cells in plot]
+    return rows
 
 
-def _draw(
-    canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Axis, role: str, *, spread: bool
-) -> None:
-    """Draw a line through `values`, with gaps where iterations are missing.
-
-    spread: also draw each bucket from its least to its greatest value.
-    """
-    numbers, top = window.history.numbers, canvas.height * DOTS_DOWN - 1
+def _joined(window: Window, points: Points, values: Sequence[float], scale: Axis, top: int) -> Iterator[_Step]:
+    """Yield a step to each value that is a number, from the one before it if no iteration between them is missing."""
+    numbers = window.history.numbers
     before: tuple[int, int] | None = None
     follows = -1  # the iteration that continues the line
     for (x, bucket), value in zip(points, values, strict=True):
@@ -109,12 +135,44 @@ def _draw(
             before = None
             continue
         here = (x, round((1 - scale.position(value)) * top))
-        joined = before if before is not None and numbers[bucket.first_index] == follows else here
-        canvas.line(joined, here, role)
-        if spread:
-            high, low = (round((1 - scale.position(end)) * top) for end in (bucket.high, bucket.low))
-            canvas.column(x, high, low, role)
+        yield _Step(before if before is not None and numbers[bucket.first_index] == follows else here, here, bucket)
         before, follows = here, numbers[bucket.last_index] + 1
+
+
+class _Step(NamedTuple):
+    """A part of a line, in dots."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    bucket: Bucket
+
+
+def _dot(canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Axis) -> None:
+    """Draw a dotted line through `values`, as far as they are on the axis."""
+    kept = [value if math.isfinite(value) and scale.holds(value) else math.nan for value in values]
+    for step in _joined(window, points, kept, scale, canvas.height * DOTS_DOWN - 1):
+        (x, y), (end_x, end_y) = step.start, step.end
+        for at in range(x, end_x + 1):
+            if at % DOTS_ACROSS == 0 or x == end_x:
+                height = y + round((end_y - y) * (at - x) / max(end_x - x, 1))
+                canvas.column(at, height, height, "axis")
+
+
+def _draw(
+    canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Axis, role: str, *, spread: bool
+) -> None:
+    """Draw a line through `values`, with gaps where iterations are missing.
+
+    spread: behind the line, draw each bucket from its least to its greatest value.
+    """
+    top = canvas.height * DOTS_DOWN - 1
+    steps = list(_joined(window, points, values, scale, top))
+    for step in steps if spread else ():
+        if step.bucket.low < step.bucket.high:
+            high, low = (round((1 - scale.position(end)) * top) for end in (step.bucket.high, step.bucket.low))
+            canvas.column(step.end[0], high, low, "axis")
+    for step in steps:
+        canvas.line(step.start, step.end, role)
 
 
 def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Axis) -> None:
@@ -122,7 +180,7 @@ def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Axi
     end = next(((x, bucket.mean) for x, bucket in reversed(points) if not math.isnan(bucket.mean)), None)
     if end is None:
         return
-    column, wanted = end[0] // DOTS_ACROSS + 1, _row(scale.position(end[1]), len(plot))
+    column, wanted = end[0] // DOTS_ACROSS + 1, row_of(scale.position(end[1]), len(plot))
     free = [row for row, cells in enumerate(plot) if cells[column][0] in (" ", LIMIT)]
     if free:
         plot[min(free, key=lambda row: abs(row - wanted))][column] = (LETTERS[number], _role(number + 1))
@@ -139,7 +197,7 @@ def _title(picture: Picture, points: Points, width: int) -> Line:
         pieces.append((number_text(reading.value, metric.digits, 9), "strong"))
         pieces.append((" " + change_text(reading.change, metric.digits, 10), "muted"))
     if metric.threshold is not None:
-        pieces.append((f"   {LIMIT} {'target' if metric.aimed else 'limit'} {metric.threshold:g}", "target"))
+        pieces.append((f"   {threshold_text(metric)}", "target"))
     if charted.average and points:
         averages = moving_average(
             bucket for _, bucket in points if charted.at is None or bucket.first_index <= charted.at
@@ -148,14 +206,23 @@ def _title(picture: Picture, points: Points, width: int) -> Line:
             pieces.append((f"   EMA {number_text(averages[-1], metric.digits, 9)}", "ema"))
     if charted.log:
         pieces.append(("   log scale" if metric.log else "   no log scale for this metric", "muted"))
-    return _fitting(pieces, width)
+    return fitting(pieces, width)
 
 
-def _tick_rows(scale: Axis, down: int) -> dict[int, str]:
-    """Return the numbers of the y axis, keyed by row."""
-    values = ticks(scale, max(down // _LINES_A_TICK, 1))
+def threshold_text(metric: Metric) -> str:
+    """Return the threshold in words: `limit 10`, or `target 8`."""
+    return f"{LIMIT} {'target' if metric.aimed else 'limit'} {metric.threshold:g}"
+
+
+def tick_rows(scale: Axis, down: int, count: int) -> dict[int, str]:
+    """Return about `count` numbers of the y axis, keyed by row."""
+    values = ticks(scale, count)
+    if values[:1] == [scale.low] and len(values) <= 2:  # the ends, which are not round
+        span = values[-1] - values[0]
+        digits = 1 - math.floor(math.log10(span)) if 1e-6 < span < 1e6 and not scale.log else 9
+        values = [round(value, digits) for value in values]
     texts = tick_texts(values, log=scale.log)
-    return {_row(scale.position(value), down): text for value, text in zip(values, texts, strict=True)}
+    return {row_of(scale.position(value), down): text for value, text in zip(values, texts, strict=True)}
 
 
 def _iteration_axis(window: Window, across: int) -> list[Line]:
@@ -163,15 +230,15 @@ def _iteration_axis(window: Window, across: int) -> list[Line]:
     line, labels = ["─"] * across, [" "] * (across + 4)
     free_from = 0
     if window.iterations:
-        marked = [window.first, *ticks(Axis(window.first, window.last), max(across // _COLUMNS_A_TICK, 1))]
+        marked = [window.first, *ticks(Axis(window.first, window.last), max(across // COLUMNS_A_TICK, 1))]
         for number in sorted({math.ceil(value) for value in marked}):
-            text, column = str(number), _place(window, number, across)
+            text, column = str(number), column_of(window, number, across)
             start = max(column - len(text) // 2, 0)
             if start >= free_from and start + len(text) <= len(labels):
                 line[column] = "┬"
                 labels[start : start + len(text)] = text
                 free_from = start + len(text) + 2
-    indent = " " * (_LABELS + 1)
+    indent = " " * (LABELS + 1)
     return [[(indent, "text"), ("└" + "".join(line), "axis")], [(indent + " " + "".join(labels).rstrip(), "muted")]]
 
 
@@ -182,11 +249,11 @@ def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
     for mark in marks:
         rank = _RANKS.index(mark.kind) if mark.level != "error" else len(_RANKS)
         if window.iterations and window.first <= mark.iteration <= window.last:
-            column = _place(window, mark.iteration, across)
+            column = column_of(window, mark.iteration, across)
             if rank >= ranks[column]:
                 ranks[column] = rank
                 cells[column] = sign_of(mark)
-    return [(" " * (_LABELS + 2), "text"), *line_of(cells)]
+    return [(" " * (LABELS + 2), "text"), *line_of(cells)]
 
 
 def _legend(others: Sequence[tuple[str, History]], width: int) -> Line:
@@ -197,7 +264,7 @@ def _legend(others: Sequence[tuple[str, History]], width: int) -> Line:
     return pieces
 
 
-def _fitting(pieces: Line, width: int) -> Line:
+def fitting(pieces: Line, width: int) -> Line:
     """Return the pieces that fit into `width` columns, in order."""
     line: Line = []
     for text, role in pieces:
@@ -207,13 +274,12 @@ def _fitting(pieces: Line, width: int) -> Line:
     return line
 
 
-def _place(window: Window, iteration: int, across: int) -> int:
+def column_of(window: Window, iteration: int, across: int) -> int:
     """Return the column of an iteration: that of the dot at which its value is drawn."""
-    dots = DOTS_ACROSS * across
-    return round((iteration - window.first) / max(window.last - window.first, 1) * (dots - 1)) // DOTS_ACROSS
+    return window.place_of(iteration, DOTS_ACROSS * across) // DOTS_ACROSS
 
 
-def _row(position: float, down: int) -> int:
+def row_of(position: float, down: int) -> int:
     """Return the row, counted from the top, of a position from 0 to 1 on the y axis."""
     return round((1 - position) * (DOTS_DOWN * down - 1)) // DOTS_DOWN
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Container
 from textual.events import Resize
 from textual.message import Message
 
@@ -24,62 +25,23 @@ from workbench.run.view import Mark, RunView
 from workbench.training.alarms import AlarmLines
 from workbench.training.chart import MetricChart, Picture
 from workbench.training.histogram import ScoreHistogram
-from workbench.training.metric_list import (
-    STACKED_BELOW,
-    Charted,
-    ChooseMetricsScreen,
-    MetricList,
-    hidden_metrics,
-    metrics_of,
-)
+from workbench.training.layout import Layout, layout
+from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, large_ones, metrics_of
+from workbench.training.metric_grid import Charted, value_text
+from workbench.training.overview import Overview, Shown, cells_hidden
 from workbench.training.timeline import Timeline, lines_wanted
 
-_HISTOGRAM = (3, 4)  # lines: at least, and in a tall pane
-_LEAST_TIMELINE = 2  # lines, including the heading
-_MOST_TIMELINE = 13
-_TIMELINE_BESIDE = 6  # lines of the timeline before rows with wide sparklines grow
-_TALLEST_ROW = 4
-_PLENTY = 40  # lines of a tall pane
-
-
-class Shares(NamedTuple):
-    """Lines of each part; 0 for a hidden part. The rows take what the other parts leave."""
-
-    row: int  # of a metric
-    histogram: int
-    timeline: int
-
-
-def shares(height: int, width: int, metrics: int, *, scores: bool, marks: int) -> Shares:
-    """Divide `height` lines of `width` columns among `metrics` rows and, if there are any, scores and marks.
-
-    Every row gets a line before the other parts get any. Rows grow next, and the timeline gets what is left.
-    """
-    metrics = max(metrics, 1)
-    free = max(height - 1 - metrics, 0)
-    timeline = _LEAST_TIMELINE if marks and free >= _LEAST_TIMELINE else 0
-    histogram = 0
-    if scores and free - timeline >= _HISTOGRAM[0]:
-        histogram = _HISTOGRAM[height >= _PLENTY]
-    beside = timeline if width < STACKED_BELOW else min(_TIMELINE_BESIDE, 1 + marks)
-    row = min(max((height - 1 - histogram - beside) // metrics, 1), _TALLEST_ROW)
-    if timeline:
-        timeline = max(timeline, min(height - 1 - row * metrics - histogram, 1 + marks, _MOST_TIMELINE))
-    return Shares(row, histogram, timeline)
-
-
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
-_ENLARGED = 11  # rows whose lines the enlarged chart takes
 _STRIDE = 10  # iterations of a long step
 
 
 class TrainingPane(Pane):
-    """Pane with a row per metric, or one metric enlarged, and one cursor over the iterations of all."""
+    """Pane with all metrics, or one of them enlarged, and one cursor over the iterations of all."""
 
     TITLE = "Training"
     HELP = (
-        "Active alarms are on top. Below them each metric has a row: its last value, the change since the iteration "
-        "before, and its course.\n"
+        "Active alarms are on top. Below them are charts of the two main metrics (dotted: a standard deviation of the "
+        "batch on either side), the other metrics with their values, where the time went, and events.\n"
         "{training.left} and {training.right} move a cursor over the iterations: values and samples are then of that "
         "iteration.\n"
         "× marks a number that was NaN or infinite, ! a value past its limit ┄, a gap a missing iteration. "
@@ -88,8 +50,8 @@ class TrainingPane(Pane):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "enlarge", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
         Binding("escape", "close", "back", id="training.close", tooltip="Return to all metrics, then to the newest"),
-        Binding("up", "select(-1)", "metric up", show=False, id="training.up", tooltip="Go to the metric above"),
-        Binding("down", "select(1)", "metric down", show=False, id="training.down", tooltip="Go to the metric below"),
+        Binding("up", "select(-1)", "metric up", show=False, id="training.up", tooltip="Go to the previous metric"),
+        Binding("down", "select(1)", "metric down", show=False, id="training.down", tooltip="Go to the next metric"),
         Binding("left", "move(-1)", "earlier", show=False, id="training.left", tooltip="Go back one iteration"),
         Binding("right", "move(1)", "later", show=False, id="training.right", tooltip="Go forward one iteration"),
         Binding(
@@ -116,6 +78,7 @@ class TrainingPane(Pane):
         Binding("minus", "zoom(-1)", "wider", show=False, id="training.wider", tooltip="Chart more iterations"),
         Binding("e", "average", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"),
         Binding("l", "log", "log", id="training.log", tooltip="Switch losses, KL and gradient to logarithmic axes"),
+        Binding("y", "copy", "copy", show=False, id="training.copy", tooltip="Copy the metric, iteration and value"),
         Binding("v", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
     ]
 
@@ -130,7 +93,7 @@ class TrainingPane(Pane):
         super().__init__(id=id)
         self._view = RunView()
         self._chosen: tuple[Metric, ...] = DEFAULT  # for PPO; runs of other kinds show all of their few metrics
-        self._metrics: tuple[Metric, ...] = DEFAULT  # with a row
+        self._metrics: tuple[Metric, ...] = DEFAULT  # shown
         self._selected = 0
         self._cursor: int | None = None  # an iteration
         self._span: int | None = None  # charted iterations; None: all
@@ -140,10 +103,11 @@ class TrainingPane(Pane):
 
     def compose(self) -> ComposeResult:
         yield AlarmLines()
-        yield MetricList()
+        yield Overview()
         yield MetricChart()
-        yield ScoreHistogram()
-        yield Timeline()
+        with Container(id="training-below"):
+            yield ScoreHistogram()
+            yield Timeline()
 
     def on_mount(self) -> None:
         self.query_one(MetricChart).display = False
@@ -201,6 +165,8 @@ class TrainingPane(Pane):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "enlarge":
             return not self._enlarged and bool(len(self._view.history))
+        if action == "copy":
+            return bool(len(self._view.history))
         if action == "close":
             return self._enlarged or self._cursor is not None
         if action == "choose":
@@ -257,11 +223,19 @@ class TrainingPane(Pane):
 
         self.app.push_screen(ChooseMetricsScreen(self.metrics_shown), chosen)
 
-    def on_metric_list_picked(self, message: MetricList.Picked) -> None:
+    def action_copy(self) -> None:
+        history, at = self._view.history, self._at()
+        metric = self._metrics[self._selected]
+        iteration = history.numbers[-1 if at is None else at]
+        self.app.copy_to_clipboard(f"iteration {iteration}: {value_text(self._charted(), metric)}")
+        self.notify("Copied, if the terminal supports OSC 52")
+
+    def on_overview_picked(self, message: Overview.Picked) -> None:
         message.stop()
-        self._selected = message.row
+        self._selected = message.number
         if message.iteration is not None:
-            self._put_cursor(message.iteration)
+            newest = message.iteration == self._view.history.numbers[-1]
+            self._put_cursor(None if newest else message.iteration)
         else:
             self._show()
 
@@ -271,10 +245,10 @@ class TrainingPane(Pane):
     def _enlarge(self, enlarged: bool) -> None:
         focused = self.has_focus_within
         self._enlarged = enlarged
-        chart, rows = self.query_one(MetricChart), self.query_one(MetricList)
-        chart.display, rows.display = enlarged, not enlarged
+        chart, all_of_them = self.query_one(MetricChart), self.query_one(Overview)
+        chart.display, all_of_them.display = enlarged, not enlarged
         if focused:
-            (chart if enlarged else rows).focus()
+            (chart if enlarged else all_of_them).focus()
         self._show()
         self.refresh_keys()
 
@@ -302,42 +276,64 @@ class TrainingPane(Pane):
             return window_over([self._view.history, *(history for _, history in others)])
         return window_of(self._view.history, self._span, self._at())
 
+    def _charted(self) -> Charted:
+        return Charted(window=self._window(), at=self._at(), average=self._average, log=self._log)
+
     def _show(self) -> None:
         """Draw what is visible."""
-        histogram, events = self.query_one(ScoreHistogram), self.query_one(Timeline)
-        self._take_metrics(metrics_of(self._view, self._chosen))
-        rows = _ENLARGED if self._enlarged else len(self._metrics)
+        view, histogram = self._view, self.query_one(ScoreHistogram)
+        self._take_metrics(metrics_of(view, self._chosen))
         width, height = self.size
-        alarms = self._view.alarms
-        key = keys_of(self.screen).get("alarm.open", "!") if alarms else ""
-        height -= self.query_one(AlarmLines).show(alarms, key, height)
-        evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]
-        evaluations = evaluations[: max(height - 1 - rows, 0)]
-        events.show(self._view.marks, evaluations)
-        height -= len(evaluations)
-        marks = max(lines_wanted(self._view.marks) - 1, int(bool(self._view.marks)))
-        shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=marks)
-        below = shared.timeline + len(evaluations)
-        histogram.display, events.display = bool(shared.histogram), bool(below)
-        histogram.styles.height, events.styles.height = shared.histogram, below
-        charted = Charted(window=self._window(), at=self._at(), average=self._average, log=self._log)
+        key = keys_of(self.screen).get("alarm.open", "!") if view.alarms else ""
+        height -= self.query_one(AlarmLines).show(view.alarms, key, height)
+        evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
+        large = large_ones(self._metrics, view.history.kind)
+        shared = layout(
+            width,
+            height,
+            large=1 if self._enlarged else large,
+            small=0 if self._enlarged else len(self._metrics) - large,
+            scores=not (histogram.empty or self._enlarged),
+            events=len(evaluations) + lines_wanted(view.marks),
+        )
+        self._show_below(shared, evaluations)
+        charted, hidden = self._charted(), 0
         if self._enlarged:
             metric = self._metrics[self._selected]
-            picture = Picture(charted=charted, metric=metric, marks=self._view.marks, others=self._beside())
+            picture = Picture(charted=charted, metric=metric, marks=view.marks, others=self._beside())
             self.query_one(MetricChart).show(picture)
         else:
-            self.query_one(MetricList).show(
-                charted, self._metrics, self._selected, row_height=shared.row, empty=self._nothing_yet()
-            )
+            shown = Shown(charted=charted, metrics=self._metrics, selected=self._selected, layout=shared)
+            hidden = cells_hidden(shown)
+            self.query_one(Overview).show(shown, self._nothing_yet())
+        self.border_subtitle = self._sign(charted, hidden)
+
+    def _show_below(self, shared: Layout, evaluations: Sequence[Mark]) -> None:
+        """Share the lines below the charts out among histogram and events."""
+        histogram, events = self.query_one(ScoreHistogram), self.query_one(Timeline)
+        below = self.query_one("#training-below")
+        events.show(self._view.marks, evaluations)
+        below.display = bool(shared.below)
+        below.styles.height = shared.below
+        below.set_class(shared.beside, "-beside")
+        histogram.display, events.display = bool(shared.histogram), bool(shared.events)
+        histogram.styles.height, events.styles.height = shared.histogram, shared.events
 
     def _take_metrics(self, metrics: tuple[Metric, ...]) -> None:
-        """Give these metrics a row; the selected one stays selected if it still has a row."""
+        """Show these metrics; the selected one stays selected if it is still shown."""
         field, same = self._metrics[self._selected].field, [metric.field for metric in metrics]
         self._selected = same.index(field) if field in same else min(self._selected, len(metrics) - 1)
         self._metrics = metrics
-        hidden = hidden_metrics(self._view, self._chosen)
-        sign = f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"
-        self.border_subtitle = sign if hidden else ""
+
+    def _sign(self, charted: Charted, below: int) -> str:
+        """Return what is not seen at once, for the border. below: metrics that have no line."""
+        hidden, iteration = hidden_metrics(self._view, self._chosen), charted.iteration
+        words = [f"iteration {iteration} of {self._view.history.numbers[-1]}"] if iteration is not None else []
+        words += ["EMA"] if self._average else []
+        words += ["log"] if self._log else []
+        words += [f"{below} more ↓"] if below else []
+        words += [f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"] if hidden else []
+        return " · ".join(words)
 
     def _nothing_yet(self) -> str:
         if self._view.started is not None:

@@ -55,6 +55,7 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
             "score_min": min(scores),
             "reward_mean": np.mean([scores[row] - 0.1 * kl[row].sum() for row in rows]),
             "kl": np.mean([(logprobs[row] - ref[row]).sum() for row in rows]),
+            "kl_std": np.std([(logprobs[row] - ref[row]).sum() for row in rows]),
             "entropy": reference.real(batch.entropy, COUNTS).mean(),
             "explained_variance": reference.explained_variance(values, returns),
             "value_mean": values.mean(),

@@ -10,9 +10,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_run import evaluation, iteration
+from run_kinds_helper import other_run, reward_evaluation, reward_step
+from scripted_run import evaluation, iteration, started
 
+from trainer.events import CheckpointSaved
 from workbench.run.history import Bucket, History
+from workbench.run.view import RunView
 
 ODD = (math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 0.1, 0.1)
 
@@ -103,6 +106,30 @@ def test_buckets_stay_right_while_the_history_grows_at_both_ends_and_is_cut(step
         if step == "look":
             for bucket in history.buckets("kl", 7):
                 assert_same(bucket, slow_bucket(kl, bucket.first_index, bucket.last_index + 1))
+
+
+def test_the_seconds_of_an_iteration_include_its_evaluation_and_its_checkpoints() -> None:
+    view = RunView()
+    view.take(started())
+    for number in (1, 2):
+        view.take(iteration(number, seconds={"generate": 6.0, "score": 5.0, "update": 11.5}))
+        view.take(CheckpointSaved(iteration=number, path="x", seconds=0.25))
+    view.take(CheckpointSaved(iteration=2, path="x", seconds=0.5))
+    view.take(evaluation(2, seconds=4.0))
+    view.take(CheckpointSaved(iteration=9, path="of an iteration that is not there", seconds=1.0))
+    assert view.history.seconds_at(0) == {"generate": 6.0, "score": 5.0, "update": 11.5, "save": 0.25}
+    assert view.history.seconds_at(1) == {
+        "generate": 6.0,
+        "score": 5.0,
+        "update": 11.5,
+        "evaluate": 4.0,
+        "save": 0.75,
+    }
+    assert view.history.column("seconds_total")[1] == 22.5
+    other = RunView()
+    for event in (other_run("reward-model"), reward_step(1), reward_evaluation(1)):
+        other.take(event)
+    assert other.history.seconds_at(0) == {"train": 2.5, "evaluate": 4.2}
 
 
 def test_columns_are_the_scalar_fields_of_an_iteration_and_its_seconds_by_phase() -> None:

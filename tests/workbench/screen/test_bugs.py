@@ -98,7 +98,7 @@ async def test_a_bug_in_showing_a_run_is_reported_and_the_run_goes_on(monkeypatc
     ("where", "keys"),
     [
         pytest.param("workbench.runs.table.RunTable.item_line", ["f7"], id="a list is drawn"),
-        pytest.param("workbench.training.metric_list.MetricList.draw", [], id="a chart is drawn"),
+        pytest.param("workbench.training.overview.Overview.draw", [], id="a chart is drawn"),
         pytest.param("workbench.kit.status_line.StatusLine.render", [], id="a line is drawn"),
         pytest.param("workbench.screen.main_screen.MainScreen.action_zoom", ["z"], id="a key's action"),
         pytest.param("workbench.samples.browser.SampleBrowser.take_part", ["f4", "w"], id="the part of a reading"),

@@ -19,7 +19,7 @@ from workbench.run.history import History
 from workbench.run.metrics import METRICS, Metric
 from workbench.run.view import Mark
 from workbench.training.chart import Picture, braille_chart
-from workbench.training.metric_list import Charted
+from workbench.training.metric_grid import Charted
 
 LEFT = 10  # columns before the plot
 
@@ -158,7 +158,7 @@ def test_the_x_axis_names_the_first_iteration_and_round_ones():
 def test_a_gap_in_the_iterations_and_a_nan_break_the_line():
     history = history_of([0.5] * 10)
     for number in range(21, 31):
-        history.append(iteration(number, score_mean=0.5))
+        history.append(iteration(number, score_mean=0.5, score_std=math.nan))
     (row,) = [row for row in plot(chart(history)) if any(cell > "⠀" for cell in row)]
     assert " " * 20 in row[10:60]
     lines = chart(history_of([0.5] * 10 + [math.nan] + [0.5] * 10))
@@ -232,7 +232,7 @@ def test_each_letter_is_right_after_the_end_of_its_line(ends, own, height):
     window = window_over([history_of([0.0] * own), *(history for _, history in others)])
     across = 90 - LEFT - 2
     for letter, (size, _) in zip("abcde", ends, strict=False):
-        dot = round((size - 1) / max(window.iterations - 1, 1) * (2 * across - 1))
+        dot = window.place_of(size, 2 * across)
         places = [(y, x) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell == letter]
         assert [x for _, x in places] == [dot // 2 + 1]
 
@@ -261,13 +261,13 @@ def test_a_logarithmic_axis_is_used_where_it_fits_and_otherwise_its_absence_is_n
     assert "no log scale for this metric" in texts(chart(history_of([0.1, 0.2]), log=True))[0]
 
 
-def test_drawing_reads_two_buckets_a_column_for_every_run():
+def test_drawing_reads_two_buckets_a_column_for_every_run_and_for_the_spread_of_its_own():
     histories = [Counted(), Counted()]
     for number in range(1, 10_001):
         for history in histories:
             history.append(iteration(number))
     chart(histories[0], others=(("other", histories[1]),), width=100, average=True)
-    assert [history.read for history in histories] == [pytest.approx(2 * 88, abs=3)] * 2
+    assert [history.read for history in histories] == [pytest.approx(4 * 88, abs=6), pytest.approx(2 * 88, abs=3)]
 
 
 def test_a_run_without_iterations_draws_an_empty_chart():

@@ -1,11 +1,10 @@
-"""Sparklines, the rows around them, their scales, and how much drawing them reads."""
+"""Sparklines, the cells around them, their scales, and how much drawing them reads."""
 
 from __future__ import annotations
 
-import itertools
 import math
+import re
 import sys
-from dataclasses import replace
 
 import pytest
 from charts import CLIP, KL, SCORE, Counted, any_values, history_of, metric, roles, texts
@@ -14,10 +13,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
+from workbench.kit.lines import Line
 from workbench.kit.scale import Axis, number_text, scale_of, tick_texts, ticks
 from workbench.kit.window import moving_average, window_of, window_over
 from workbench.run.metrics import METRICS
-from workbench.training.metric_list import Charted, change_text, heading, metric_bars, metric_row, reading_at, row_shape
+from workbench.training.metric_grid import Charted, cell_shape, change_text, metric_bars, metric_cell, reading_at
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -39,19 +39,18 @@ def heights(lines: list[str]) -> list[int]:
 
 @given(
     values=any_values,
-    width=st.integers(40, 120),
+    width=st.integers(28, 120),
     height=st.integers(1, 4),
     shown=st.sampled_from(METRICS),
     average=st.booleans(),
     log=st.booleans(),
 )
-def test_a_row_has_its_lines_within_its_width_whatever_the_numbers(values, width, height, shown, average, log):
+def test_a_cell_fills_its_lines_whatever_the_numbers(values, width, height, shown, average, log):
     window = window_of(history_of(values, field=shown.field))
     at = len(values) // 2 if values else None
     charted = Charted(window=window, at=at, average=average, log=log)
-    lines = metric_row(charted, shown, width, row_shape(width, height), selected=True)
-    assert len(lines) == height
-    assert all(cell_len(text) <= width for text in texts(lines))
+    lines = metric_cell(charted, shown, width, cell_shape(charted, [shown], width, height), selected=True)
+    assert [cell_len(text) for text in texts(lines)] == [width] * height
 
 
 def test_a_rising_metric_gives_rising_bars_from_the_lowest_to_the_highest():
@@ -108,23 +107,30 @@ def test_missing_iterations_leave_a_gap():
     assert narrow[-1] is not None
 
 
-def test_the_line_above_the_metrics_shows_where_it_was_cut() -> None:
-    charted = Charted(window=window_of(history_of([0.5] * 40)), average=True)
-    assert texts([heading(charted, row_shape(60, 1), 60)]) == [" iterations 1–40 · EMA"]
-    assert texts([heading(charted, row_shape(14, 1), 14)]) == [" iterations 1…"]
-    at = replace(charted, at=6)
-    assert texts([heading(at, row_shape(14, 1), 14)]) == [" iteration 7 …"]
-
-
 def test_the_threshold_is_drawn_where_no_bar_crosses_it_and_bars_beyond_it_differ():
     charted = Charted(window=window_of(history_of([0.05] * 30 + [0.3] * 10, field="clip_fraction")))
-    lines = metric_row(charted, CLIP, 100, row_shape(100, 2))
+
+    def cell(width: int, height: int) -> list[Line]:
+        return metric_cell(charted, CLIP, width, cell_shape(charted, [CLIP], width, height))
+
+    lines = cell(120, 2)
     target = roles(lines, "target")
-    assert "┄" * 30 + "▇" * 10 in texts(lines)[0], "behind the bars"
+    assert re.search("┄{20,}▇{8,}", texts(lines)[0]), "behind the bars"
     assert "!30.0" in target, "the value's sign says so without colour"
-    assert target.endswith("█" * 10)
-    assert "┄ 20" in texts(metric_row(charted, CLIP, 110, row_shape(110, 1)))[0]
-    assert "┄ 20" in texts(metric_row(charted, CLIP, 42, row_shape(42, 2)))[0]
+    assert "█" * 8 in target
+    assert "┄ 20" in texts(cell(120, 1))[0]
+    assert "┄ 20" in texts(cell(42, 2))[0]
+
+
+def test_a_few_iterations_fill_the_width_with_broad_bars():
+    charted = Charted(window=window_of(history_of([0.1, 0.9, 0.5])), at=1)
+    shape = cell_shape(charted, [SCORE], 60, 1)
+    (line,) = metric_cell(charted, SCORE, 60, shape)
+    spark = texts([line])[0][shape.spark_at : shape.spark_at + shape.spark]
+    assert len(set(spark)) == 3
+    assert spark == "".join(sorted(spark, key=spark.index)), "three bars, none in two pieces"
+    assert max(map(spark.count, set(spark))) - min(map(spark.count, set(spark))) <= 1
+    assert set(roles([line], "cursor")) == {"▇"}
 
 
 def test_a_threshold_that_is_a_lower_limit_is_passed_from_above():
@@ -268,36 +274,38 @@ def test_an_axis_over_several_runs_holds_all_of_them():
     assert window_of(short).beside(long)[1:3] == (0, 10)
 
 
-def test_the_cost_of_drawing_a_row_depends_on_its_width_not_on_the_history():
+def test_the_cost_of_drawing_a_cell_depends_on_its_width_not_on_the_history():
     history = Counted()
     template = iteration(1)
     history.append(template)
     for number in range(2, 20_001):
         history.append(iteration(number))
     history.read = 0
-    shape = row_shape(100, 2)
+    charted = Charted(window=window_of(history), at=150, average=True)
+    shape = cell_shape(charted, METRICS, 100, 2)
     for shown in METRICS:
-        metric_row(Charted(window=window_of(history), at=150, average=True), shown, 100, shape)
-    assert history.read <= len(METRICS) * (shape.spark + 2)
+        metric_cell(charted, shown, 100, shape)
+    assert history.read <= len(METRICS) * (shape.spark + 4)
 
 
-def test_rows_of_all_widths_leave_room_for_the_sparkline_and_it_never_shrinks():
-    sparks = [row_shape(width, 1).spark for width in range(40, 121)]
-    assert min(sparks) >= 10
-    assert all(row_shape(width, 2).spark >= 26 for width in range(40, 121))
-    stacked, beside = row_shape(42, 2), row_shape(100, 2)
-    assert stacked.stacked
-    assert not beside.stacked
-    assert all(after >= before - 8 for before, after in itertools.pairwise(sparks))
+def test_cells_of_all_widths_leave_room_for_the_sparkline():
+    charted = Charted(window=window_of(history_of([0.1, 0.2, 0.3])))
+    for width in range(28, 121):
+        assert cell_shape(charted, [SCORE], width, 1).spark >= 8
+        assert cell_shape(charted, METRICS, width, 2).spark >= 26
+    assert cell_shape(charted, METRICS, 42, 2).stacked
+    assert not cell_shape(charted, METRICS, 100, 2).stacked
 
 
-def test_every_number_of_a_row_ends_in_the_same_column():
+def test_every_number_of_a_column_of_cells_ends_in_the_same_place():
     charted = Charted(window=window_of(history_of([0.1, 0.2, 0.3])))
     for width, height in ((42, 2), (78, 1), (118, 3)):
+        shape = cell_shape(charted, METRICS, width, height)
         ends = {
             text.index(shown_value) + len(shown_value)
             for shown in METRICS
-            for text in texts(metric_row(charted, shown, width, row_shape(width, height)))[:1]
-            for shown_value in [number_text(reading_at(charted, shown).value, shown.digits, 7)]
+            for text in texts(metric_cell(charted, shown, width, shape))[:1]
+            for shown_value in [" " + number_text(reading_at(charted, shown).value, shown.digits, 7)]
+            if not shown.beyond(reading_at(charted, shown).value)
         }
         assert len(ends) == 1

@@ -1,0 +1,107 @@
+"""The training pane with runs of other kinds, with marked runs, and with evaluations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from charts import history_of
+from run_kinds_helper import dpo_evaluation, human, reward_step
+from scripted_run import iteration, started
+from training_bench import Bench, dpo_view, opened, shown, view_of
+
+from trainer.events import CheckpointSaved
+from workbench.run.history import History
+from workbench.run.metrics import DEFAULT, METRICS_OF_KIND
+
+
+async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
+    async with Bench().run_test(size=(120, 30)) as pilot:
+        pane = await opened(pilot, view_of(20))
+        pane.compare([(Path(f"run-{number}"), history_of([0.1 * number] * 90)) for number in range(7)])
+        await pilot.press("enter")
+        legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
+        assert " ".join(legend[0].split()) == "─ this run a run-0 b run-1 c run-2 d run-3 e run-4"
+        pane.compare([])
+        assert "this run" not in await shown(pilot)
+
+
+async def test_the_open_run_has_one_line_even_where_it_is_among_the_compared():
+    async with Bench().run_test(size=(120, 30)) as pilot:
+        view = view_of(20)
+        assert view.started is not None
+        pane = await opened(pilot, view)
+        this, other = Path(view.started.folder), Path("runs/other")
+        pane.compare([(this.resolve(), view.history), (other, history_of([0.1] * 20))])
+        await pilot.press("enter")
+        legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
+        assert legend[0].split() == ["─", "this", "run", "a", "other"]
+        view.take(started(folder=str(other)))
+        view.take(iteration(1))
+        pane.show_run(view)
+        assert "a quickstart-0001" in await shown(pilot), "another run was opened meanwhile"
+
+
+async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_them():
+    async with Bench().run_test(size=(80, 24)) as pilot:
+        pane = await opened(pilot, view_of(5))
+        pane.metrics_shown = ("kl", "grad_norm")
+        await pilot.press("down")
+        pane.show_run(dpo_view(40))
+        for size in ((44, 30), (80, 24), (122, 60)):
+            await pilot.resize_terminal(*size)
+            screen = await shown(pilot)
+            for metric in METRICS_OF_KIND["dpo"]:
+                assert metric.label in screen, metric.label
+            assert "clip fraction" not in screen
+        assert "▸gradient norm" in screen, "both kinds have it"
+        assert pane.check_action("choose", ()) is False
+        await pilot.press(*["up"] * 20, "enter")
+        assert (await shown(pilot)).startswith(" loss   iteration 40  0.660 ▼ 0.001")
+        pane.show_run(view_of(5))
+        assert pane.check_action("choose", ())
+        assert pane.metrics_shown == ("kl", "grad_norm")
+        await pilot.press("escape")
+        assert "entropy" not in await shown(pilot)
+        pane.metrics_shown = ()
+        assert pane.metrics_shown == tuple(metric.field for metric in DEFAULT)
+
+
+async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric():
+    async with Bench().run_test(size=(120, 30)) as pilot:
+        pane = await opened(pilot, dpo_view(20))
+        other = History("reward-model")
+        for number in range(1, 200):
+            other.append(reward_step(number))
+        pane.compare([(Path("by-reward"), other), (Path("by-ppo"), history_of([0.1] * 90))])
+        await pilot.press("enter")
+        screen = await shown(pilot)
+        assert "a by-reward" in screen
+        assert "by-ppo" not in screen
+        await pilot.press("down", "down", "down")
+        assert (await shown(pilot)).startswith(" chosen reward")
+        assert "this run" not in await shown(pilot)
+        await pilot.press(*["down"] * 6)
+        assert "b by-ppo" in await shown(pilot), "both have a speed"
+
+
+async def test_the_newest_evaluations_have_a_line_each_above_the_events():
+    async with Bench().run_test(size=(60, 24)) as pilot:
+        view = dpo_view(20)
+        pane = await opened(pilot, view)
+        view.take(dpo_evaluation(20))
+        view.take(human(20))
+        for number in range(1, 21):
+            view.take(CheckpointSaved(iteration=number, path=f"checkpoints/step-{number:06d}", seconds=0.1))
+        pane.show_run(view)
+        for size in ((60, 24), (120, 40)):
+            await pilot.resize_terminal(*size)
+            lines = [line.strip() for line in (await shown(pilot)).splitlines()]
+            first = lines.index("◇ 20 human win rate 61% (52 to 70) of 80")
+            assert lines[first + 1].startswith("◇ 20 held-out accuracy 0.71 (0.64 to 0.77) of 200")
+            assert lines[first + 2].startswith("events")
+            assert "checkpoints 1 to 20, newest 20" in lines[first + 2]
+        view.take(human(20, comparisons=81))
+        pane.show_run(view)
+        assert "(52 to 70) of 81" in await shown(pilot)
+        pane.show_run(dpo_view(20))
+        assert "held-out" not in await shown(pilot)

@@ -1,0 +1,84 @@
+"""Choice of the metrics that the Training pane shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import SelectionList, Static
+from textual.widgets.selection_list import Selection
+
+from trainer.runs.listing import PPO
+from workbench.kit.dialog import Dialog
+from workbench.run.history import History
+from workbench.run.metrics import DEFAULT, MAIN, METRICS, METRICS_OF_KIND, Metric
+from workbench.run.view import RunView
+
+
+def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Return the metrics to show: of a PPO run the informative ones of `chosen`, of other kinds all.
+
+    Those that have a large chart come first. The KL has its target as threshold. All of `chosen` are shown before the
+    first iteration, or if none is informative.
+    """
+    history, first = view.history, MAIN[view.history.kind]
+    if history.kind != PPO:
+        shown = METRICS_OF_KIND[history.kind]
+    else:
+        shown = tuple(_aimed(m, view.kl_target) for m in chosen if _is_informative(history, m)) or tuple(chosen)
+    return tuple(sorted(shown, key=lambda m: first.index(m.field) if m.field in first else len(first)))
+
+
+def large_ones(metrics: Sequence[Metric], kind: str) -> int:
+    """Return how many of `metrics`, from the first, have a large chart."""
+    return sum(metric.field in MAIN[kind] for metric in metrics)
+
+
+def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
+    """Return how many informative default metrics of a PPO run are not `chosen`; 0 for other kinds."""
+    history = view.history
+    if history.kind != PPO:
+        return 0
+    return sum(_is_informative(history, metric) for metric in DEFAULT if metric not in chosen)
+
+
+def _is_informative(history: History, metric: Metric) -> bool:
+    if not len(history) or not (metric.optional or metric.if_varied):
+        return True
+    low, high = history.range_of(metric.field)
+    return not math.isnan(low) and not (metric.if_varied and low == high)
+
+
+def _aimed(metric: Metric, kl_target: float | None) -> Metric:
+    return metric._replace(threshold=kl_target, aimed=True) if kl_target and metric.field == "kl" else metric
+
+
+class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
+    """Dialog that returns the fields of the metrics to show, in the order of the table; empty for the default ones."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "close", id="metrics.close", tooltip="Show the chosen metrics"),
+    ]
+
+    def __init__(self, shown: Collection[str]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Metrics to show", markup=False, classes="question")
+            yield SelectionList[str](
+                *(Selection(Content(metric.label), metric.field, metric.field in self._shown) for metric in METRICS)
+            )
+            hidden = "Metrics that this run does not record, or that never change, are hidden."
+            keys = self.hint(("space", "shows or hides one"), ("metrics.close", "closes"))
+            yield Static(Content.assemble(hidden, "\n", keys), classes="detail")
+
+    def action_close(self) -> None:
+        chosen = set(self.query_one(SelectionList).selected)
+        self.dismiss(tuple(metric.field for metric in METRICS if metric.field in chosen))

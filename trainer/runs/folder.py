@@ -252,6 +252,28 @@ def trash_run(folder: RunFolder) -> Path:
     return path
 
 
+def restore_run(folder: RunFolder) -> RunFolder:
+    """Move a run out of the trash, to the name that it had, or with a number after it if that is in use again.
+
+    Raises UsageError for a run that is being trained, StorageError if it cannot be moved.
+    """
+    name = folder.name
+    with contextlib.suppress(StorageError, KeyError, TypeError):  # `trash_run` put a number after a second one
+        before = str(read_config(folder)["run"]["name"])
+        name = before if re.fullmatch(rf"{re.escape(before)}\.[0-9]+", name) else name
+    with folder.lock():
+        try:
+            names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+            path = next(path for one in names if not (path := folder.root.parent.parent / one).exists())
+            folder.root.rename(path)
+        except OSError as error:
+            raise StorageError(f"cannot restore '{folder.root}': {error.strerror}; fix the folder") from None
+        if path.name != name:
+            with contextlib.suppress(OSError):  # as in `rename_run`
+                _write_name(RunFolder(path))
+    return RunFolder(path)
+
+
 def versions() -> dict[str, str]:
     """Return the versions of ppo-workbench, MLX, transformers and Python, without importing any of them."""
     found = {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
@@ -39,6 +39,7 @@ class RunSummary:
     damaged: bool = False  # the end of the journal, so that the numbers are older
     alarms: dict[str, str] = field(default_factory=dict)  # code and level of `active_alarms`, worst first
     kind: str = PPO  # "reward-model": its iterations are optimiser steps
+    reward: str = ""  # its sources, as configured
 
     @property
     def name(self) -> str:
@@ -81,6 +82,7 @@ def _summary(folder: RunFolder) -> RunSummary:
         problems.append(str(error))
     else:
         problems += [] if view.events else [f"journal '{folder.events}' has no events"]
+    reward = ""
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
     end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
@@ -94,6 +96,7 @@ def _summary(folder: RunFolder) -> RunSummary:
     try:
         config = read_config(folder)
         kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
+        reward = _sources(config)
         # The number of steps of another kind depends on its data.
         iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
     except (StorageError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -114,7 +117,17 @@ def _summary(folder: RunFolder) -> RunSummary:
         damaged=lines > 0,
         alarms=active_alarms(view.events),
         kind=kind,
+        reward=reward,
     )
+
+
+def _sources(config: Mapping[str, Any]) -> str:
+    """Name the reward's sources; empty for a kind of run without a reward."""
+    section = config.get("reward")
+    sources = section.get("sources") if isinstance(section, Mapping) else None
+    if not isinstance(sources, Sequence) or isinstance(sources, str):
+        return ""
+    return ", ".join(str(source.get("kind", "")) if isinstance(source, Mapping) else str(source) for source in sources)
 
 
 def _known(value: float) -> float | None:

@@ -15,21 +15,24 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import TrainerError
-from trainer.runs.folder import TRASH, RunFolder, rename_run, trash_run
+from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
-from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.kit.dialog import ConfirmScreen, PlainInput, TextPromptScreen
 from workbench.kit.drawing import CutText
+from workbench.kit.file_names import path_problem, unused
+from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.throttled import Throttled
 from workbench.run.config_differences import RunComparison, compare_runs
 from workbench.run.run_listing import Stamp, read_runs
 from workbench.run.view import RunView
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
-from workbench.runs.table import RunTable
+from workbench.runs.export import write_comparison
+from workbench.runs.table import RunTable, matching
 from workbench.text import visible
 
 _INTERVAL = 2.0  # seconds between looks at the folder
@@ -42,17 +45,24 @@ class RunsPane(Pane):
     HELP = (
         "All runs in the folder, newest first. Score and KL are means of the last five iterations. Open a run to view "
         "or follow it, resume it, or start from its configuration. Mark two or more to compare their configurations "
-        "and curves."
+        "and curves. A run in the trash can be restored."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="runs.open", tooltip="Show the selected run in the panes"),
+        Binding("slash", "filter", "filter", id="runs.filter", tooltip="List runs by name, state, model or reward"),
         Binding("r", "resume", "resume", id="runs.resume", tooltip="Resume training from the newest checkpoint"),
-        Binding("d", "duplicate", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
-        Binding("n", "rename", "rename", id="runs.rename", tooltip="Rename the run"),
-        Binding("x,delete", "trash", "trash", id="runs.trash", tooltip="Move the run to the folder .trash"),
+        Binding("R", "restore", "restore", id="runs.restore", tooltip="Move the run out of the trash"),
         Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; mark two or more to compare them"),
+        Binding("x", "export", "export", id="runs.export", tooltip="Save the comparison of the marked runs"),
+        Binding("d", "duplicate", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
+        Binding("e", "rename", "rename", id="runs.rename", tooltip="Rename the run"),
+        Binding("delete,D", "trash", "trash", id="runs.trash", tooltip="Move the run to the trash"),
+        Binding("u", "undo", "undo", id="runs.undo", tooltip="Restore the run that was moved to the trash last"),
+        Binding("T", "show_trash", "trash list", id="runs.show-trash", tooltip="List the trash, or the runs again"),
+        Binding("y", "copy", "copy path", show=False, id="runs.copy", tooltip="Copy the path of the run's folder"),
         Binding("o", "sort_next", "sort", show=False, id="runs.sort", tooltip="Sort by the next column"),
         Binding("O", "sort_other_way", "reverse", show=False, id="runs.reverse", tooltip="Reverse the order"),
+        Binding("escape", "back", "all runs", show=False, id="runs.back", tooltip="Remove the filter; leave the trash"),
     ]
 
     class Requested(Message):
@@ -88,15 +98,21 @@ class RunsPane(Pane):
         self._marked: list[str] = []  # in the order of marking
         self._compared: list[Path] = []  # as last posted to the app
         self._open = ""  # name of the run on the screen, if it is in this folder
+        self._in_trash = False
+        self._listed: list[RunSummary] = []  # before the filter
+        self._none = ""  # what an empty list says
+        self._trashed: list[RunFolder] = []  # by this pane, the last one last
 
     def compose(self) -> ComposeResult:
         yield RunTable()
+        yield PlainInput(placeholder="name, state, model, reward", compact=True, id="runs-filter")
         yield CutText(most=6, id="run-detail")
         with VerticalScroll(id="run-comparison"):
             yield Static(id="run-differences", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
+        self.query_one("#runs-filter").display = False
         self.query_one(RunTable).show([], 0.0, message="Reading runs …")
         self.set_interval(_INTERVAL, self._look)
 
@@ -112,6 +128,7 @@ class RunsPane(Pane):
         """Show the runs in another folder."""
         if path.resolve() != self._runs_dir.resolve():
             self._runs_dir = path
+            self._in_trash = False
             self._mark([])
             self.query_one(RunTable).show([], 0.0, message="Reading runs …")
             self.refresh_runs()
@@ -120,6 +137,11 @@ class RunsPane(Pane):
         """Read the runs now, whether or not anything seems to have changed."""
         self._throttled, self._stamp = Throttled(), ()
         self._read()
+
+    @property
+    def _folder(self) -> Path:
+        """Folder whose runs are listed."""
+        return self._runs_dir / TRASH if self._in_trash else self._runs_dir
 
     @property
     def selected(self) -> RunSummary | None:
@@ -134,14 +156,26 @@ class RunsPane(Pane):
     @work(group="listing")
     async def _read(self) -> None:
         throttled = self._throttled
-        listing = await throttled.read(partial(read_runs, self._runs_dir, self._stamp))
+        listing = await throttled.read(partial(read_runs, self._folder, self._stamp))
         if listing is None or throttled is not self._throttled:  # nothing is new, or a refresh was requested since
             return
         self._stamp = listing.stamp
-        none = f"No runs in '{self._runs_dir}' yet. Start training to see a run here."
-        self.query_one(RunTable).show(listing.runs, time.time(), message=visible(listing.problem or none))
+        none = f"No runs in '{self._folder}' yet. Start training to see a run here."
+        self._none = listing.problem or ("The trash is empty" if self._in_trash else none)
+        self._listed = listing.runs
+        self._show_runs()
         names = {run.name for run in listing.runs}
         self._mark([name for name in self._marked if name in names])
+
+    def _show_runs(self) -> None:
+        """List the runs that match the filter."""
+        query = self.query_one("#runs-filter", Input).value
+        shown = matching(self._listed, query)
+        none = "No matching runs" if self._listed else self._none
+        self.query_one(RunTable).show(shown, time.time(), message=visible(none))
+        trash = "trash" if self._in_trash else ""
+        found = f"{len(shown)} of {len(self._listed)}" if query else ""
+        self.border_subtitle = ", ".join(filter(None, (trash, found)))
 
     @work(exclusive=True, group="detail")
     async def _read_detail(self, folder: RunFolder) -> None:
@@ -163,8 +197,21 @@ class RunsPane(Pane):
             self.notify(visible(str(error)), severity="error", markup=False)
             self.refresh_runs()
         else:
-            self.notify(visible(f"Moved {folder.name} to '{to}'"), markup=False)
+            self._trashed.append(RunFolder(to))
+            self.confirm(f"Moved {folder.name} to the trash; {keys_of(self.screen, self)['runs.undo']} restores it")
             self._follow(folder, to)
+
+    @work(group="change")
+    async def _restore(self, folder: RunFolder) -> None:
+        try:
+            restored = await asyncio.to_thread(restore_run, folder)
+        except TrainerError as error:
+            self.notify(visible(str(error)), severity="error", markup=False)
+            self.refresh_runs()
+        else:
+            self._trashed = [one for one in self._trashed if one != folder]
+            self.confirm(f"Restored {restored.name}")
+            self._follow(folder, restored.root)
 
     @on(RunTable.Moved)
     def _show_selected(self) -> None:
@@ -191,10 +238,21 @@ class RunsPane(Pane):
         self._show_comparison()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("open", "duplicate", "mark"):
-            return self.selected is not None
-        if action in ("resume", "rename", "trash"):
-            return self.selected is not None and self.selected.state != "training"
+        match action:
+            case "resume" | "rename" | "trash":
+                return self.selected is not None and not self._in_trash and self.selected.state != "training"
+            case "open" | "copy":
+                return self.selected is not None
+            case "duplicate" | "mark":
+                return self.selected is not None and not self._in_trash
+            case "restore":
+                return self.selected is not None and self._in_trash
+            case "export":
+                return len(self._marked) > 1
+            case "undo":
+                return bool(self._trashed)
+            case "back":
+                return self._in_trash or self.query_one("#runs-filter").display
         return True
 
     @on(RunTable.Opened)
@@ -237,8 +295,67 @@ class RunsPane(Pane):
             if sure:
                 self._trash(folder)
 
-        detail = f"Its folder moves to '{self._runs_dir / TRASH}'; move it back by hand to restore it."
+        keys = keys_of(self.screen, self)
+        detail = f"{keys['runs.undo']} restores it; {keys['runs.show-trash']} lists the trash."
         self.app.push_screen(ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move run", "Keep run"), trash)
+
+    def action_restore(self) -> None:
+        if (run := self.selected) is not None:
+            self._restore(run.folder)
+
+    def action_undo(self) -> None:
+        if self._trashed:
+            self._restore(self._trashed[-1])
+
+    def action_show_trash(self) -> None:
+        """List the trash in place of the runs, or the runs again."""
+        self._in_trash = not self._in_trash
+        self._mark([])
+        self.query_one(RunTable).show([], 0.0, message="Reading runs …")
+        self.refresh_runs()
+        self.refresh_keys()
+
+    def action_filter(self) -> None:
+        field = self.query_one("#runs-filter", Input)
+        field.display = True
+        field.focus()
+
+    @on(Input.Changed, "#runs-filter")
+    def _filter(self) -> None:
+        self._show_runs()
+
+    @on(Input.Submitted, "#runs-filter")
+    def _leave_filter(self) -> None:
+        field = self.query_one("#runs-filter", Input)
+        self.query_one(RunTable).focus()
+        field.display = bool(field.value)  # a filter that is active stays in sight
+        self.refresh_keys()
+
+    def action_back(self) -> None:
+        field = self.query_one("#runs-filter", Input)
+        if field.display:
+            field.value = ""
+            self._leave_filter()
+        elif self._in_trash:
+            self.action_show_trash()
+
+    def action_copy(self) -> None:
+        if (run := self.selected) is not None:
+            self.copy(str(run.folder.root), "the path of the folder")
+
+    def action_export(self) -> None:
+        folders = [RunFolder(self._runs_dir / name) for name in self._marked]
+
+        async def write(text: str) -> str:
+            try:
+                path = await asyncio.to_thread(write_comparison, folders, Path(text).expanduser())
+            except TrainerError as error:
+                return str(error)
+            self.confirm(f"Saved '{path}'")
+            return ""
+
+        name = str(unused(Path("comparison.md")))
+        self.app.push_screen(TextPromptScreen("Save the comparison as", name, path_problem, write))
 
     def _follow(self, folder: RunFolder, to: Path) -> None:
         self.post_message(self.Moved(folder.root, to))

@@ -15,7 +15,7 @@ from workbench.kit.lines import Line
 from workbench.numbers import number
 from workbench.run.run_listing import SIGNS, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
-from workbench.text import visible
+from workbench.text import has_words, visible
 
 _LONGEST = 100  # characters of a cell, at most
 _GUTTER = 2  # columns before the first: marked, or open on the screen
@@ -59,6 +59,13 @@ def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) 
     known.sort(key=lambda run: run.name)
     known.sort(key=column.value, reverse=column.numeric != reverse)
     return known + [run for run in runs if column.value(run) is None]
+
+
+def matching(runs: Sequence[RunSummary], query: str) -> list[RunSummary]:
+    """Return the runs in whose name, state, model, reward or kind each word of `query` is found."""
+    return [
+        run for run in runs if has_words(" ".join((run.name, state_text(run), run.model, run.reward, run.kind)), query)
+    ]
 
 
 def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:

@@ -70,6 +70,14 @@ class HomePane(Pane):
         Binding("t", "choose('train')", "train", show=False, id="home.train", tooltip="Train the configuration"),
         Binding("r", "choose('runs')", "open a run", show=False, id="home.runs", tooltip="Choose a run in Runs"),
         Binding("l", "choose('label')", "label", show=False, id="home.label", tooltip="Choose the better response"),
+        Binding(
+            "g",
+            "choose('configure')",
+            "new configuration",
+            show=False,
+            id="home.configure",
+            tooltip="Make a configuration in three questions",
+        ),
     ]
 
     def __init__(self, runs_dir: Path, actions: HomeActions, since: float, *, id: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
@@ -25,14 +26,18 @@ from trainer.models.cpu import blas
 from trainer.plurals import counted
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore
+from workbench.config.document import ConfigDocument
 from workbench.config.estimates import largest_fitting, model_is_here
 from workbench.home.glances import Workspace
 from workbench.home.home_list import Choice
 from workbench.home.pane import Facts
+from workbench.home.setup_answers import Settings, questions
+from workbench.home.setup_screen import Given, SetupScreen
+from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.plans import labelling_material
 from workbench.run.run_listing import age
 from workbench.run.supervisor import Supervisor
-from workbench.screen.host import Host
+from workbench.screen.host import Host, tried
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.steering import Steering
 from workbench.text import visible
@@ -92,8 +97,39 @@ class HomeController:
                 self._screen.action_show_pane("label")
                 if self._screen.session.thread is None:
                     self._labelling.request("start")
+            case "configure":
+
+                def ask() -> None:
+                    self._screen.app.push_screen(WaitScreen(self._configure))
+
+                self._steering.when_nothing_is_lost(ask)
             case _:
                 self._screen.action_show_pane(what)
+
+    async def _configure(self) -> None:
+        """Ask for model, prompts and reward, and open the answers in Config, based on the quickstart or the file."""
+        material = await tried(
+            self._screen, asyncio.to_thread(labelling_material, self._screen.runs_dir), "configuration"
+        )
+        asked = questions(material.models if material else [])
+        given: dict[int, Given] = {}
+        number = 0
+        while number < len(asked):
+            question = SetupScreen(asked[number], number + 1, len(asked), given.get(number))
+            answer = await self._screen.app.push_screen_wait(question)
+            if answer is not None:
+                given[number] = answer
+                number += 1
+            elif number:
+                number -= 1
+            else:
+                return
+        settings = {key: value for answer in given.values() for key, value in answer.settings.items()}
+        source = self._screen.config.document.path or "quickstart"
+        document = await tried(self._screen, asyncio.to_thread(_configured, source, settings), "configuration")
+        if document is not None:
+            self._screen.config.show_document(document)
+            self._screen.action_show_pane("config")
 
     def open(self, folder: Path) -> None:
         """Show the run in `folder`; the one that trains here is on the screen already."""
@@ -101,6 +137,14 @@ class HomeController:
             self._screen.action_show_pane("training")
         else:
             self._steering.open_run(folder)
+
+
+def _configured(source: str | Path, settings: Settings) -> ConfigDocument:
+    """Return the configuration `source` with these settings as unsaved changes. Raises UsageError."""
+    document = ConfigDocument.open(source)
+    for key, value in settings.items():
+        document.set(key, value)
+    return document
 
 
 def read_facts(plan: _Plan, workspace: Workspace) -> Facts:
@@ -111,6 +155,8 @@ def read_facts(plan: _Plan, workspace: Workspace) -> Facts:
         choices.append(Choice("r", "runs", "Open a run", f"{workspace.total:,} here, newest {newest} old"))
     waiting, new = _labels(plan)
     choices.append(Choice("l", "label", "Label", waiting))
+    if not plan.training:
+        choices.append(Choice("g", "configure", "New configuration", "model, prompts, reward: three questions"))
     return Facts(choices, new, machine_line(plan.config))
 
 

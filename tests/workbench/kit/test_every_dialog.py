@@ -22,6 +22,8 @@ from workbench_app import screen_text, status, workbench
 
 from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder
+from workbench.home.setup_answers import questions
+from workbench.home.setup_screen import SetupScreen
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
 from workbench.kit.help import HelpScreen
 from workbench.kit.keys import known_bindings
@@ -78,6 +80,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     NoteScreen: lambda: NoteScreen(""),
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
     QuitScreen: lambda: QuitScreen("a run"),
+    SetupScreen: lambda: SetupScreen(questions([])[0], 1, 3),
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
     TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
     WaitScreen: lambda: WaitScreen(asyncio.Event().wait),
@@ -188,7 +191,7 @@ PROVOKED: dict[str, tuple[Callable[[Pilot[str]], Awaitable[None]], str]] = {
     "export samples": (export_samples, "cannot write '/proc/nowhere/a.jsonl'"),
     "draw a sample": (draw_sample, "cannot write '/proc/nowhere/a.svg'"),
     "import": (lambda pilot: typed(pilot, ["f5", "i"], "nowhere.jsonl"), "nowhere.jsonl"),
-    "export": (lambda pilot: typed(pilot, ["f5", "e"], "a.jsonl"), "preferences.db"),
+    "export": (lambda pilot: typed(pilot, ["f5", "x"], "a.jsonl"), "preferences.db"),
 }
 
 

@@ -1,0 +1,171 @@
+"""The three questions of a new configuration, their answers, and the checks of what the user typed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.config.problems import located_problems
+from trainer.config.schema import DataConfig
+from trainer.data import load_prompts, shipped_sets
+from trainer.data.readers import source_rows
+from trainer.errors import UsageError
+from workbench.text import visible
+
+_ROWS = 20  # rows of a file of prompts that are read
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_PATH = re.compile(r"[~./]|.*/.*/")  # what a name on the hub does not look like
+_WEIGHTS = ("*.safetensors", "*.npz")
+
+Settings = dict[str, Any]
+"""Settings by key, as in `model.path`, that an answer stands for."""
+
+
+class Option(NamedTuple):
+    """An answer to a question. field: what its text field asks for; empty if it needs none.
+
+    settings: checks the text and returns the settings. It blocks on files; raises TrainerError.
+    """
+
+    title: str
+    text: str
+    settings: Callable[[str], Settings]
+    field: str = ""
+
+
+class Question(NamedTuple):
+    """A question with its answers."""
+
+    title: str
+    options: Sequence[Option]
+
+
+def questions(reward_models: Sequence[Path]) -> list[Question]:
+    """Return the questions. reward_models: the folders of those in this workspace, the newest first."""
+    models = [
+        Option(visible(folder.name), "reward model trained here", partial(_reward_model, folder))
+        for folder in reward_models
+    ]
+    return [
+        Question(
+            "Which model?",
+            [
+                Option("Starter", "SmolLM2-135M: trains on a laptop", lambda _: {"model.path": "starter"}),
+                Option("Another model", "a folder, or a name on the Hugging Face hub", _model, "folder or owner/name"),
+            ],
+        ),
+        Question(
+            "Which prompts?",
+            [
+                Option("Story openings", "320 prompts, packaged", lambda _: {"data.prompts": "story-openings"}),
+                Option("Your own", "a file (.jsonl, .txt, .csv, .parquet) or a dataset", _prompts, "file or dataset"),
+            ],
+        ),
+        Question(
+            "What is rewarded?",
+            [
+                Option("Cheerful words", "the sentiment lexicon, packaged", lambda _: _source("lexicon")),
+                Option("A length", "responses near a number of tokens", _length, "tokens, such as 40"),
+                Option("A pattern", "responses in which a regular expression is found", _pattern, "regular expression"),
+                *models,
+                Option("Your own function", "in a Python file", _function, "rewards.py:score"),
+            ],
+        ),
+    ]
+
+
+def _model(text: str) -> Settings:
+    """Check a folder with a model, or the form of a name on the hub, which is downloaded at the first start."""
+    path = _expanded(text)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UsageError(f"'{text}' has no config.json: name the folder of a model")
+        if not any(found for kind in _WEIGHTS for found in path.glob(kind)):
+            raise UsageError(f"'{text}' has no weights (*.safetensors): name the folder of a model")
+    elif _PATH.match(text) or not _HUB_NAME.fullmatch(text):
+        raise UsageError(f"'{text}' is not a folder, and not a name as in owner/name")
+    return _checked({"model.path": text})
+
+
+def _prompts(text: str) -> Settings:
+    """Check that the first rows of a file or dataset have a prompt; choose its column if that has another name."""
+    sets = shipped_sets()
+    column = "prompt"
+    if text not in sets:
+        first = next(iter(source_rows(text, "train", column=column, prompt_sets=sets)), None)
+        columns = first.columns if first is not None else {}
+        fitting = [name for name, value in columns.items() if isinstance(value, str)]
+        if columns and column not in columns and len(fitting) == 1:
+            column = fitting[0]
+    settings = {"data.prompts": text, "data.column": column}
+    _checked(settings)
+    load_prompts(DataConfig(prompts=text, column=column, limit=_ROWS))
+    return settings
+
+
+def _length(text: str) -> Settings:
+    """Check a number of tokens."""
+    if not text.isdecimal() or len(text) > 6:
+        raise UsageError(f"'{text}' is not a number of tokens: write one such as 40")
+    return _source({"kind": "length", "target": int(text)})
+
+
+def _pattern(text: str) -> Settings:
+    """Check a regular expression."""
+    return _source({"kind": "regex", "pattern": text})
+
+
+def _function(text: str) -> Settings:
+    """Check that a Python file has the function, without running it. `rewards.py` alone means its only function."""
+    file, _, name = text.partition(":")
+    path = _expanded(file)
+    if not path.is_file():
+        raise UsageError(f"no file '{file}': write it as rewards.py:score")
+    try:
+        tree = ast.parse(path.read_bytes(), file)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"'{file}' is not Python{f', line {line}' if line else ''}: {error}") from None
+    except (OSError, RecursionError) as error:
+        raise UsageError(f"cannot read '{file}': {error}") from None
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    if not name and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        found = f"it has {', '.join(names)}" if names else "it has none"
+        wanted = f"'{file}' has no function '{name}'" if name else f"name a function of '{file}'"
+        raise UsageError(f"{wanted}: {found}")
+    return _source(f"{file}:{name}")
+
+
+def _reward_model(folder: Path, _: str) -> Settings:
+    return _source({"kind": "model", "path": str(folder)})
+
+
+def _source(source: object) -> Settings:
+    return _checked({"reward.sources": [source]})
+
+
+def _checked(settings: Settings) -> Settings:
+    """Return `settings` if they are valid. Raises UsageError with the first problem."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        tables.setdefault(section, {})[name] = value
+    if problems := located_problems(tables):
+        raise UsageError(problems[0].message)
+    return settings
+
+
+def _expanded(text: str) -> Path:
+    """Return the path. Raises UsageError for one that the system refuses."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"'{text}' cannot be read: {error}") from None
+    return path

@@ -47,8 +47,8 @@ class ComparedRun:
 
     @property
     def window(self) -> int:
-        """Iterations per mean, because one batch is mostly noise: a twentieth of all, but at least five."""
-        return max(_LEAST, len(self.view.history) // _SHARE)
+        """Iterations per mean; see `mean_of`."""
+        return mean_of(len(self.view.history))
 
     def column(self, name: str) -> Sequence[float]:
         """Return the metric `name` of every iteration; empty if runs of this kind do not have it."""
@@ -88,6 +88,11 @@ def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPr
     shared = [SharedPrompt(prompt, [of_run.get(prompt) for of_run in answers]) for prompt in prompts]
     shared = [one for one in shared if _count(one) > 1]
     return sorted(shared, key=lambda one: (-_count(one), _age(one, runs)))[:most]
+
+
+def mean_of(iterations: int) -> int:
+    """Return the iterations per mean, because one batch is mostly noise: a twentieth of all, but at least five."""
+    return max(_LEAST, iterations // _SHARE)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -16,7 +16,9 @@ from workbench.compare.lines import NUMBER, Row, notes, role_of, table_lines
 from workbench.kit.lines import Line, Piece
 from workbench.kit.scale import Axis, scale_of, tick_texts, ticks
 from workbench.numbers import number
+from workbench.run.history import History
 from workbench.run.metrics import METRICS
+from workbench.run.view import RunView
 
 _MANY = 5  # evaluations that suffice for a comparison
 _LEVELS = 6
@@ -26,10 +28,10 @@ _ROUND = (1.0, 2.0, 5.0)
 SEVERAL = "+"  # runs in one place of the plot
 _PLOT_LINES = 18
 _PLOT_WIDTH = 110  # columns at most: a wider one is no clearer
-_LABELS = 8  # columns of the y axis's numbers
+LABELS = 8  # columns of the y axis's numbers
 _COLUMNS_A_TICK = 10
-_LINES_A_TICK = 3
-_AXES = {metric.field: metric._replace(threshold=None) for metric in METRICS}
+LINES_A_TICK = 3
+AXES = {metric.field: metric._replace(threshold=None) for metric in METRICS}
 
 
 class Point(NamedTuple):
@@ -77,16 +79,31 @@ def frontier_of(runs: Sequence[ComparedRun]) -> Frontier:
 
 
 def training_points(run: ComparedRun) -> list[Point]:
-    """Return means over `run.window` neighbouring iterations, a fifth of that apart; over all if there are fewer."""
-    known = _finite(map(Point, run.view.history.numbers, run.column("kl"), run.column("score_mean")))
-    size = min(run.window, len(known))
+    """Return the points of the training batches of `run`; see `batch_points`."""
+    return batch_points(run.view.history, run.window)
+
+
+def batch_points(history: History, size: int) -> list[Point]:
+    """Return means over `size` neighbouring iterations, a fifth of that apart; over all if there are fewer.
+
+    None if runs of this kind have no score or no KL.
+    """
+    if not {"kl", "score_mean"} <= {*history.names}:
+        return []
+    known = _finite(map(Point, history.numbers, history.column("kl"), history.column("score_mean")))
+    size = min(size, len(known))
     ends = range(len(known), max(size - 1, 0), -max(size // _STEPS, 1))
     return _finite(_mean_point(known[end - size : end]) for end in reversed(ends))
 
 
 def held_out_points(run: ComparedRun) -> list[Point]:
+    """Return the evaluations of `run`; see `evaluation_points`."""
+    return evaluation_points(run.view)
+
+
+def evaluation_points(view: RunView) -> list[Point]:
     """Return the evaluations on held-out prompts, including the one before the first iteration."""
-    return _finite(Point(e.iteration, e.kl, e.score_mean) for e in run.view.evaluations)
+    return _finite(Point(e.iteration, e.kl, e.score_mean) for e in view.evaluations)
 
 
 def best(points: Iterable[Point], kl: float = math.inf) -> Point | None:
@@ -127,24 +144,24 @@ def scatter(marks: Sequence[ScatterMark], width: int, height: int) -> list[Line]
 
     A place that several runs share is +; of one run's marks, the later one is shown. Spikes are drawn at the edge.
     """
-    across, down = max(width - _LABELS - 2, 1), max(height - 2, 1)
-    x_axis = scale_of(((mark.x, mark.x) for mark in marks), _AXES["kl"])
-    y_axis = scale_of(((mark.y, mark.y) for mark in marks), _AXES["score_mean"])
+    across, down = max(width - LABELS - 2, 1), max(height - 2, 1)
+    x_scale = scale_of(((mark.x, mark.x) for mark in marks), AXES["kl"])
+    y_scale = scale_of(((mark.y, mark.y) for mark in marks), AXES["score_mean"])
     cells: dict[tuple[int, int], ScatterMark] = {}
     for mark in marks:
-        place = _row(y_axis.position(mark.y), down), round(x_axis.position(mark.x) * (across - 1))
+        place = _row(y_scale.position(mark.y), down), round(x_scale.position(mark.x) * (across - 1))
         other = cells.get(place, mark)
         cells[place] = mark if other.letter == mark.letter else mark._replace(letter="", sign=SEVERAL)
-    values = ticks(y_axis, max(down // _LINES_A_TICK, 1))
-    labels = {_row(y_axis.position(value), down): text for value, text in zip(values, tick_texts(values), strict=True)}
+    values = ticks(y_scale, max(down // LINES_A_TICK, 1))
+    labels = {_row(y_scale.position(value), down): text for value, text in zip(values, tick_texts(values), strict=True)}
     return [
         [
-            (labels.get(row, "").rjust(_LABELS), "muted"),
+            (labels.get(row, "").rjust(LABELS), "muted"),
             (" ┤" if row in labels else " │", "muted"),
             *(_piece(cells.get((row, column))) for column in range(across)),
         ]
         for row in range(down)
-    ] + _x_axis(x_axis, across)
+    ] + x_axis(x_scale, across)
 
 
 def _round_values(start: float) -> Iterator[float]:
@@ -207,7 +224,8 @@ def _piece(mark: ScatterMark | None) -> Piece:
     return mark.sign, role_of(mark.letter) if mark.letter else "strong"
 
 
-def _x_axis(scale: Axis, across: int) -> list[Line]:
+def x_axis(scale: Axis, across: int) -> list[Line]:
+    """Return the x axis of a plot of `across` columns, and the numbers below it."""
     line, labels = ["─"] * across, [" "] * across
     values = ticks(scale, max(across // _COLUMNS_A_TICK, 1))
     free_from = 0
@@ -218,7 +236,7 @@ def _x_axis(scale: Axis, across: int) -> list[Line]:
             line[column] = "┴"
             labels[start : start + len(text)] = text
             free_from = start + len(text) + 2
-    indent = " " * _LABELS
+    indent = " " * LABELS
     return [[(f"{indent} └{''.join(line)}", "muted")], [(f"{indent}  {''.join(labels)}", "muted")]]
 
 

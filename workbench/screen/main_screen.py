@@ -376,5 +376,5 @@ class MainScreen(MountedWhole, Screen[None]):
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
-        runs = [(folder, (await asyncio.to_thread(whole_run, folder)).history) for folder in message.folders]
+        runs = [(folder, await asyncio.to_thread(whole_run, folder)) for folder in message.folders]
         self._training.compare(runs)

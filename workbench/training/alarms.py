@@ -129,8 +129,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
     def action_copy(self) -> None:
         alarm = self._alarms[self._at]
         heading = f"{level_sign(alarm.level)} {visible(title(alarm.code))}, iteration {alarm.iteration}"
-        self.app.copy_to_clipboard(f"{heading}\n{alarm_text(alarm).plain}")
-        self.notify("Copied, if the terminal supports OSC 52")
+        self.copy(f"{heading}\n{alarm_text(alarm).plain}", "the alarm")
 
     def action_move(self, lines: int) -> None:
         if not self._fixes:

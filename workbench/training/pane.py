@@ -29,6 +29,7 @@ from workbench.training.layout import Layout, layout
 from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, large_ones, metrics_of
 from workbench.training.metric_grid import Charted, value_text
 from workbench.training.overview import Overview, Shown, cells_hidden
+from workbench.training.score_against_kl import Curve, ScoreAgainstKL, curve_of, point_text
 from workbench.training.timeline import Timeline, lines_wanted
 
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
@@ -42,6 +43,7 @@ class TrainingPane(Pane):
     HELP = (
         "Active alarms are on top. Below them are charts of the two main metrics (dotted: a standard deviation of the "
         "batch on either side), the other metrics with their values, where the time went, and events.\n"
+        "{training.plot} plots score against KL, with the runs that are marked in Runs.\n"
         "{training.left} and {training.right} move a cursor over the iterations: values and samples are then of that "
         "iteration.\n"
         "× marks a number that was NaN or infinite, ! a value past its limit ┄, a gap a missing iteration. "
@@ -78,7 +80,8 @@ class TrainingPane(Pane):
         Binding("minus", "zoom(-1)", "wider", show=False, id="training.wider", tooltip="Chart more iterations"),
         Binding("e", "average", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"),
         Binding("l", "log", "log", id="training.log", tooltip="Switch losses, KL and gradient to logarithmic axes"),
-        Binding("y", "copy", "copy", show=False, id="training.copy", tooltip="Copy the metric, iteration and value"),
+        Binding("k", "plot", "score/KL", id="training.plot", tooltip="Plot score against KL, with the marked runs"),
+        Binding("y", "copy", "copy", show=False, id="training.copy", tooltip="Copy iteration, metric and value"),
         Binding("v", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
     ]
 
@@ -97,20 +100,21 @@ class TrainingPane(Pane):
         self._selected = 0
         self._cursor: int | None = None  # an iteration
         self._span: int | None = None  # charted iterations; None: all
-        self._average = self._log = self._enlarged = False
-        self._others: list[tuple[Path, History]] = []
+        self._average = self._log = self._enlarged = self._plotted = False
+        self._others: list[tuple[Path, RunView]] = []
         self._shown: object = None  # what the charts were drawn from
 
     def compose(self) -> ComposeResult:
         yield AlarmLines()
         yield Overview()
         yield MetricChart()
+        yield ScoreAgainstKL()
         with Container(id="training-below"):
             yield ScoreHistogram()
             yield Timeline()
 
     def on_mount(self) -> None:
-        self.query_one(MetricChart).display = False
+        self.query_one(MetricChart).display = self.query_one(ScoreAgainstKL).display = False
         self._show()
 
     def badge_for(self, view: RunView) -> Badge:
@@ -139,12 +143,12 @@ class TrainingPane(Pane):
         self.query_one(ScoreHistogram).show(scores, iteration)
         self._show()
 
-    def compare(self, runs: Sequence[tuple[Path, History]]) -> None:
-        """Draw the runs in these folders, at most five, in the enlarged chart too; none for an empty list.
+    def compare(self, runs: Sequence[tuple[Path, RunView]]) -> None:
+        """Draw the runs in these folders, at most five, beside this one; none for an empty list.
 
         The run on the screen may be among them; it is not drawn twice.
         """
-        self._others = [(folder.resolve(), history) for folder, history in runs]
+        self._others = [(folder.resolve(), view) for folder, view in runs]
         self._show()
 
     @property
@@ -164,21 +168,26 @@ class TrainingPane(Pane):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "enlarge":
-            return not self._enlarged and bool(len(self._view.history))
+            return not (self._enlarged or self._plotted) and bool(len(self._view.history))
         if action == "copy":
             return bool(len(self._view.history))
         if action == "close":
-            return self._enlarged or self._cursor is not None
+            return self._enlarged or self._plotted or self._cursor is not None
+        if action == "plot":
+            return self._view.history.kind == PPO and bool(len(self._view.history))
         if action == "choose":
             return self._view.history.kind == PPO
         return True
 
     def action_enlarge(self) -> None:
-        self._enlarge(True)
+        self._open(enlarged=True)
+
+    def action_plot(self) -> None:
+        self._open(plotted=not self._plotted)
 
     def action_close(self) -> None:
-        if self._enlarged:
-            self._enlarge(False)
+        if self._enlarged or self._plotted:
+            self._open()
         else:
             self._put_cursor(None)
 
@@ -224,11 +233,14 @@ class TrainingPane(Pane):
         self.app.push_screen(ChooseMetricsScreen(self.metrics_shown), chosen)
 
     def action_copy(self) -> None:
-        history, at = self._view.history, self._at()
-        metric = self._metrics[self._selected]
-        iteration = history.numbers[-1 if at is None else at]
-        self.app.copy_to_clipboard(f"iteration {iteration}: {value_text(self._charted(), metric)}")
-        self.notify("Copied, if the terminal supports OSC 52")
+        if self._plotted:
+            if (point := self.query_one(ScoreAgainstKL).point) is not None:
+                self.copy(point_text(point), "the point")
+            return
+        at = self._at()
+        iteration = self._view.history.numbers[-1 if at is None else at]
+        text = f"iteration {iteration}: {value_text(self._charted(), self._metrics[self._selected])}"
+        self.copy(text, "the value")
 
     def on_overview_picked(self, message: Overview.Picked) -> None:
         message.stop()
@@ -242,13 +254,14 @@ class TrainingPane(Pane):
     def on_resize(self, event: Resize) -> None:
         self._show()
 
-    def _enlarge(self, enlarged: bool) -> None:
+    def _open(self, *, enlarged: bool = False, plotted: bool = False) -> None:
+        """Show one metric enlarged, or score against KL, or all metrics."""
         focused = self.has_focus_within
-        self._enlarged = enlarged
-        chart, all_of_them = self.query_one(MetricChart), self.query_one(Overview)
-        chart.display, all_of_them.display = enlarged, not enlarged
+        self._enlarged, self._plotted = enlarged, plotted
+        chart, plot, overview = self.query_one(MetricChart), self.query_one(ScoreAgainstKL), self.query_one(Overview)
+        chart.display, plot.display, overview.display = enlarged, plotted, not (enlarged or plotted)
         if focused:
-            (chart if enlarged else all_of_them).focus()
+            (chart if enlarged else plot if plotted else overview).focus()
         self._show()
         self.refresh_keys()
 
@@ -264,12 +277,21 @@ class TrainingPane(Pane):
         history = self._view.history
         return None if self._cursor is None or not len(history) else history.index_of(self._cursor)
 
+    def _marked(self) -> list[tuple[str, RunView]]:
+        """Return names of the marked runs and their views, but for this one."""
+        started = self._view.started
+        this = Path(started.folder).resolve() if started and self._others else None
+        return [(folder.name, view) for folder, view in self._others if folder != this][:OVERLAYS]
+
     def _beside(self) -> tuple[tuple[str, History], ...]:
         """Return the other runs that have the enlarged metric; a run of another kind may lack it."""
-        field, started = self._metrics[self._selected].field, self._view.started
-        this = Path(started.folder).resolve() if started and self._others else None
-        others = [(folder.name, history) for folder, history in self._others if folder != this]
-        return tuple((name, history) for name, history in others[:OVERLAYS] if field in history.names)
+        field = self._metrics[self._selected].field
+        return tuple((name, view.history) for name, view in self._marked() if field in view.history.names)
+
+    def _curves(self) -> list[Curve]:
+        """Return the curves of score against KL: this run, then the marked ones that have points."""
+        marked = (curve_of(name, view) for name, view in self._marked())
+        return [curve_of("", self._view), *(curve for curve in marked if curve.compared)]
 
     def _window(self) -> Window:
         if self._enlarged and self._span is None and (others := self._beside()):
@@ -291,10 +313,10 @@ class TrainingPane(Pane):
         shared = layout(
             width,
             height,
-            large=1 if self._enlarged else large,
-            small=0 if self._enlarged else len(self._metrics) - large,
-            scores=not (histogram.empty or self._enlarged),
-            events=len(evaluations) + lines_wanted(view.marks),
+            large=1 if self._enlarged or self._plotted else large,
+            small=0 if self._enlarged or self._plotted else len(self._metrics) - large,
+            scores=not (histogram.empty or self._enlarged or self._plotted),
+            events=len(evaluations) + lines_wanted(view.marks, width),
         )
         self._show_below(shared, evaluations)
         charted, hidden = self._charted(), 0
@@ -302,6 +324,9 @@ class TrainingPane(Pane):
             metric = self._metrics[self._selected]
             picture = Picture(charted=charted, metric=metric, marks=view.marks, others=self._beside())
             self.query_one(MetricChart).show(picture)
+        elif self._plotted:
+            limit = next((metric.threshold for metric in self._metrics if metric.field == "kl"), view.kl_target)
+            self.query_one(ScoreAgainstKL).show(self._curves(), charted.iteration, limit)
         else:
             shown = Shown(charted=charted, metrics=self._metrics, selected=self._selected, layout=shared)
             hidden = cells_hidden(shown)

@@ -53,9 +53,10 @@ def by_severity(marks: Sequence[Mark]) -> list[Mark]:
     return sorted((mark for mark in reversed(marks) if mark.kind != "checkpoint"), key=lambda mark: -_severity(mark))
 
 
-def lines_wanted(marks: Sequence[Mark]) -> int:
-    """Return the lines that all of `marks` take, each in a line of its own, with their heading; 0 without a mark."""
-    return 1 + sum(mark.kind != "checkpoint" for mark in marks) if marks else 0
+def lines_wanted(marks: Sequence[Mark], width: int) -> int:
+    """Return the lines that `marks` take with their heading, in as many columns as can be read; 0 without a mark."""
+    others = sum(mark.kind != "checkpoint" for mark in marks)
+    return 1 - (-others // max(width // _COLUMN, 1)) if marks else 0
 
 
 def timeline(marks: Sequence[Mark], width: int, height: int, *, top: int = 0) -> list[Line]:
@@ -70,7 +71,10 @@ def timeline(marks: Sequence[Mark], width: int, height: int, *, top: int = 0) ->
     across = min(max(width // _COLUMN, 1), max(-(-len(ordered) // rows), 1)) if rows else 1
     shown = ordered[top : top + rows * across]
     count = f"events · {len(shown)} of {len(ordered)}" if len(shown) < len(ordered) else f"events · {len(ordered)}"
-    heading = " · ".join(filter(None, (count if ordered else "", checkpoints_text(marks))))
+    saved = checkpoints_text(marks)
+    heading = " · ".join(filter(None, (count if ordered else "", saved)))
+    if len(heading) >= width:
+        heading = heading.removeprefix("events · ").partition(",")[0]
     digits = max((len(str(mark.iteration)) for mark in ordered), default=1)
     lines: list[Line] = [[] for _ in range(min(rows, len(shown)))]
     for place, mark in enumerate(shown):
@@ -153,6 +157,6 @@ class Timeline(Drawn, can_focus=True):
         return max(self.size.height - len(self._evaluations) - 1, 1)
 
     def _scroll(self, lines: int) -> None:
-        most = max(lines_wanted(self._marks) - 1 - self._rows, 0)
+        most = max(len(by_severity(self._marks)) - self._rows, 0)
         self._top = min(max(self._top + lines, 0), most)
         self.redraw()

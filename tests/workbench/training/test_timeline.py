@@ -56,8 +56,9 @@ def test_checkpoints_are_folded_into_the_heading():
     assert checkpoints_text(rolled_back) == "checkpoints 10 to 20, newest 15"
     both = [*rolled_back, Mark(16, "setting", "kl_coef 0.05 -> 0.1")]
     assert texts(timeline(both, 70, 5))[0].startswith(" events · 1 · checkpoints 10 to 20, newest 15 ─")
-    assert len(timeline(both, 70, 5)) == lines_wanted(both) == 2
-    assert len(timeline(rolled_back, 70, 5)) == lines_wanted(rolled_back) == 1
+    assert texts(timeline(both, 40, 5))[0].startswith(" 1 · checkpoints 10 to 20 ─"), "shorter, not cut"
+    assert len(timeline(both, 70, 5)) == lines_wanted(both, 70) == 2
+    assert len(timeline(rolled_back, 70, 5)) == lines_wanted(rolled_back, 70) == 1
 
 
 @given(
@@ -69,6 +70,8 @@ def test_events_that_do_not_fit_below_each_other_are_in_columns(marks, width, he
     lines = texts(timeline([Mark(n, kind, f"<{n}>") for n, kind in enumerate(marks)], width, height))
     assert len(lines) <= height
     assert all(cell_len(line) <= width for line in lines)
+    wanted = lines_wanted([Mark(n, kind, "") for n, kind in enumerate(marks)], width)
+    assert len(lines) >= min(wanted, height)
     shown, others = "".join(lines[1:]).count("<"), sum(kind != "checkpoint" for kind in marks)
     assert shown == min(others, (height - 1) * max(width // 56, 1))
 

@@ -12,12 +12,20 @@ from training_bench import Bench, dpo_view, opened, shown, view_of
 from trainer.events import CheckpointSaved
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS_OF_KIND
+from workbench.run.view import RunView
+
+
+def of_history(history: History) -> RunView:
+    """Return the view of a run with these iterations."""
+    view = RunView()
+    view.history = history
+    return view
 
 
 async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
     async with Bench().run_test(size=(120, 30)) as pilot:
         pane = await opened(pilot, view_of(20))
-        pane.compare([(Path(f"run-{number}"), history_of([0.1 * number] * 90)) for number in range(7)])
+        pane.compare([(Path(f"run-{number}"), of_history(history_of([0.1 * number] * 90))) for number in range(7)])
         await pilot.press("enter")
         legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
         assert " ".join(legend[0].split()) == "─ this run a run-0 b run-1 c run-2 d run-3 e run-4"
@@ -31,7 +39,7 @@ async def test_the_open_run_has_one_line_even_where_it_is_among_the_compared():
         assert view.started is not None
         pane = await opened(pilot, view)
         this, other = Path(view.started.folder), Path("runs/other")
-        pane.compare([(this.resolve(), view.history), (other, history_of([0.1] * 20))])
+        pane.compare([(this.resolve(), view), (other, of_history(history_of([0.1] * 20)))])
         await pilot.press("enter")
         legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
         assert legend[0].split() == ["─", "this", "run", "a", "other"]
@@ -72,7 +80,7 @@ async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric()
         other = History("reward-model")
         for number in range(1, 200):
             other.append(reward_step(number))
-        pane.compare([(Path("by-reward"), other), (Path("by-ppo"), history_of([0.1] * 90))])
+        pane.compare([(Path("by-reward"), of_history(other)), (Path("by-ppo"), of_history(history_of([0.1] * 90)))])
         await pilot.press("enter")
         screen = await shown(pilot)
         assert "a by-reward" in screen
@@ -105,3 +113,22 @@ async def test_the_newest_evaluations_have_a_line_each_above_the_events():
         assert "(52 to 70) of 81" in await shown(pilot)
         pane.show_run(dpo_view(20))
         assert "held-out" not in await shown(pilot)
+
+
+async def test_k_plots_score_against_kl_with_the_marked_runs_and_y_copies_the_point():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        pane = await opened(pilot, view_of(10))
+        pane.compare([(Path("other"), view_of(12)), (Path("dpo"), dpo_view(9))])
+        await pilot.press("k")
+        screen = await shown(pilot)
+        assert screen.startswith(" score against KL, nats/seq   iteration 10: score 0.1")
+        assert "a other" in screen
+        assert "dpo" not in screen, "it has no score"
+        assert not pane.check_action("enlarge", ())
+        await pilot.press("home", "y")
+        assert pilot.app.clipboard.startswith("iteration 1: score 0.0")
+        assert pilot.app.clipboard.endswith(" at a KL of 0.50 nats/seq")
+        await pilot.press("escape")
+        assert "▸score" in await shown(pilot)
+        pane.show_run(dpo_view(5))
+        assert pane.check_action("plot", ()) is False

@@ -147,10 +147,12 @@ class HomePane(Pane):
         listed = self.query_one(HomeList)
         listed.show(self._facts.choices, rows, now, note=note)
         found = news(workspace.glances, self._facts.labels, self._since) if workspace and self._since else []
-        text = f"{since_text(self._since, now)}: {' · '.join(found)}" if found else ""
+        said = [f"{since_text(self._since, now)}: {' · '.join(found)}"] if found else []
+        if any(row.place == "elsewhere" for row in rows) and self._here is None:
+            said.append("A run trains elsewhere: enter on it to watch it")
         if workspace and workspace.total > len(workspace.glances):
-            more = counted(workspace.total - len(workspace.glances), "older run")
-            text = " · ".join(filter(None, [text, f"{more} in Runs"]))
+            said.append(f"{counted(workspace.total - len(workspace.glances), 'older run')} in Runs")
+        text = "\n".join(said)
         news_line = self.query_one("#home-news", CutText)
         news_line.display = bool(text)
         news_line.update(text)

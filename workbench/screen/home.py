@@ -26,6 +26,7 @@ from trainer.models.cpu import blas
 from trainer.plurals import counted
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore
+from workbench.columns import fit
 from workbench.config.document import ConfigDocument
 from workbench.config.estimates import largest_fitting, model_is_here
 from workbench.home.glances import Workspace
@@ -42,6 +43,7 @@ from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.steering import Steering
 from workbench.text import visible
 
+_NAME = 24  # columns of a run's name beside a choice
 _UNIFIED = 0.7  # of the memory of a Mac: the rest is for others
 
 
@@ -199,8 +201,13 @@ def _labels(plan: _Plan) -> tuple[str, int]:
     with contextlib.suppress(TrainerError, OSError):
         runs = labelling_material(plan.runs_dir).runs
     if runs:
-        return f"responses of {visible(runs[0].name)} to compare", new
+        return f"compare responses of {_short(runs[0].name)}", new
     return "needs a run's samples, or a file with pairs", new
+
+
+def _short(name: str) -> str:
+    """Return the name of a run, cut to what fits beside a choice on a small terminal."""
+    return fit(visible(name), _NAME).rstrip()
 
 
 def machine_line(config: Config | None) -> str:

@@ -112,6 +112,7 @@ async def test_a_run_that_trains_elsewhere_is_first_and_enter_watches_it() -> No
     with RunFolder(Path("runs/old")).lock():
         async with workbench(size=(120, 40), pane=HOME) as (screen, pilot):
             await until(pilot, lambda: "● elsewhere 40/40" in screen_text(screen))
+            assert "A run trains elsewhere: enter on it to watch it" in screen_text(screen)
             listed = screen.query_one(HomeList)
             await pilot.press(*["down"] * len(choices(screen)))
             assert isinstance(listed.selected, RunRow)

@@ -158,7 +158,7 @@ async def rename(pilot: Pilot[str]) -> None:
     pane = pilot.app.screen.query_one(RunsPane)
     await until(pilot, lambda: pane.selected is not None)
     assert pane.selected is not None
-    await typed(pilot, ["n"], "past" if pane.selected.name == "other" else "other")
+    await typed(pilot, ["e"], "past" if pane.selected.name == "other" else "other")
 
 
 async def open_file(pilot: Pilot[str]) -> None:

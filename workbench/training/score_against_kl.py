@@ -194,7 +194,7 @@ def _best_scores(curves: Sequence[Curve], width: int) -> list[Line]:
     for count, curve in enumerate(curves):
         name = f" {LETTERS[count - 1]} {curve.name}" if count else " this run"
         found = [best(curve.compared, kl) for kl in kls]
-        cells = "".join((number(point.score) if point else "-").rjust(_CELL) for point in found)
+        cells = "".join((number(point.score, width=_CELL - 1) if point else "-").rjust(_CELL) for point in found)
         lines.append([(fit_end(name, len(heading)).ljust(len(heading)), _role(count)), (cells, "text")])
     return lines
 

@@ -226,10 +226,19 @@ class Labelling(ThemedApp[None]):
 
 @asynccontextmanager
 async def labelling(
-    session: Any = None, *, size: tuple[int, int] = (120, 40), prefetcher: Any = None, state: SessionState | None = None
+    session: Any = None,
+    *,
+    size: tuple[int, int] = (120, 40),
+    prefetcher: Any = None,
+    state: SessionState | None = None,
+    patience: float = 30,
 ) -> AsyncIterator[tuple[Labelling, Pilot[None]]]:
-    """Open the pane, with a session under way if there is one. state: of a real session."""
+    """Open the pane, with a session under way if there is one. state: of a real session.
+
+    patience: seconds that a key waits for the session before the keys after it are handled.
+    """
     app = Labelling()
+    app.pane.patience = patience
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         if session is not None:

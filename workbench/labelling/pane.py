@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
+from textual.message_pump import MessagePump
 from textual.widgets import Static
+from textual.worker import Worker, WorkerError
 
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
+from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.item_texts import MOST, Ranking, copy_text
 from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView, Style
 from workbench.labelling.pane_text import (
@@ -27,7 +33,8 @@ from workbench.labelling.pane_text import (
     no_item_yet,
     no_session,
 )
-from workbench.labelling.session_controller import SessionController
+from workbench.labelling.session_controller import SLOW, SessionController
+from workbench.labelling.session_thread import SessionThread
 
 LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
 """Request by a key of the pane that goes beyond the open session."""
@@ -54,6 +61,7 @@ class LabelPane(Pane):
     """
 
     TITLE = "Label"
+    patience = SLOW  # seconds that a key waits for the disk before the keys after it are handled
     HELP = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "request('start')", "label", "start", "Begin or resume a session", show=True),
@@ -116,6 +124,8 @@ class LabelPane(Pane):
         self._style = Style()
         self.facts_shown = True
         self._all_figures = False
+        self._work: Worker[None] | None = None  # the last change of the session
+        self._works_for: SessionThread | None = None
         self._keys: Keys = {}
 
     def compose(self) -> ComposeResult:
@@ -128,7 +138,7 @@ class LabelPane(Pane):
     def on_mount(self) -> None:
         self._read_keys()
         self.show_item()
-        self.set_interval(_LOOK, self.session.look)
+        self.set_interval(_LOOK, self._look)
 
     def on_show(self) -> None:
         self._read_keys()
@@ -195,6 +205,21 @@ class LabelPane(Pane):
             problem.display = bool(session.problem)
             problem.update(session.problem)
 
+    def after_keys(self, callback: Callable[[], None]) -> None:
+        """Call back once the screen is painted and all keys typed before that are handled.
+
+        The call takes the way of a key: from the application to the focused widget, and up from widget to widget.
+        """
+
+        def pass_on(way: Sequence[MessagePump]) -> None:
+            first, *rest = way
+            if rest:
+                first.call_later(pass_on, rest)
+            else:
+                first.call_later(callback)
+
+        self.call_after_refresh(pass_on, [self.app, *self.query_one(LabelView).ancestors_with_self])
+
     def labels_changed(self) -> None:
         self.post_message(self.LabelsChanged())
 
@@ -228,35 +253,62 @@ class LabelPane(Pane):
         self._all_figures = not self._all_figures
         self.show_lines()
 
+    def _look(self) -> None:
+        if self.session.lacks_item and not any(one.group == "label-look" for one in self.workers if one.is_running):
+            self.run_worker(self.session.look(), group="label-look")
+
+    @property
+    def _saving(self) -> bool:
+        """Return whether the disk is so slow that keys must wait: they were typed for an item that goes in a moment."""
+        return self._work is not None and not self._work.is_finished and self._works_for is self.session.thread
+
+    async def _patiently(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let the session `work`, and wait a short while, so that the keys typed ahead find the next item.
+
+        The application handles no key meanwhile. If the disk takes longer, everything but the session goes on.
+        """
+        if self._saving:
+            work.close()
+            return
+        self._work, self._works_for = self.run_worker(work, group="label"), self.session.thread
+        await asyncio.wait([asyncio.ensure_future(_ended(self._work))], timeout=self.patience)
+
     async def action_better(self, number: int, strength: int = 1) -> None:
-        await self.session.better(number, strength)
+        await self._patiently(self.session.better(number, strength))
 
     async def action_tie(self) -> None:
-        await self.session.tie()
+        await self._patiently(self.session.tie())
 
     async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
-        await self.session.set_aside(verdict)
+        await self._patiently(self.session.set_aside(verdict))
 
     def action_take_back(self) -> None:
-        self.session.set_ranking(self.session.ranking.taken_back())
+        self._set_ranking(self.session.ranking.taken_back())
 
     def action_rank(self) -> None:
-        self.session.set_ranking(Ranking())
+        self._set_ranking(Ranking())
+
+    def _set_ranking(self, ranking: Ranking) -> None:
+        if not self._saving:
+            self.session.set_ranking(ranking)
 
     async def action_undo(self) -> None:
-        await self.session.undo()
+        await self._patiently(self.session.undo())
 
     async def action_keep(self) -> None:
-        await self.session.keep()
+        await self._patiently(self.session.keep())
 
     def action_flag(self) -> None:
-        self.session.toggle_flag()
+        if not self._saving:
+            self.session.toggle_flag()
 
     # Dialogs on the session. They open within the action: keys typed ahead then go to the dialog.
 
     def action_note(self) -> None:
         from workbench.labelling.session_dialogs import NoteScreen
 
+        if self._saving:
+            return
         item = self.session.item
 
         def noted(text: str | None) -> None:
@@ -265,11 +317,13 @@ class LabelPane(Pane):
 
         self.app.push_screen(NoteScreen(self.session.note), noted)
 
-    async def action_guidelines(self) -> None:
+    def action_guidelines(self) -> None:
+        if (thread := self.session.thread) is not None:
+            self.app.push_screen(WaitScreen(partial(self._show_guidelines, thread)))
+
+    async def _show_guidelines(self, thread: SessionThread) -> None:
         from workbench.labelling.session_dialogs import GuidelinesScreen
 
-        if (thread := self.session.thread) is None:
-            return
         text = await self.session.answer(thread.guidelines(), "Guidelines not loaded", "Still loading...")
         if text:
             self.app.push_screen(GuidelinesScreen(text))
@@ -281,7 +335,13 @@ class LabelPane(Pane):
 
         async def chosen(position: int | None) -> None:
             if position is not None:
-                await self.session.go_to(position)
+                await self._patiently(self.session.go_to(position))
 
         if (thread := self.session.thread) is not None:
             self.app.push_screen(LabelHistoryScreen(thread), chosen)
+
+
+async def _ended(worker: Worker[None]) -> None:
+    """Wait until `worker` has ended, well or not; the application reports how."""
+    with contextlib.suppress(WorkerError):
+        await worker.wait()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FLAG = "flagged"
-_SLOW = 0.5  # seconds until the pane reports that the disk is slow
+SLOW = 0.3  # seconds until the pane reports that the disk is slow
 
 
 class SessionDisplay(Protocol):
@@ -41,7 +41,7 @@ class SessionDisplay(Protocol):
     def show_lines(self) -> None: ...
     def labels_changed(self) -> None: ...
     def notify(self, message: str, *, severity: Literal["warning"] = ..., markup: bool = ...) -> None: ...
-    def call_after_refresh(self, callback: Callable[[], None]) -> object: ...
+    def after_keys(self, callback: Callable[[], None]) -> None: ...
 
 
 class Draft(NamedTuple):
@@ -68,7 +68,7 @@ class SessionController:
         self._display = display
         self._clock = clock
         self._since = 0.0  # when the item came into view
-        self._problem_unseen = False  # keys typed before the user sees the problem judge nothing
+        self._unseen = 0  # calls that changed what is on the screen: keys typed before it is seen judge nothing
         self._loading = False  # nor do keys typed while another item is read
         self._drafts: dict[tuple[int, int, int], Draft] = {}  # of items not shown now, by session, position and label
         self._reported: set[str] = set()  # lines of the prefetcher's `left_out` that were shown
@@ -146,7 +146,7 @@ class SessionController:
         if thread is None or last is None:
             self._display.notify("No label to undo in this session")
             return
-        state = await self.answer(thread.undo(), "Label not undone")
+        state = await self.answer(thread.undo(), "Label not undone", "Still undoing...")
         if state is not None and self.thread is thread:
             self._take(state)
             if self.item is not None and self.item.position == last.position:
@@ -166,10 +166,15 @@ class SessionController:
         if item is not None and self.thread is thread:
             self._open(item)
 
+    @property
+    def lacks_item(self) -> bool:
+        """Return whether there is no item to judge yet."""
+        return self.item is None and self.state is not None and not self.state.exhausted
+
     async def look(self) -> None:
         """Check for a new item, if there is none to judge."""
         thread = self.thread
-        if thread is None or self.item is not None or self.state is None or self.state.exhausted:
+        if thread is None or not self.lacks_item:
             return
         state = await self.answer(thread.state(), "Next item not loaded", "Still loading...")
         if state is not None and self.thread is thread and self.item is None:
@@ -179,10 +184,10 @@ class SessionController:
         """Count the seconds of the item's judgement from now on."""
         self._since = self._clock()
 
-    async def answer(self, future: Future[T], failure: str, slow: str = "Still saving...") -> T | None:
+    async def answer(self, future: Future[T], failure: str, slow: str) -> T | None:
         """Return the result of a call of the thread; if that fails, show `failure` and the reason, and return None."""
         answer = asyncio.wrap_future(future)
-        done, _ = await asyncio.wait([answer], timeout=_SLOW)
+        done, _ = await asyncio.wait([answer], timeout=SLOW)
         if not done:
             self.problem = slow
             self._display.show_lines()
@@ -192,13 +197,12 @@ class SessionController:
             if isinstance(error, UsageError):
                 await self._catch_up()
             self.problem = visible(f"✖ {failure}. {' '.join(str(error).split())}")
-            self._problem_unseen = True
-            self._display.show_lines()
-            self._display.call_after_refresh(self._see_problem)
+            self._await_eyes()
             return None
-        if not done:
-            self.problem = ""
-            self._display.show_lines()
+        finally:
+            if self.problem == slow:  # also if nobody waits for it any more
+                self.problem = ""
+                self._await_eyes()
         return result
 
     async def _rank_next(self, mark: str) -> None:
@@ -222,12 +226,13 @@ class SessionController:
     async def _save(self, judgement: Judgement) -> None:
         """Save the judgement of the item, with its note and flag, and go to the next item."""
         thread, item = self.thread, self.item
-        if thread is None or item is None or self._problem_unseen or self._loading:
+        if thread is None or item is None or self._unseen or self._loading:
             return
         judgement = replace(judgement, note=self.note, flags=(FLAG,) if self.flagged else ())
         write = thread.relabel if self.changes else thread.label
         choice = judgement_text(item.item, judgement)
-        state = await self.answer(write(item.position, judgement), f"Not saved: {choice}")
+        slow = f"Still saving: {choice}. Keys judge nothing until it is on disk"
+        state = await self.answer(write(item.position, judgement), f"Not saved: {choice}", slow)
         if state is not None and self.thread is thread:
             self._take(state)
             self._display.labels_changed()
@@ -246,8 +251,14 @@ class SessionController:
         if self.changes or state.current is None or state.current.position != item.position:
             self._take(state)
 
-    def _see_problem(self) -> None:
-        self._problem_unseen = False
+    def _await_eyes(self) -> None:
+        """Show the lines, and judge nothing by the keys that were typed before they are painted."""
+        self._unseen += 1
+        self._display.show_lines()
+        self._display.after_keys(self._see)
+
+    def _see(self) -> None:
+        self._unseen -= 1
 
     def _take(self, state: SessionState) -> None:
         """Show the current state of the session."""

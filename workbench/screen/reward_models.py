@@ -30,6 +30,7 @@ class RewardModels:
         self._store = store
         self._training: RewardTraining | None = None
         self._starting = False
+        self._polling = asyncio.Lock()  # a training is polled on one thread at a time
 
     async def train(self) -> None:
         """Train a reward model on the labels, on the backbone of the run on the screen if that is a PPO run."""
@@ -37,7 +38,7 @@ class RewardModels:
             self._screen.notify("A reward model is already starting")
             return
         if self._training is not None:
-            self._screen.notify(self._training.poll(), markup=False)
+            self._screen.notify(await self._polled(self._training), markup=False)
             self._screen.action_show_pane("reward-model")
             return
         folder = self._supervisor.folder if self._shows_ppo() else None
@@ -51,12 +52,17 @@ class RewardModels:
             self._screen.notify(f"Training {self._training.run.name} on the labels; {key} shows it", markup=False)
 
     def watch(self) -> None:
+        """Look for the end of a training, unless that is under way; returns at once."""
+        if self._training is not None and not self._polling.locked():
+            self._screen.run_worker(self.look(), group="training")
+
+    async def look(self) -> None:
         """Report the end of a training."""
         if (training := self._training) is None:
             return
         done = training.done  # before the poll, which then has seen how it ended
-        line = training.poll()
-        if not done:
+        line = await self._polled(training)
+        if not done or training is not self._training:
             return
         self._training = None
         if training.problem:
@@ -66,6 +72,11 @@ class RewardModels:
         keys = self._screen.keys()
         hint = f"{keys['label.use']} in Label ({keys['pane.label']}) uses it as the reward."
         self._screen.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
+
+    async def _polled(self, training: RewardTraining) -> str:
+        """Return the state of a training in one line; its journal is read on a thread."""
+        async with self._polling:
+            return await asyncio.to_thread(training.poll)
 
     async def use(self) -> None:
         """Use the newest reward model as reward: in the run under way, else in the configuration on the screen."""

@@ -54,8 +54,8 @@ class RewardTraining:
     """Process that trains a reward model on the labels in `store`, as a new run in `run_dir`; starts at once.
 
     It runs `ppo-workbench reward-model train` with low priority and no terminal, and is read and controlled like any
-    run: through its folder. settings: of its configuration, by dotted key. Call the methods on one thread. Raises
-    StorageError if `run_dir` cannot be read or the process cannot be started; other errors are in `problem`.
+    run: through its folder. settings: of its configuration, by dotted key. Call the methods on one thread at a time.
+    Raises StorageError if `run_dir` cannot be read or the process cannot be started; other errors are in `problem`.
     """
 
     def __init__(self, store: Path, run_dir: Path, settings: Mapping[str, Any]) -> None:

@@ -72,11 +72,11 @@ async def test_a_slow_disk_is_reported_and_the_item_stays_until_it_has_answered(
     async with labelling(session) as (app, _):
         session.held = []
         app.post_message(events.Key("1", None))
-        await until(lambda: "Still saving..." in app.text)
+        await until(lambda: "Still saving: 1 is better" in app.text)
         assert "left 0" in app.text
         session.held.pop()()
         await until(lambda: "left 1" in app.text)
-        assert "Still saving..." not in app.text
+        assert "Still saving: 1 is better" not in app.text
 
 
 async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
@@ -179,11 +179,12 @@ async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> 
 
 async def test_keys_typed_ahead_of_a_refusal_do_not_judge_the_item_that_stays() -> None:
     session = FakeSession(items(3))
-    async with labelling(session) as (app, _):
+    async with labelling(session) as (app, pilot):
         session.refusal = FULL
         for _ in range(5):
             app.post_message(events.Key("2", None))
         await until(lambda: "Not saved" in app.text)
+        await pilot.pause()
         assert session.calls == ["label 0"]
 
 

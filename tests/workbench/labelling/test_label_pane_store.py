@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
 from pathlib import Path
 
 from label_session import item, labelling, until
@@ -11,6 +13,7 @@ from textual import events
 from trainer.preferences.items import QueuePlan, SessionPlan
 from trainer.preferences.records import Judgement
 from trainer.preferences.store import PreferenceStore
+from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.session_thread import SessionThread
 
 PLAN = SessionPlan(queues=(QueuePlan(queue="dataset"),))
@@ -84,6 +87,36 @@ async def test_a_session_that_was_closed_keeps_the_item_on_the_screen(tmp_path: 
     finally:
         session.close()
         session.join()
+
+
+async def test_a_locked_store_stops_neither_the_screen_nor_the_next_label(tmp_path: Path) -> None:
+    path = tmp_path / "preferences.db"
+    session = SessionThread(path)
+    try:
+        session.begin("ann", PLAN, "Be fair.").result()
+        state = session.put([item(f"a {n}", f"b {n}", prompt=f"p {n}") for n in range(3)]).result()
+        async with labelling(session, state=state, patience=0.05) as (app, pilot):
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                await pilot.press("1")
+                await until(lambda: "Still saving: 1 is better" in app.text)
+                await pilot.press("2", "f", "e", "u", "a")
+                await pilot.press("g")
+                await until(lambda: isinstance(app.screen, WaitScreen))
+                await until(lambda: app.reported("problem") == "Still loading...")
+                await pilot.press("escape")
+                await until(lambda: not app.reported("problem"))
+                assert "a 0" in app.text
+                other.execute("ROLLBACK")
+            await until(lambda: "a 1" in app.text)
+            assert app.reported("hint") == "", "the flag was typed for the item that is gone"
+            await pilot.press("2")
+            await until(lambda: "a 2" in app.text)
+    finally:
+        session.close()
+        session.join()
+    with PreferenceStore(path) as store:
+        assert [label.judgement.choice for label in store.preferences()] == ["a", "b"]
 
 
 async def test_two_windows_on_one_session_work_side_by_side(tmp_path: Path) -> None:

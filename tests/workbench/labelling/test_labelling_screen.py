@@ -201,9 +201,9 @@ async def test_a_training_that_ends_during_a_check_is_reported_by_how_it_ended()
     async with workbench() as (screen, _):
         models = screen.labelling._reward_models
         models._training = Failing()  # type: ignore[assignment]
-        models.watch()
+        await models.look()
         assert not screen.app._notifications
-        models.watch()
+        await models.look()
         assert "no memory" in str(screen.query_one(Banner).render())
 
 

@@ -30,7 +30,7 @@ class PlainDisplay:
     def notify(self, message: str, **_: Any) -> None:
         self.reports.append(message)
 
-    def call_after_refresh(self, callback: Callable[[], None]) -> None:
+    def after_keys(self, callback: Callable[[], None]) -> None:
         self.painted.append(callback)
 
 

@@ -79,3 +79,8 @@ def confirm(widget: Widget, message: str) -> None:
         banner = Banner()
         widget.screen.mount(banner, before=0)
     banner.say(message, "note")
+
+
+def copied(widget: Widget, what: str) -> None:
+    """Confirm a copy, and say which way it went: the terminal may not allow it."""
+    confirm(widget, f"Copied {what} (through the terminal: OSC 52)")

@@ -16,8 +16,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from workbench.kit.drawing import strip_of
-from workbench.kit.guard import GuardedWidget
-from workbench.kit.lines import Line, Piece
+from workbench.kit.lines import Line, Piece, plain
+from workbench.kit.selection import SelectableLines
 
 _GUTTER = 2
 
@@ -36,7 +36,7 @@ def cursor_bindings(area: str, item: str) -> list[BindingType]:
     ]
 
 
-class CursorList(GuardedWidget, ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
+class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
     """A list of items of one height, with a cursor. A subclass implements `item_line` and binds keys to the actions.
 
     Its component classes are `CSS_NAME`-- and the roles in its lines, among them `cursor` and `MESSAGE_ROLE`.
@@ -112,7 +112,12 @@ class CursorList(GuardedWidget, ScrollView, Generic[Item], can_focus=True, inher
     def on_resize(self) -> None:
         self.lay_out()
 
+    def text_select_all(self) -> None:
+        """Select nothing: a double click opens an item."""
+
     def on_click(self, event: events.Click) -> None:
+        if self.text_selection is not None:  # the end of a selection
+            return
         if event.y < self.HEADER_HEIGHT:
             self.click_header(event.x)
             return
@@ -130,19 +135,27 @@ class CursorList(GuardedWidget, ScrollView, Generic[Item], can_focus=True, inher
         if event.chain == 2:
             self.post_message(self.Opened())
 
-    def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        return strip_of(self, self._line(y, width), self.CSS_NAME, width)
+    def line_at(self, y: int) -> int:
+        return y if y < self.HEADER_HEIGHT else y + self.scroll_offset.y
 
-    def _line(self, y: int, width: int) -> Sequence[Piece]:
-        if y < self.HEADER_HEIGHT:
+    def text_of_line(self, index: int) -> tuple[str, str] | None:
+        line = self._line(index, self.scrollable_content_region.width)
+        return None if line is None else (plain([*line]), "\n")
+
+    def line_strip(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        return strip_of(self, self._line(self.line_at(y), width) or (), self.CSS_NAME, width)
+
+    def _line(self, place: int, width: int) -> Sequence[Piece] | None:
+        """Return a line of the list, whose first are those of the header; None after the last."""
+        if place < self.HEADER_HEIGHT:
             return self.header_line(width)
-        y -= self.HEADER_HEIGHT
+        place -= self.HEADER_HEIGHT
         if not self._items:
             lines = Content(self._message).wrap(max(width, 1))
-            return [(lines[y].plain, self.MESSAGE_ROLE)] if y < len(lines) else []
-        index, line = divmod(y + self.scroll_offset.y, self.ITEM_HEIGHT)
-        return self.item_line(index, line, width) if index < len(self._items) else []
+            return [(lines[place].plain, self.MESSAGE_ROLE)] if place < len(lines) else None
+        index, line = divmod(place, self.ITEM_HEIGHT)
+        return self.item_line(index, line, width) if index < len(self._items) else None
 
     def _scroll_to_cursor(self) -> None:
         seen, top, first = self.size.height - self.HEADER_HEIGHT, self.scroll_offset.y, self.cursor * self.ITEM_HEIGHT
@@ -163,6 +176,7 @@ class BlockList(CursorList[Item]):
     mark left of the item under the cursor; cursor, for the first line of that item.
     """
 
+    TEXT_FROM = _GUTTER
     LINES: ClassVar[tuple[str, ...]]  # the role of each line of a block, "" where it has none; the last line is empty
     MESSAGE_ROLE = "prompt"
 
@@ -173,6 +187,12 @@ class BlockList(CursorList[Item]):
     def block(self, index: int, width: int) -> Sequence[str]:
         """Return the lines of the item at `index`, as many as `LINES` has, each at most `width` columns."""
         raise NotImplementedError
+
+    def text_of_line(self, index: int) -> tuple[str, str] | None:
+        found = super().text_of_line(index)
+        line = (index - self.HEADER_HEIGHT) % self.ITEM_HEIGHT
+        is_wrapped = line + 2 < self.ITEM_HEIGHT and self.LINES[line] == self.LINES[line + 1]  # one text, two lines
+        return (found[0], " ") if found and is_wrapped else found
 
     def item_line(self, index: int, line: int, width: int) -> Sequence[Piece]:
         text = self.block(index, max(width - _GUTTER, 1))[line]

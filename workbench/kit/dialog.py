@@ -16,6 +16,7 @@ from textual.widgets import Button, Input, OptionList, Static, TextArea
 
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
+from workbench.kit.selection import copy_selection
 from workbench.text import typed, visible
 
 T = TypeVar("T")
@@ -48,6 +49,9 @@ class Dialog(MountedWhole, ModalScreen[T]):
         if self in self.app.screen_stack:
             self._answer = (result,)
         return cast("AwaitComplete", AwaitComplete.nothing())
+
+    def action_copy_text(self) -> None:
+        copy_selection(self)
 
     def on_screen_resume(self) -> None:
         if self._answer is not None:

@@ -16,8 +16,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.columns import fit_start
-from workbench.kit.guard import GuardedWidget
-from workbench.kit.lines import MISSING, Line, Piece, plain
+from workbench.kit.lines import MISSING, Line, Piece, WrappedLine, following, plain
+from workbench.kit.selection import SelectableLines
 from workbench.text import visible
 
 OVERLAYS = 5  # other runs that a chart can show beside its own
@@ -60,10 +60,16 @@ def rule(text: str, width: int, *, missing: int = 0) -> Line:
 def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
     """Wrap texts with roles at words into lines of at most `width` columns; control characters become visible."""
     content = Content.assemble(*((visible(text, keep_newlines=True), role) for text, role in pieces))
-    return [
-        [(line.plain[span.start : span.end], str(span.style)) for span in sorted(line.spans)]
-        for line in content.wrap(max(width, 2))
-    ]
+    lines: list[Line] = []
+    for paragraph in content.split("\n", allow_blank=True):
+        text, place = paragraph.plain, 0
+        for line in paragraph.wrap(max(width, 2)) or [Content()]:
+            place = text.find(line.plain, place) + len(line.plain)
+            drawn = WrappedLine((line.plain[span.start : span.end], str(span.style)) for span in sorted(line.spans))
+            drawn.lost = text[place : len(text) - len(text[place:].lstrip())]
+            lines.append(drawn)
+        lines[-1] = list(lines[-1])
+    return lines
 
 
 def strip_of(widget: Widget, line: Iterable[Piece], css_name: str, width: int) -> Strip:
@@ -73,7 +79,12 @@ def strip_of(widget: Widget, line: Iterable[Piece], css_name: str, width: int) -
     return Strip(segments).adjust_cell_length(width, plain_style)
 
 
-class Drawn(GuardedWidget, Widget):
+def text_of(lines: Sequence[Line], index: int) -> tuple[str, str] | None:
+    """Return the text of a line and what follows it in a copy; None after the last."""
+    return (plain(lines[index]), following(lines[index])) if index < len(lines) else None
+
+
+class Drawn(SelectableLines, Widget):
     """A widget that is drawn line by line. It calls `draw` when its content or its size has changed.
 
     A subclass sets COMPONENT_CLASSES to those of the roles that it draws in.
@@ -91,7 +102,13 @@ class Drawn(GuardedWidget, Widget):
         self._drawn_size = (-1, -1)
         self.refresh()
 
-    def render_line(self, y: int) -> Strip:
+    def line_at(self, y: int) -> int:
+        return y
+
+    def text_of_line(self, index: int) -> tuple[str, str] | None:
+        return text_of(self._drawn, index)
+
+    def line_strip(self, y: int) -> Strip:
         width, height = self.size
         if self._drawn_size != (width, height):
             self._drawn = self.draw(width, height)
@@ -119,7 +136,7 @@ def scroll_bindings(
     ]
 
 
-class ScrolledLines(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=False):
+class ScrolledLines(SelectableLines, ScrollView, can_focus=True, inherit_bindings=False):
     """A scrollable text. A subclass implements `wrap` and binds keys to scrolling.
 
     Its component classes are `CSS_NAME`-- and each of the roles in its lines.
@@ -149,14 +166,17 @@ class ScrolledLines(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=
     @property
     def text(self) -> str:
         """The whole text as wrapped now, for the clipboard."""
-        return "\n".join(plain(line).rstrip() for line in self._lines)
+        return "".join(plain(line).rstrip() + following(line) for line in self._lines)
 
     def line(self, y: int) -> Line | None:
         """Return line `y` of the widget; None below the text."""
         index = y + self.scroll_offset.y
         return self._lines[index] if index < len(self._lines) else None
 
-    def render_line(self, y: int) -> Strip:
+    def text_of_line(self, index: int) -> tuple[str, str] | None:
+        return text_of(self._lines, index)
+
+    def line_strip(self, y: int) -> Strip:
         return strip_of(self, self.line(y) or (), self.CSS_NAME, self.scrollable_content_region.width)
 
 

@@ -8,7 +8,7 @@ from textual import actions, events
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from workbench.kit.banner import confirm
+from workbench.kit.banner import confirm, copied
 from workbench.kit.guard import GuardedWidget
 from workbench.run.view import RunView
 from workbench.text import typed, visible
@@ -37,7 +37,7 @@ class MountedWhole(GuardedWidget):
     def copy(self, text: str, what: str) -> None:
         """Copy `text` to the clipboard and confirm it. what: names it, as in "the path"."""
         self.app.copy_to_clipboard(typed(text))
-        self.confirm(f"Copied {what} (through the terminal: OSC 52)")
+        copied(self, what)
 
     def confirm(self, message: str) -> None:
         """Show for some seconds what a key has done; see `workbench.kit.banner.confirm`."""

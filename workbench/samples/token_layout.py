@@ -76,6 +76,7 @@ class TokenLayout(NamedTuple):
     lines: list[TokenLine]
     response: int  # the first line of the response
     places: list[tuple[int, int]]  # of each token: line and column where it begins
+    wrapped: frozenset[int]  # the lines whose text goes on in the next
 
     def token_at(self, line: int, column: int) -> int | None:
         """Return the token of the cell, None where there is none."""
@@ -156,7 +157,7 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
     elif not sample.texts:
         writer.write("mark", -1, "no tokens")
     writer.end_line()
-    return TokenLayout(writer.lines, response, writer.places)
+    return TokenLayout(writer.lines, response, writer.places, frozenset(writer.wrapped))
 
 
 def response_end(sample: TokenSample) -> int:
@@ -175,6 +176,7 @@ class _LineWriter:
     def __init__(self, width: int, whitespace: bool) -> None:
         self.lines: list[TokenLine] = []
         self.places: list[tuple[int, int]] = []
+        self.wrapped: set[int] = set()
         self._width, self._whitespace = width, whitespace
         self._line: TokenLine = []
         self._column = 0
@@ -259,7 +261,7 @@ class _LineWriter:
 
     def _end_word(self) -> None:
         if self._column and self._column + self._word_width > self._width >= self._word_width:
-            self._break()
+            self._wrap()
         for placed in self._word:
             self._put(placed)
         self._word.clear()
@@ -275,9 +277,9 @@ class _LineWriter:
             if room:
                 self._put(_PlacedFragment(kind, token, _Fragment(source[:room], text[:room], room), held))
                 source, text, width, held = source[room:], text[room:], width - room, ()
-            self._break()
+            self._wrap()
         if self._column and self._column + width > self._width:
-            self._break()
+            self._wrap()
         for one in held:
             self._append(TokenSpan(kind, one, "", "", self._column, 0))
         self._cell = self._column
@@ -294,6 +296,10 @@ class _LineWriter:
             self._line.append(span)
         if span.token == len(self.places):
             self.places.append((len(self.lines), span.start))
+
+    def _wrap(self) -> None:
+        self.wrapped.add(len(self.lines))
+        self._break()
 
     def _break(self) -> None:
         self.lines.append(self._line)

@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from workbench.kit.banner import confirm
 from workbench.kit.glyphs import block
-from workbench.kit.guard import GuardedWidget
+from workbench.kit.selection import SelectableLines
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
 from workbench.samples.heat import heat_ladder, underline_style
@@ -29,7 +29,7 @@ _STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
 _BLOCKS: tuple[Blocks, ...] = ("off", "one", "strip")
 _KEYS = "kavrtdile"  # keys of the channels, in their order
 _CHANNELS = list(zip(_KEYS, CHANNELS.values(), strict=True))
-_NOT_LAID_OUT = TokenLayout([], 0, [])
+_NOT_LAID_OUT = TokenLayout([], 0, [], frozenset())
 _OUTLIER = "robust z over 3.5, or not a finite number"
 _MARGIN = 2  # columns at the left, for labels of block rows; always present, so that line breaks do not move
 _ITALIC = Style(italic=True)  # for marks such as the stop; dimmed text on their background would be unreadable
@@ -39,9 +39,10 @@ def _key(key: str, action: str, description: str, name: str, tooltip: str, *, sh
     return Binding(key, action, description, show=show, id=f"tokens.{name.replace('_', '-')}", tooltip=tooltip)
 
 
-class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=False):
+class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=False):
     """A sample token by token: background from one channel, underline from another, blocks below the lines."""
 
+    TEXT_FROM = _MARGIN
     COMPONENT_CLASSES: ClassVar[set[str]] = {"token-text--muted"}
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("left", "token(-1)", "previous token", "left", "Go to the previous token"),
@@ -214,9 +215,12 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
     def action_blocks(self) -> None:
         self.blocks = _BLOCKS[(_BLOCKS.index(self.blocks) + 1) % len(_BLOCKS)]
 
+    def text_select_all(self) -> None:
+        """Select nothing: a double click explains a token."""
+
     def on_click(self, event: events.Click) -> None:
         place = event.get_content_offset(self)
-        if place is None:
+        if place is None or self.text_selection is not None:  # the end of a selection
             return
         line, _ = self._line_at(place.y + self.scroll_offset.y)
         if (token := self._layout.token_at(line, place.x - _MARGIN)) is not None:
@@ -237,7 +241,17 @@ class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=Fals
             for row in range(self._rows if line >= self._layout.response else 1)
         ]
 
-    def render_line(self, y: int) -> Strip:
+    def text_of_line(self, index: int) -> tuple[str, str] | None:
+        line, row = self._line_at(index)
+        if line >= len(self._layout.lines):
+            return None
+        if row:
+            return "", ""  # blocks
+        spans = self._layout.lines[line]
+        text = "".join(span.text for span in spans if span.kind != "newline")
+        return " " * _MARGIN + text, "" if line in self._layout.wrapped else "\n"
+
+    def line_strip(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         line, row = self._line_at(y + self.scroll_offset.y)
         if line >= len(self._layout.lines):

@@ -29,6 +29,7 @@ from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane
 from workbench.kit.pane_strip import PaneStrip, TopLines
 from workbench.kit.screen_settings import ScreenSettings
+from workbench.kit.selection import copy_selection
 from workbench.kit.styles import ALL_STYLES
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
@@ -284,6 +285,9 @@ class MainScreen(MountedWhole, Screen[None]):
         """Remove an error about this: it no longer applies."""
         for banner in self.query(Banner):
             banner.settle(about)
+
+    def action_copy_text(self) -> None:
+        copy_selection(self)
 
     def action_put_away(self) -> None:
         self.query_one(Banner).put_away()

@@ -365,3 +365,18 @@ async def test_a_file_of_the_first_version_shows_its_numbers_at_the_ids_of_its_t
         assert text.scale("advantage") is not None
         await pilot.press("i")
         assert text.scale("ratio") is None, "it has no ratios"
+
+
+async def test_the_text_of_a_sample_is_selected_as_it_reads_without_blocks_and_breaks(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(30, 24)) as pilot:
+        run.write(1, "one two three four five six seven eight\nnine ten")
+        text = await opened(pilot, run, "g")
+        await pilot.press("g")
+        first = next(y for y in range(text.size.height) if "one" in text.render_line(y).text)
+        below = next(y for y in range(text.size.height) if "nine" in text.render_line(y).text)
+        await pilot.mouse_down(text, offset=(0, first))
+        await pilot.hover(text, offset=(5, below))
+        await pilot.mouse_up(text, offset=(5, below))
+        assert app.screen.get_selected_text() == "one two three four five six seven eight\nnine"
+        assert text.cursor == 0

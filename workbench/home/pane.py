@@ -88,6 +88,7 @@ class HomePane(Pane):
         self._runs_dir = runs_dir
         self._throttled = Throttled()
         self._workspace: Workspace | None = None
+        self._rows: list[RunRow] = []
         self._facts = Facts([])
         self._here: Path | None = None
 
@@ -113,9 +114,9 @@ class HomePane(Pane):
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the runs in another folder."""
-        if path.resolve() != self._runs_dir.resolve():
+        if path != self._runs_dir:
             self._runs_dir = path
-            self._reader, self._workspace = GlanceReader(path), None
+            self._reader, self._workspace, self._rows = GlanceReader(path), None, []
             self.refresh_now()
 
     def refresh_now(self) -> None:
@@ -129,19 +130,19 @@ class HomePane(Pane):
 
     @work(exclusive=True, group="read")
     async def _read(self) -> None:
-        reader, before, facts = self._reader, self._workspace, self._actions.facts()
+        reader, before, facts, here = self._reader, self._workspace, self._actions.facts(), self._here
 
-        def read() -> tuple[Workspace, Facts]:
+        def read() -> tuple[Workspace, list[RunRow], Facts]:
             workspace = reader.read() or before or Workspace([], 0, "")
-            return workspace, facts(workspace)
+            return workspace, placed(workspace, here), facts(workspace)
 
         if (found := await self._throttled.read(read)) is not None and reader is self._reader:
-            self._workspace, self._facts = found
+            self._workspace, self._rows, self._facts = found
             self._show()
 
     def _show(self) -> None:
         workspace, now = self._workspace, time.time()
-        rows = self._rows(workspace) if workspace else []
+        rows = self._rows
         problem = workspace.problem if workspace else "Reading runs …"
         note = visible(problem or "No runs yet. Train the quickstart, and its curves appear here.")
         listed = self.query_one(HomeList)
@@ -158,18 +159,6 @@ class HomePane(Pane):
         news_line.update(text)
         self.query_one("#home-machine", CutText).update(Content.styled(self._facts.machine, "$text-muted"))
         self._arrange()
-
-    def _rows(self, workspace: Workspace) -> list[RunRow]:
-        """Return the runs: first the one that trains here, then those that train elsewhere, then the newest."""
-        here = self._here.resolve() if self._here else None
-
-        def place(run: RunSummary) -> str:
-            if here is not None and run.folder.root.resolve() == here:
-                return "here"
-            return "elsewhere" if run.state == "training" else ""
-
-        rows = [RunRow(glance, place(glance.run)) for glance in workspace.glances]
-        return sorted(rows, key=lambda row: ["here", "elsewhere", ""].index(row.place))
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._arrange)
@@ -226,3 +215,19 @@ class HomePane(Pane):
 
     def action_choose(self, what: str) -> None:
         self._actions.choose(what)
+
+
+def placed(workspace: Workspace, here: Path | None) -> list[RunRow]:
+    """Return the runs: the one in the folder `here` first, then those that train elsewhere, then the others.
+
+    Looks up links, so it is for a thread.
+    """
+    here = here.resolve() if here is not None else None
+
+    def place(run: RunSummary) -> str:
+        if here is not None and run.folder.root.resolve() == here:
+            return "here"
+        return "elsewhere" if run.state == "training" else ""
+
+    rows = [RunRow(glance, place(glance.run)) for glance in workspace.glances]
+    return sorted(rows, key=lambda row: ["here", "elsewhere", ""].index(row.place))

@@ -310,13 +310,14 @@ class TrainingPane(Pane):
         height -= self.query_one(AlarmLines).show(view.alarms, key, height)
         evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
         large = large_ones(self._metrics, view.history.kind)
+        events, single = len(evaluations) + lines_wanted(view.marks, width), self._enlarged or self._plotted
         shared = layout(
             width,
             height,
-            large=1 if self._enlarged or self._plotted else large,
-            small=0 if self._enlarged or self._plotted else len(self._metrics) - large,
-            scores=not (histogram.empty or self._enlarged or self._plotted),
-            events=len(evaluations) + lines_wanted(view.marks, width),
+            large=1 if single else large,
+            small=0 if single else len(self._metrics) - large,
+            scores=not (histogram.empty or single),
+            events=min(events, max(height // 5, 3)) if single else events,
         )
         self._show_below(shared, evaluations)
         charted, hidden = self._charted(), 0

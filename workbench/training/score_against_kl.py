@@ -41,6 +41,7 @@ _LIMIT = "┊"
 _YOUNG = 20  # iterations: of fewer, each is a point of its own
 _TABLE_FROM = 14  # lines of a plot that leaves room for the table
 _TIMES = 5  # iterations that are named on the curve of this run
+_BESIDE = ((0, 2), (-1, 0), (1, 0), (-2, 0), (2, 0))  # rows and columns from a point to the name of its iteration
 _CELL = 9  # columns of a number of the table
 
 
@@ -85,7 +86,7 @@ def score_against_kl(
     """
     points = [point for curve in curves for point in (*curve.points, *curve.held_out)]
     here = point_at(curves[0], iteration) if curves else None
-    title: Line = [(" score against KL, nats/seq", "strong")]
+    title: Line = [(" score against KL", "strong")]
     if not points:
         return [title, [], [(fit_start(" No iteration with a score and a KL yet.", width), "muted")]][:height]
     if here is not None and len(plain(title)) + len(point_text(here)) + 3 <= width:
@@ -95,7 +96,7 @@ def score_against_kl(
     x_scale = scale_of(((point.kl, point.kl) for point in points), AXES["kl"]._replace(threshold=limit))
     y_scale = scale_of(((point.score, point.score) for point in points), AXES["score_mean"])
     cells = _cells(curves, here, limit, x_scale, y_scale, across, down)
-    values = ticks(y_scale, max(down // LINES_A_TICK, 1))
+    values = ticks(y_scale, max(down // LINES_A_TICK, 2))
     labels = {
         round((1 - y_scale.position(value)) * (down - 1)): text
         for value, text in zip(values, tick_texts(values), strict=True)
@@ -132,12 +133,16 @@ def _cells(
             canvas.line(min(start, end), max(start, end), _role(count))
     rows = canvas.rows()
 
-    def put(point: Point, text: str, role: str, *, over: bool = True, right: int = 0) -> None:
+    def put(point: Point, text: str, role: str, offsets: Sequence[tuple[int, int]] = ()) -> None:
+        """Write `text` at a point, or at the first free place of some rows and columns beside it."""
         x, y = place(point)
-        row, column = y // DOTS_DOWN, min(x // DOTS_ACROSS + right, across - len(text))
-        wanted = rows[row][column : column + len(text)]
-        if column >= 0 and (over or all(cell == " " for cell, _ in wanted)):
-            rows[row][column : column + len(text)] = [(character, role) for character in text]
+        for down_by, right_by in offsets or ((0, 0),):
+            row, column = y // DOTS_DOWN + down_by, x // DOTS_ACROSS + right_by
+            here = slice(column, column + len(text))
+            fits = 0 <= row < down and 0 <= column <= across - len(text)
+            if fits and (not offsets or all(cell == " " for cell, _ in rows[row][here])):
+                rows[row][here] = [(character, role) for character in text]
+                return
 
     if limit is not None and x_scale.holds(limit):
         column = round(x_scale.position(limit) * (across - 1))
@@ -150,7 +155,7 @@ def _cells(
             put(curve.compared[-1], LETTERS[count - 1], _role(count))
     own = curves[0].points
     for point in own[:: max(len(own) // _TIMES, 1)]:
-        put(point, str(point.iteration), "muted", over=False, right=2)
+        put(point, str(point.iteration), "muted", _BESIDE)
     if here is not None:
         put(here, _HERE, "cursor")
     return rows

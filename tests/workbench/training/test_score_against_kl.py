@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from charts import any_values, history_of, roles, texts
 from hypothesis import given
@@ -27,6 +28,10 @@ def test_a_young_run_has_a_point_for_each_iteration_and_an_older_one_means():
     older = run([n / 100 for n in range(100)], [n / 10 for n in range(100)])
     assert older.points[-1].iteration == 100
     assert math.isclose(older.points[-1].kl, 9.7), "the mean of five iterations"
+    plot = " ".join(line[10:] for line in texts(score_against_kl([older], None, None, 100, 30)[1:-5]))
+    named = [int(number) for number in re.findall(r"\d+", plot)]
+    assert len(named) >= 4, "the curve has iterations beside it"
+    assert set(named) <= {point.iteration for point in older.points}
 
 
 def test_the_title_has_the_point_of_the_cursor():

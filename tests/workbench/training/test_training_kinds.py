@@ -121,7 +121,7 @@ async def test_k_plots_score_against_kl_with_the_marked_runs_and_y_copies_the_po
         pane.compare([(Path("other"), view_of(12)), (Path("dpo"), dpo_view(9))])
         await pilot.press("k")
         screen = await shown(pilot)
-        assert screen.startswith(" score against KL, nats/seq   iteration 10: score 0.1")
+        assert screen.startswith(" score against KL   iteration 10: score 0.1")
         assert "a other" in screen
         assert "dpo" not in screen, "it has no score"
         assert not pane.check_action("enlarge", ())

@@ -70,7 +70,7 @@ class WorkbenchApp(Guarded, TypedAhead):
     """
     COMMANDS: ClassVar = App.COMMANDS | {_commands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="Show help on this pane and its keys"),
+        Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help on this pane and its keys"),
         Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
     ]
 

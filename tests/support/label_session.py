@@ -203,7 +203,7 @@ class Labelling(ThemedApp[None]):
 
     def compose(self) -> ComposeResult:
         yield self.pane
-        yield KeyFooter(palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.pane.border_title = "Label F5"

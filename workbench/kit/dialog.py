@@ -12,8 +12,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static, TextArea
 
+from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
 from workbench.kit.selection import copy_selection
@@ -26,12 +28,11 @@ class Dialog(MountedWhole, ModalScreen[T]):
     """A modal screen. Textual hides the application's keys from it, so it binds those that apply everywhere itself."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="Show purpose and keys of this pane"),
+        Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show purpose and keys of this pane"),
         Binding(
             "q,ctrl+q",
             "app.leave",
             "quit",
-            show=False,
             id="app.leave",
             tooltip="Quit; a run can stop or continue without a screen",
         ),
@@ -52,6 +53,11 @@ class Dialog(MountedWhole, ModalScreen[T]):
 
     def action_copy_text(self) -> None:
         copy_selection(self)
+
+    def _extend_compose(self, widgets: list[Widget]) -> None:
+        """Add the footer to what a dialog composes; mounted later, it would move the dialog on the screen."""
+        super()._extend_compose(widgets)
+        widgets.append(KeyFooter())
 
     def on_screen_resume(self) -> None:
         if self._answer is not None:

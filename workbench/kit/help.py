@@ -122,7 +122,7 @@ class HelpScreen(Dialog[None]):
     """The help over the screen that it explains. It can be searched; the keys that open it also close it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "close", id="help.close", tooltip="Close the help"),
+        Binding("escape", "dismiss", "close", id="help.close", tooltip="Close the help"),
         Binding("slash", "search", "search", id="help.search", tooltip="Search keys and descriptions"),
         *scroll_bindings("help", "up down page-up page-down first last", "scroll('{}')"),
     ]

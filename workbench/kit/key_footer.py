@@ -6,6 +6,7 @@ Textual's own footer has a widget for every key, and makes all of them again whe
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -17,6 +18,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from workbench.kit.guard import GuardedWidget
+
+_PINNED = ("app.help", "app.leave")
+_FIRST = ("enter", "space")  # what most users want most often
+_MORE = " … "
 
 
 class ShownKey(NamedTuple):
@@ -37,7 +42,8 @@ class ShownKey(NamedTuple):
 class KeyFooter(GuardedWidget, Widget):
     """A line of the keys that are active now. A click on one presses it.
 
-    palette: whether the key of the command palette is shown at the right end.
+    Escape, help and quit are at the right end whatever the width. Of the others, enter and space come first, then
+    the keys of the widget with the focus and those around it; … stands for those that do not fit.
     """
 
     ALLOW_SELECT = False
@@ -49,40 +55,58 @@ class KeyFooter(GuardedWidget, Widget):
         "key-footer--separator",
     }
 
-    def __init__(self, *, palette: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._has_palette = palette
         self.keys: list[ShownKey] = []
-        self._palette: ShownKey | None = None
+        self.pinned: list[ShownKey] = []
         self._hovered: ShownKey | None = None
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._follow)
 
     def _follow(self, screen: Screen[object]) -> None:
-        """Show the first key of each action, and the key of the palette."""
-        keys, palette = dict[str, ShownKey](), None
+        """Show the first key of each action; of help and quit, the first that is a character, as long as none types."""
+        keys, pinned = dict[str, ShownKey](), dict[str, ShownKey]()
         for _, binding, enabled, tooltip in screen.active_bindings.values():
             name = self.app.get_key_display(binding)
             key = ShownKey(binding.key, name, binding.description, enabled, tooltip or binding.description)
             if binding.action == "command_palette":
-                palette = key if self._has_palette else None
+                keys[binding.action] = key._replace(description="commands")
+            elif binding.action in _PINNED:
+                if binding.action not in pinned or (len(name) == 1 < len(pinned[binding.action].name)):
+                    pinned[binding.action] = key
+            elif binding.show and binding.key == "escape":
+                pinned.setdefault("", key)
             elif binding.show:
                 keys.setdefault(binding.action, key)
-        shown = list(keys.values())
-        if (shown, palette) != (self.keys, self._palette):
-            self.keys, self._palette = shown, palette
+        ends = [pinned[action] for action in ("", *_PINNED) if action in pinned]
+        first = sorted(keys.values(), key=lambda key: _FIRST.index(key.key) if key.key in _FIRST else len(_FIRST))
+        if (first, ends) != (self.keys, self.pinned):
+            self.keys, self.pinned = first, ends
             self._hover(None)
             self.refresh()
 
+    @property
+    def fitting(self) -> list[ShownKey]:
+        """The keys that fit between the left end and those at the right end."""
+        room = self._room
+        if sum(key.width for key in self.keys) <= room:
+            return self.keys
+        ends = accumulate(key.width for key in self.keys)
+        return [key for key, end in zip(self.keys, ends, strict=True) if end <= room - len(_MORE)]
+
+    @property
+    def _room(self) -> int:
+        return self.size.width - sum(key.width for key in self.pinned)
+
     def render_line(self, y: int) -> Strip:
-        end = self._segments(self._palette)[:-1] if self._palette else []
-        if end:
+        keys = [segment for key in self.fitting for segment in self._segments(key)]
+        if len(self.fitting) < len(self.keys):
+            keys.append(Segment(_MORE, self._style("description")))
+        end = [segment for key in self.pinned for segment in self._segments(key)]
+        if keys and end:
             end = [Segment("▏", self._style("separator")), Segment(end[0].text.lstrip(), end[0].style), *end[1:]]
-            end.append(Segment(" ", self.rich_style))
-        room = self.size.width - sum(segment.cell_length for segment in end)
-        keys = Strip([segment for key in self.keys for segment in self._segments(key)])
-        return Strip([*keys.adjust_cell_length(max(room, 0), self.rich_style), *end]).adjust_cell_length(
+        return Strip([*Strip(keys).adjust_cell_length(max(self._room, 0), self.rich_style), *end]).adjust_cell_length(
             self.size.width, self.rich_style
         )
 
@@ -115,13 +139,12 @@ class KeyFooter(GuardedWidget, Widget):
 
     def _at(self, x: int) -> ShownKey | None:
         """Return the key in column `x`."""
-        if self._palette is not None and x >= self.size.width - self._palette.width:
-            return self._palette
-        end = 0
-        for key in self.keys:
-            end += key.width
-            if x < end:
-                return key
+        for start, keys in ((max(self._room, 0), self.pinned), (0, self.fitting)):
+            end = start
+            for key in keys if x >= start else ():
+                end += key.width
+                if x < end:
+                    return key
         return None
 
     def _hover(self, key: ShownKey | None) -> None:

@@ -13,7 +13,6 @@ from textual.widgets import Select, Static
 
 from trainer.errors import TrainerError
 from workbench.kit.dialog import Dialog, PlainInput
-from workbench.kit.key_footer import KeyFooter
 from workbench.text import visible
 
 R = TypeVar("R")
@@ -38,7 +37,6 @@ class LabelForm(Dialog[T]):
         yield Static(visible(self._title), markup=False, classes="title one-line")
         yield from self.fields()
         yield Static(id="status", markup=False)
-        yield KeyFooter(palette=False)
 
     def action_close(self) -> None:
         if self.busy:

@@ -19,7 +19,6 @@ from trainer.control.questions import Answer, Question, Writer
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from workbench.kit.dialog import Dialog
-from workbench.kit.key_footer import KeyFooter
 from workbench.numbers import duration
 from workbench.samples.answer_list import AnswerColumn, AnswerList, AskedRequest, request_text
 from workbench.samples.ask_form import AskForm, AskRequest, StartingPoint
@@ -77,7 +76,6 @@ class AskScreen(Dialog[None]):
         yield self._form
         yield Static(id="ask-status", markup=False)
         yield AnswerList(id="ask-answers")
-        yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         self.set_interval(0.5, self._count_seconds)

@@ -26,6 +26,7 @@ from workbench.home.setup_answers import questions
 from workbench.home.setup_screen import SetupScreen
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
 from workbench.kit.help import HelpScreen
+from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import known_bindings
 from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.export_preferences import ExportPreferencesScreen
@@ -108,6 +109,10 @@ async def test_help_escape_and_quit_work_in_every_dialog() -> None:
         for kind, make in DIALOGS.items():
             app.push_screen(dialog := make())
             await until(pilot, lambda dialog=dialog: app.screen is dialog and dialog.is_mounted)
+            footer = dialog.query_one(KeyFooter)
+            await until(pilot, lambda footer=footer: len(footer.pinned) == 3)
+            typing = app.focused is not None and app.focused.check_consume_key("q", "q")
+            assert [key.name for key in footer.pinned] == ["esc", *(("f1", "^q") if typing else ("?", "q"))], kind
             await pilot.press("f1")
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
             await pilot.press("f1")

@@ -158,7 +158,7 @@ async def test_help_texts_are_never_markup() -> None:
 
 async def test_every_closing_key_closes_it() -> None:
     async with (app := Probe()).run_test() as pilot:
-        for key in ("escape", "f1", "q", "question_mark"):
+        for key in ("escape", "f1", "question_mark"):
             await pilot.press("f1")
             assert isinstance(app.screen, HelpScreen)
             await pilot.press(key)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
-from textual.widgets import Button
+from textual.widgets import Button, Input
 from themed_app import ThemedApp
 from waiting import until
 
@@ -23,18 +23,25 @@ class Keys(ThemedApp[None]):
         Binding("b", "press('b')", "[/x] back"),
         Binding("c", "never", "not now"),
         Binding("d", "press('d')", "hidden", show=False),
+        Binding("escape", "press('esc')", "close"),
+        Binding("q,ctrl+q", "app.leave", "quit", tooltip="Leave"),
+        Binding("question_mark,f1", "app.help", "help", show=False),
     ]
     pressed = ""
     bells = 0
     never: bool | None = None  # whether that key can be used
 
-    def __init__(self, *, palette: bool = True) -> None:
+    def __init__(self, *, field: bool = False) -> None:
         super().__init__()
-        self.palette = palette
+        self.field = field
 
     def compose(self) -> ComposeResult:
-        yield Button("x")
-        yield KeyFooter(palette=self.palette)
+        yield Input() if self.field else Button("x")
+        yield KeyFooter()
+
+    def action_leave(self) -> None: ...
+
+    def action_help(self) -> None: ...
 
     def action_press(self, key: str) -> None:
         self.pressed += key
@@ -48,30 +55,45 @@ class Keys(ThemedApp[None]):
 
 async def shown(app: Keys, pilot: Pilot[None]) -> str:
     """Return the footer's line, once it has heard of the keys."""
-    await until(pilot, lambda: bool(app.query_one(KeyFooter).keys))
+    await until(pilot, lambda: bool(app.query_one(KeyFooter).pinned))
     await pilot.pause()
     return "".join(segment.text for segment in app.screen._compositor.render_strips()[-1])
 
 
-async def test_keys_are_shown_once_each_and_the_palette_at_the_right_end() -> None:
+async def test_keys_are_shown_once_each_and_escape_help_and_quit_at_the_right_end_at_every_width() -> None:
     app = Keys()
-    async with app.run_test(size=(60, 5)) as pilot:
+    async with app.run_test(size=(90, 5)) as pilot:
         line = await shown(app, pilot)
-        assert line.startswith(" a go on  b [/x] back  c not now ")
-        assert line.endswith("▏^p palette ")
+        assert line.startswith(" a go on  b [/x] back  c not now  ^p commands ")
+        assert line.endswith("▏esc close  ? help  q quit ")
         assert "hidden" not in line
-        assert len(line) == 60
+        assert len(line) == 90
+        for width, start in (
+            (73, " a go on  b [/x] back  c not now  ^p commands ▏"),
+            (72, " a go on  b [/x] back  c not now  … "),
+        ):
+            await pilot.resize_terminal(width, 5)
+            line = await shown(app, pilot)
+            assert line.startswith(start)
+            assert line.endswith("▏esc close  ? help  q quit ")
+        await pilot.resize_terminal(40, 5)
+        assert await shown(app, pilot) == " a go on  …  ▏esc close  ? help  q quit "
+        footer = app.query_one(KeyFooter)
+        await pilot.hover(footer, offset=(38, 0))
+        assert footer.tooltip == "Leave"
+        await pilot.hover(footer, offset=(11, 0))
+        assert footer.tooltip is None
 
 
-async def test_where_it_is_narrow_the_palette_stays() -> None:
-    app = Keys()
-    async with app.run_test(size=(24, 5)) as pilot:
-        assert await shown(app, pilot) == " a go on  b ▏^p palette "
+async def test_while_text_is_typed_only_keys_that_are_no_text_are_shown() -> None:
+    app = Keys(field=True)
+    async with app.run_test(size=(60, 5)) as pilot:
+        assert (await shown(app, pilot)).rstrip().endswith("▏esc close  f1 help  ^q quit")
 
 
 async def test_a_click_presses_the_key_and_the_mouse_over_it_says_what_it_does() -> None:
-    app = Keys(palette=False)
-    async with app.run_test(size=(60, 5)) as pilot:
+    app = Keys()
+    async with app.run_test(size=(90, 5)) as pilot:
         line = await shown(app, pilot)
         footer = app.query_one(KeyFooter)
         await pilot.hover(footer, offset=(line.index("go on"), 0))
@@ -81,15 +103,15 @@ async def test_a_click_presses_the_key_and_the_mouse_over_it_says_what_it_does()
         await until(pilot, lambda: app.pressed == "ab")
         await pilot.click(footer, offset=(line.index("not now"), 0))
         await until(pilot, lambda: app.bells == 1)
-        await pilot.click(footer, offset=(50, 0))
-        await pilot.hover(footer, offset=(50, 0))
+        await pilot.click(footer, offset=(60, 0))
+        await pilot.hover(footer, offset=(60, 0))
         assert footer.tooltip is None
         assert (app.pressed, app.bells) == ("ab", 1)
 
 
 async def test_a_key_that_cannot_be_used_now_is_muted_and_can_still_be_read() -> None:
     app = Keys()
-    async with app.run_test(size=(60, 5)) as pilot:
+    async with app.run_test(size=(90, 5)) as pilot:
         await shown(app, pilot)
         footer = app.query_one(KeyFooter)
         styles = {segment.text: segment.style for segment in footer.render_line(0)}
@@ -102,13 +124,13 @@ async def test_a_key_that_cannot_be_used_now_is_muted_and_can_still_be_read() ->
 
 async def test_keys_appear_and_disappear_as_they_begin_and_cease_to_apply() -> None:
     app = Keys()
-    async with app.run_test(size=(60, 5)) as pilot:
+    async with app.run_test(size=(90, 5)) as pilot:
         await shown(app, pilot)
         footer = app.query_one(KeyFooter)
-        assert [key.enabled for key in footer.keys] == [True, True, False]
+        assert [key.enabled for key in footer.keys] == [True, True, False, True]
         app.never = True
         app.refresh_bindings()
         await until(pilot, lambda: all(key.enabled for key in footer.keys))
         app.never = False
         app.refresh_bindings()
-        await until(pilot, lambda: [key.key for key in footer.keys] == ["a", "b"])
+        await until(pilot, lambda: [key.key for key in footer.keys] == ["a", "b", "ctrl+p"])

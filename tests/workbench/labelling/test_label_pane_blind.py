@@ -74,7 +74,9 @@ async def shown(app: Labelling) -> str:
             (binding, enabled) for _, binding, enabled, _ in app.screen.active_bindings.values() if binding.show
         ]
         in_force = {binding.action: (binding.description, enabled) for binding, enabled in reversed(bindings)}
-        reported = [(key.description, key.enabled) for key in app.query_one(KeyFooter).keys]
+        footer = app.query_one(KeyFooter)
+        shown = [key for key in (*footer.keys, *footer.pinned) if key.description != "commands"]
+        reported = [(key.description, key.enabled) for key in shown]
         return sorted(reported) == sorted(in_force.values())
 
     await until(is_current)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from rich.text import Text
+from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.events import Print
-from textual.widgets import RichLog
+from textual.widgets import Input, Static
 
+from trainer.errors import TrainerError, cannot_write
+from trainer.files import PRIVATE, open_file
 from workbench.columns import fit_start
-from workbench.kit.pane import Pane
-from workbench.run.sentences import sentences
+from workbench.kit.dialog import TextPromptScreen
+from workbench.kit.drawing import CutText
+from workbench.kit.file_names import path_problem, unused
+from workbench.kit.filter_field import FilterField
+from workbench.kit.pane import Badge, Pane
+from workbench.kit.throttled import Throttled
+from workbench.log.lines import LEVELS, Entry, LogList, printed_entry
+from workbench.run.sentences import level_sign, sentences
 from workbench.run.view import RunView
 from workbench.system.output import cut_log
-from workbench.text import visible
+from workbench.text import has_words, visible
 
 _KEPT = 2000  # lines
 _LONGEST = 2000  # columns of a line that are shown
@@ -28,72 +41,184 @@ class LogPane(Pane):
     TITLE = "Log"
     HELP = (
         "Alerts of the run, such as alarms with their advice, and what libraries print: downloads, warnings, native "
-        "errors. The file named on the border keeps what they print."
+        "errors. The file named on the border keeps what they print. On the last line, the list follows new ones."
     )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", id="log.filter", tooltip="Show the lines with these words"),
+        Binding("v", "severity", "severity", id="log.severity", tooltip="Show all, warnings and errors, or errors"),
+        Binding("x", "export", "save", id="log.export", tooltip="Save the lines that are shown"),
+        Binding("y", "copy", "copy", id="log.copy", tooltip="Copy the line under the cursor"),
+        Binding("escape", "back", "all lines", show=False, id="log.back", tooltip="Remove the filter"),
+    ]
 
     def __init__(self, path: Path | None, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._path = path
-        self._offset = self._bytes() if path else 0  # output of earlier sessions is not shown
-        self._waiting: deque[str] = deque(maxlen=_KEPT)
-        self._view = RunView()
+        self._offset = _size(path)  # output of earlier sessions is not shown
+        self._reading = Throttled(rests=False)
+        self._entries: list[Entry] = []
+        self._dropped = 0  # of the entries, since they were shown
+        self._least = 0  # index in LEVELS of the least severe lines that are shown
+        self._unread = 0  # errors
+        self._changed = False  # entries have come since they were shown
+        self._view: RunView | None = None
         self._alerts_written = 0
-        if path:
-            self.border_subtitle = visible(str(path))
 
     def compose(self) -> ComposeResult:
-        yield RichLog(max_lines=_KEPT, min_width=1, wrap=True, markup=False, highlight=False, auto_scroll=True)
+        yield LogList()
+        yield FilterField("words in a line")
+        yield CutText(most=6, id="log-line")
 
     def on_mount(self) -> None:
         self.begin_capture_print()
         self.set_interval(1.0, self.read_new)
+        self._show()
 
     def show_run(self, view: RunView) -> None:
-        if view is not self._view or view.alerts_seen < self._alerts_written:
-            self._view, self._alerts_written = view, 0
+        known = view is self._view and view.alerts_seen >= self._alerts_written
+        if not known:
+            past, self._alerts_written = self._view is not view, 0
+            self._view = view
         new = view.alerts_seen - self._alerts_written
         self._alerts_written = view.alerts_seen
         name = view.started.name if view.started else ""
-        for alert in view.alerts[-new:] if new else []:
-            for sentence in sentences(alert):
-                self.write(visible(f"{name}: {sentence}"))
+        at = time.time() if known or not past else None  # a run that is opened has its alerts from before
+        entries = [
+            Entry(visible(f"{name}: {sentence}"), getattr(alert, "level", "warning"), at, goes_on=number > 0)
+            for alert in (view.alerts[-new:] if new else [])
+            for number, sentence in enumerate(sentences(alert))
+        ]
+        self._add(entries)
 
     def on_print(self, event: Print) -> None:
         """Show what Python code of this process prints."""
         self.write(event.text)
 
-    def read_new(self) -> None:
+    @work(group="reading")
+    async def read_new(self) -> None:
         """Show what was added to the file, at most the last 64 KiB."""
-        if self._path is None or (size := self._bytes()) == self._offset:
-            return
-        start = self._offset if self._offset < size <= self._offset + _AT_ONCE else max(size - _AT_ONCE, 0)
-        try:
-            with self._path.open("rb") as file:
-                file.seek(start)
-                text = file.read(size - start).decode("utf-8", "replace")
-        except OSError:
-            return
-        self._offset = self._bytes() if cut_log(self._path) else size
-        self.write(text)
+        if self._path is not None:
+            path, offset = self._path, self._offset
+            found = await self._reading.read(lambda: _read(path, offset))
+            if found is not None:
+                text, self._offset = found
+                self.write(text)
 
     def write(self, text: str) -> None:
         """Add lines; text after a carriage return replaces the line, as in progress bars."""
+        at, before, entries = time.time(), self._entries[-1] if self._entries else None, []
         for line in text.replace("\r\n", "\n").split("\n"):
             if shown := fit_start(visible(line.rpartition("\r")[2]).rstrip(), _LONGEST):
-                self._waiting.append(shown)
-        if self.display:
-            self._show()
+                before = printed_entry(shown, before, at)
+                entries.append(before)
+        self._add(entries)
 
     def on_show(self) -> None:
-        self._show()
+        self._unread, self.badge = 0, Badge()
+        if self._changed:
+            self._show()
+
+    def _add(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        self._entries += entries
+        too_many = max(len(self._entries) - _KEPT, 0)
+        self._dropped += sum(map(self._shows, self._entries[:too_many]))
+        del self._entries[:too_many]
+        self._changed = True
+        if self.is_on_screen:
+            self._show()
+            return
+        self._unread += sum(entry.level == "error" and not entry.goes_on for entry in entries)
+        if self._unread:
+            self.badge = Badge(f"{level_sign('error')}{self._unread}", "error")
+
+    def _shows(self, entry: Entry) -> bool:
+        level = LEVELS.index(entry.level) if entry.level in LEVELS else 1
+        return level >= self._least and has_words(entry.text, self.query_one(FilterField).value)
 
     def _show(self) -> None:
-        log = self.query_one(RichLog)
-        while self._waiting:
-            log.write(Text(self._waiting.popleft()))  # RichLog does not wrap Content
+        shown = [entry for entry in self._entries if self._shows(entry)]
+        message = "No matching lines" if self._entries else "Nothing yet. Alerts and the output of libraries come here."
+        self.query_one(LogList).show(shown, dropped=self._dropped, message=message)
+        self._dropped, self._changed = 0, False
+        least = ("", "warnings and errors", "errors")[self._least]
+        found = f"{len(shown)} of {len(self._entries)}" if len(shown) < len(self._entries) else ""
+        self.border_subtitle = ", ".join(filter(None, (least, found, visible(str(self._path or "")))))
 
-    def _bytes(self) -> int:
-        try:
-            return self._path.stat().st_size if self._path else 0
-        except OSError:
-            return 0
+    @on(LogList.Moved)
+    def _show_line(self) -> None:
+        table = self.query_one(LogList)
+        entry = table.selected
+        self.query_one("#log-line", Static).update(entry.text if entry and table.is_cut(entry) else "")
+        self.query_one("#log-line").display = entry is not None and table.is_cut(entry)
+        self.refresh_keys()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("export", "copy"):
+            return self.query_one(LogList).selected is not None
+        return action != "back" or self.query_one(FilterField).display
+
+    def action_filter(self) -> None:
+        self.query_one(FilterField).open()
+
+    @on(Input.Changed)
+    def _filter(self) -> None:
+        self._show()
+
+    def action_back(self) -> None:
+        self.query_one(FilterField).clear_filter()
+
+    def action_severity(self) -> None:
+        """Show only lines that are more severe; after the most severe, all."""
+        self._least = (self._least + 1) % len(LEVELS)
+        self._show()
+
+    def action_copy(self) -> None:
+        if (entry := self.query_one(LogList).selected) is not None:
+            self.copy(entry.plain, "the line")
+
+    def action_export(self) -> None:
+        lines = [entry.plain for entry in self._entries if self._shows(entry)]
+
+        async def save(text: str) -> str:
+            try:
+                await asyncio.to_thread(_save, Path(text).expanduser(), lines)
+            except TrainerError as error:
+                return str(error)
+            self.confirm(f"Saved '{text}'")
+            return ""
+
+        name = str(unused(Path("log.txt")))
+        self.app.push_screen(TextPromptScreen("Save the shown lines as", name, path_problem, save))
+
+
+def _save(path: Path, lines: Sequence[str]) -> None:
+    """Write the lines to a new file. Raises StorageError."""
+    try:
+        with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except OSError as error:
+        raise cannot_write(f"'{path}'", error) from None
+
+
+def _read(path: Path, offset: int) -> tuple[str, int] | None:
+    """Return what was added to the file after `offset`, and the offset to go on from; None for nothing."""
+    size = _size(path)
+    if size == offset:
+        return None
+    start = offset if offset < size <= offset + _AT_ONCE else max(size - _AT_ONCE, 0)
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            text = file.read(size - start).decode("utf-8", "replace")
+    except OSError:
+        return None
+    return text, _size(path) if cut_log(path) else size
+
+
+def _size(path: Path | None) -> int:
+    try:
+        return path.stat().st_size if path else 0
+    except OSError:
+        return 0

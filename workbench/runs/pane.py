@@ -21,9 +21,10 @@ from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
-from workbench.kit.dialog import ConfirmScreen, PlainInput, TextPromptScreen
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
 from workbench.kit.file_names import path_problem, unused
+from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.throttled import Throttled
@@ -105,14 +106,13 @@ class RunsPane(Pane):
 
     def compose(self) -> ComposeResult:
         yield RunTable()
-        yield PlainInput(placeholder="name, state, model, reward", compact=True, id="runs-filter")
+        yield FilterField("name, state, model, reward")
         yield CutText(most=6, id="run-detail")
         with VerticalScroll(id="run-comparison"):
             yield Static(id="run-differences", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
-        self.query_one("#runs-filter").display = False
         self.query_one(RunTable).show([], 0.0, message="Reading runs …")
         self.set_interval(_INTERVAL, self._look)
 
@@ -169,7 +169,7 @@ class RunsPane(Pane):
 
     def _show_runs(self) -> None:
         """List the runs that match the filter."""
-        query = self.query_one("#runs-filter", Input).value
+        query = self.query_one(FilterField).value
         shown = matching(self._listed, query)
         none = "No matching runs" if self._listed else self._none
         self.query_one(RunTable).show(shown, time.time(), message=visible(none))
@@ -252,7 +252,7 @@ class RunsPane(Pane):
             case "undo":
                 return bool(self._trashed)
             case "back":
-                return self._in_trash or self.query_one("#runs-filter").display
+                return self._in_trash or self.query_one(FilterField).display
         return True
 
     @on(RunTable.Opened)
@@ -316,26 +316,15 @@ class RunsPane(Pane):
         self.refresh_keys()
 
     def action_filter(self) -> None:
-        field = self.query_one("#runs-filter", Input)
-        field.display = True
-        field.focus()
+        self.query_one(FilterField).open()
 
-    @on(Input.Changed, "#runs-filter")
+    @on(Input.Changed)
     def _filter(self) -> None:
         self._show_runs()
 
-    @on(Input.Submitted, "#runs-filter")
-    def _leave_filter(self) -> None:
-        field = self.query_one("#runs-filter", Input)
-        self.query_one(RunTable).focus()
-        field.display = bool(field.value)  # a filter that is active stays in sight
-        self.refresh_keys()
-
     def action_back(self) -> None:
-        field = self.query_one("#runs-filter", Input)
-        if field.display:
-            field.value = ""
-            self._leave_filter()
+        if (field := self.query_one(FilterField)).display:
+            field.clear_filter()
         elif self._in_trash:
             self.action_show_trash()
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import time
+import types
 from pathlib import Path
 
+import pytest
 from scripted_run import alarm, ended, iteration, started
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
-from textual.widgets import RichLog
+from textual.widgets import Static
+from themed_app import ThemedApp
+from workbench_app import settle
 
 from trainer.events import Alert, Decision, Event, RolledBack
+from workbench.kit.pane import Badge
+from workbench.log.lines import Entry, LogList, printed_entry
 from workbench.log.pane import LogPane
 from workbench.run.view import RunView
 
 
-class LogApp(App[None]):
+class LogApp(ThemedApp[None]):
+    CSS_PATH = styles_path("log.tcss", "dialogs.tcss")
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
@@ -23,7 +33,7 @@ class LogApp(App[None]):
 
 
 def lines(app: App[None]) -> list[str]:
-    return [strip.text.rstrip() for strip in app.query_one(RichLog).lines]
+    return [entry.text for entry in app.query_one(LogList)._items]
 
 
 async def test_the_pane_shows_what_was_added_since_the_start_and_obeys_none_of_it(tmp_path: Path) -> None:
@@ -34,6 +44,7 @@ async def test_the_pane_shows_what_was_added_since_the_start_and_obeys_none_of_i
         with log.open("a") as file:
             file.write("one [b]\x1b[2J\n 10 %\r 20 %\n")
         app.query_one(LogPane).read_new()
+        await settle(pilot)
         print("printed by Python")
         await pilot.pause()
         assert lines(app) == ["one [b]␛[2J", " 20 %", "printed by Python"]
@@ -46,30 +57,123 @@ async def test_a_log_that_is_cut_or_very_long_is_shown_from_its_end(tmp_path: Pa
     async with app.run_test() as pilot:
         log.write_text("cut\n")
         app.query_one(LogPane).read_new()
+        await settle(pilot)
         with log.open("a") as file:
             file.write("b" * 5_000_000 + "\nlast\n")
         app.query_one(LogPane).read_new()
-        await pilot.pause()
+        await settle(pilot)
         assert lines(app)[0] == "cut"
         assert lines(app)[-1] == "last"
         assert len("".join(lines(app))) < 3000
 
 
-async def test_a_long_line_is_wrapped(tmp_path: Path) -> None:
+async def test_a_line_without_room_is_shown_whole_below_the_list(tmp_path: Path) -> None:
     app = LogApp(tmp_path / "workbench.log")
-    async with app.run_test(size=(40, 10)) as pilot:
+    async with app.run_test(size=(40, 20)) as pilot:
         app.query_one(LogPane).write("word " * 20)
         await pilot.pause()
-        assert [len(line) <= 40 for line in lines(app)] == [True] * 3
+        assert app.query_one(LogList).render_line(0).text.rstrip().endswith("…")
+        assert str(app.query_one("#log-line", Static).render()).split() == ["word"] * 20
+        app.query_one(LogPane).write("short")
+        await pilot.pause()
+        assert not app.query_one("#log-line").display
 
 
 async def test_a_line_longer_than_any_message_shows_that_it_was_cut(tmp_path: Path) -> None:
     app = LogApp(tmp_path / "workbench.log")
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with app.run_test(size=(100, 30)):
         app.query_one(LogPane).write("x" * 5000)
+        assert lines(app) == ["x" * 1999 + "…"]
+
+
+def test_severity_is_guessed_from_words_and_a_traceback_is_one_error() -> None:
+    text = """\
+Downloading
+UserWarning: deprecated
+Traceback (most recent call last):
+  File "x.py", line 1
+    raise KeyError
+KeyError: 3
+terrors are fine
+fatal: no memory"""
+    entries: list[Entry] = []
+    for line in text.splitlines():
+        entries.append(printed_entry(line, entries[-1] if entries else None, 0.0))
+    assert [entry.level for entry in entries] == ["info", "warning", *["error"] * 4, "info", "error"]
+    assert [entry.goes_on for entry in entries] == [False, False, False, True, True, True, False, False]
+
+
+async def test_lines_have_time_and_sign_and_are_filtered_copied_and_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.setattr("workbench.log.pane.time", types.SimpleNamespace(time=lambda: 3723.0))
+    app = LogApp(tmp_path / "workbench.log")
+    async with app.run_test(size=(80, 20)) as pilot:
+        pane, table = app.query_one(LogPane), app.query_one(LogList)
+        pane.write("first [b]\nsecond warning\nthird error")
         await pilot.pause()
-        assert sum(line.count("x") for line in lines(app)) == 1999
-        assert any(line.rstrip().endswith("x…") for line in lines(app))
+        drawn = [table.render_line(y).text.rstrip() for y in range(3)]
+        assert drawn == ["01:02:03 ·  first [b]", "01:02:03 ⚠  second warning", "01:02:03 ✖  third error"]
+        colours = [list(table.render_line(y))[1].style for y in range(3)]
+        assert len({style.color for style in colours[:2] if style}) == 2
+        table.focus()
+        await pilot.press("y")
+        assert app.clipboard == "01:02:03 ✖ third error"
+        await pilot.press("v")
+        assert lines(app) == ["second warning", "third error"]
+        assert "warnings and errors, 2 of 3" in str(pane.border_subtitle)
+        await pilot.press("v", "v", "slash", *"first")
+        await pilot.pause()
+        assert lines(app) == ["first [b]"]
+        await pilot.press("enter", "x")
+        await pilot.pause()
+        await pilot.press("enter")
+        await settle(pilot)
+        assert Path("log.txt").read_text() == "01:02:03 · first [b]\n"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert len(lines(app)) == 3
+
+
+async def test_the_end_follows_and_another_line_stays_where_it_is(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    async with app.run_test(size=(80, 20)) as pilot:
+        pane, table = app.query_one(LogPane), app.query_one(LogList)
+        pane.write("\n".join(f"line {number}" for number in range(1999)))
+        pane.write("1999")
+        await pilot.pause()
+        assert table.selected is not None
+        assert table.selected.text == "1999"
+        table.focus()
+        await pilot.press("pageup")
+        before = table.selected.text
+        pane.write("a\nb\nc")  # three more than are kept
+        await pilot.pause()
+        assert len(lines(app)) == 2000
+        assert table.selected.text == before
+        await pilot.press("end")
+        pane.write("newest")
+        await pilot.pause()
+        assert table.selected.text == "newest"
+
+
+async def test_errors_that_nobody_has_seen_are_counted_on_the_badge(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    async with app.run_test(size=(80, 20)) as pilot:
+        pane = app.query_one(LogPane)
+        pane.write("an error in sight")
+        assert pane.badge.text == ""
+        pane.display = False
+        await pilot.pause()
+        pane.write("error: one\nTraceback (most recent call last):\n  File\nValueError: two\nfine")
+        assert pane.badge == Badge("✖2", "error")
+        pane.display = True
+        await pilot.pause()
+        assert pane.badge == Badge()
+        assert lines(app)[-1] == "fine"
 
 
 def view_of(*events: Event) -> RunView:

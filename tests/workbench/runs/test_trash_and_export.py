@@ -16,6 +16,7 @@ from workbench_app import settle
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config, restore_run, trash_run
 from workbench.kit.dialog import TextPromptScreen
+from workbench.kit.filter_field import FilterField
 from workbench.runs.export import write_comparison
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
@@ -107,19 +108,19 @@ async def test_the_filter_finds_runs_stays_in_sight_and_esc_removes_it() -> None
         await settle(pilot)
         await pilot.press("slash", *"be STOPPED".replace(" ", "_"))
         assert app.names == []
-        app.query_one("#runs-filter", Input).value = "be STOPPED"
+        app.query_one(FilterField).value = "be STOPPED"
         await pilot.pause()
         assert app.names == ["beta"]
         assert app.pane.border_subtitle == "1 of 3"
         await pilot.press("enter", "y")
         assert app.clipboard == "runs/beta"
-        assert app.query_one("#runs-filter").display
+        assert app.query_one(FilterField).display
         await pilot.press("escape")
         await pilot.pause()
         assert app.names == ["alpha", "beta", "gamma"]
-        assert not app.query_one("#runs-filter").display
+        assert not app.query_one(FilterField).display
         for query, found in (("starter", 3), ("lexicon", 3), ("no such", 0)):
-            app.query_one("#runs-filter", Input).value = query
+            app.query_one(FilterField).value = query
             await pilot.pause()
             assert len(app.names) == found, query
 

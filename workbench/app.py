@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.theme import Theme
+from textual.widget import Widget
 from textual.widgets import Static
 from textual.worker import WorkerFailed
 
-from workbench.kit.guard import Guarded, is_outlived
+from workbench.kit.guard import Guarded, guard, is_outlived
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import (
     DEFAULT_THEME,
@@ -32,7 +34,8 @@ from workbench.kit.theming import (
 from workbench.kit.typed_ahead import TypedAhead
 from workbench.opening import Opening
 from workbench.system.environment import config_dir
-from workbench.system.signals import REASONS
+from workbench.system.output import log_bug
+from workbench.system.signals import REASONS, leave_now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +89,8 @@ class WorkbenchApp(Guarded, TypedAhead):
         self.ended_by: signal.Signals | None = None
         self._loop_and_context: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
         self._leaving: Screen[Any] | None = None  # the open dialog about what would be lost
-        self.bug: Exception | None = None  # what ended the application
+        self.bug: BaseException | None = None  # what ended the application
+        self.crashed = False  # ended by a bug, while a run goes on without the screen
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
         self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
@@ -119,15 +123,23 @@ class WorkbenchApp(Guarded, TypedAhead):
         await self.push_screen(self.main)
         self._show_problems()
 
+    def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
+        guard(child)
+        super()._register_child(parent, child, before, after)
+
     def _handle_exception(self, error: Exception) -> None:
         """Report an unexpected error and go on: a bug in a listing must not end the run that trains here.
 
-        Textual calls this for every exception. One that ends a widget ends the application, which may no longer answer
-        keys. The command that opened the screen then saves the run.
+        Textual calls this for every exception. One that ends the layout ends the application, which may no longer be
+        readable. The command that opened the screen then lets the run go on without it.
         """
         bug = error.error if isinstance(error, WorkerFailed) else error
         if isinstance(bug, Exception) and is_outlived(error) and self.main is not None and self.main.is_mounted:
-            self.main.report(bug)
+            try:
+                self.main.report(bug)
+            except Exception as second:  # noqa: BLE001  the banner itself is broken: only the log is left
+                log_bug(bug, self.opening.log)
+                log_bug(second, self.opening.log)
         else:
             self.bug = self.bug or error
             super()._handle_exception(error)
@@ -209,13 +221,16 @@ class WorkbenchApp(Guarded, TypedAhead):
     def handle_signal(self, number: signal.Signals) -> bool:
         """Close the screen when the terminal is gone; end the run and the screen on any other signal.
 
-        Called inside a signal handler of the main thread, also before the screen exists and after it has closed.
-        Returns whether the signal ends the process.
+        A run that goes on after a bug has ended the screen is ended as a headless one: by SIGHUP too, and by a second
+        SIGINT at once. Called inside a signal handler of the main thread, also before the screen exists and after it
+        has closed. Returns whether the signal ends the process.
         """
-        if number == signal.SIGHUP:
+        if number == signal.SIGHUP and not self.crashed:
             self.terminal_gone = True
             self._call_soon(self.exit)
             return False
+        if self.crashed and self.ended_by is not None and number == signal.SIGINT:
+            leave_now()
         self.ended_by = self.ended_by or number
         if self.main is not None and self.main.supervisor.trains_here:
             self.main.supervisor.stop(REASONS[number])

@@ -22,6 +22,7 @@ from workbench.system.signals import INTERRUPTED, handled_signals
 
 if TYPE_CHECKING:
     from trainer.config import Config
+    from workbench.app import WorkbenchApp
     from workbench.run.supervisor import Supervisor
 
 _MANY_COLORS = 256  # enough to show the colours of a theme
@@ -113,25 +114,46 @@ def open_workbench(opening: Opening) -> int:
     # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
     with handled_signals(app.handle_signal):
         with native_output_to(log):
-            message = app.run()
+            message = _show(app)
         if app.main is not None and app.main.supervisor.trains_here:
-            _wait_for(app.main.supervisor, terminal=not app.terminal_gone)
-    if app.bug is not None:
-        output.crash(app.bug, app.main.supervisor.folder if app.main is not None else None)
+            _go_on_without(app, app.main.supervisor)
+        elif app.bug is not None:
+            output.crash(app.bug, state_dir())
     if message:
         output.note(message)
     if app.refusal is not None:
         raise app.refusal
-    return INTERRUPTED if app.ended_by is not None else app.return_code or 0
+    return INTERRUPTED if app.ended_by is not None else app.return_code or int(app.bug is not None)
 
 
-def _wait_for(supervisor: Supervisor, *, terminal: bool) -> None:
-    """Wait for a run that outlives the screen: without a terminal it goes on; otherwise it is saved and ended."""
-    if terminal:
-        output.note("the screen has closed: saving a checkpoint")
-        supervisor.stop("the screen has closed")
-    else:
+def _show(app: WorkbenchApp) -> str | None:
+    """Show the screen until it closes; return a message for the user."""
+    try:
+        return app.run()
+    except BaseException as bug:  # noqa: BLE001  the run on the trainer's thread goes on, and needs its signals
+        app.bug = app.bug or bug
+        return None
+
+
+def _go_on_without(app: WorkbenchApp, supervisor: Supervisor) -> None:
+    """Wait for a run whose screen has gone, and say how to watch it if there still is a terminal."""
+    if app.terminal_gone:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
+        supervisor.wait()
+        return
+    from workbench.run.sentences import short_path
+
+    app.crashed = True
+    if app.bug is not None:
+        output.crash(app.bug, state_dir())
+    supervisor.poll()  # the run may have its folder since
+    folder = supervisor.folder
+    name, watch = (folder.name, f"watch {short_path(str(folder))}") if folder else ("the run", "runs, then watch RUN")
+    output.note(f"the screen has closed, but {name} goes on training in this process")
+    output.note(f"show it in another terminal with {output.PROGRAM} {watch}")
+    output.note("ctrl+c saves a checkpoint and ends the run")
     supervisor.wait()
+    ended = supervisor.view.ended
+    output.note(supervisor.failure or f"{name} has ended: {ended.state if ended else 'unknown'}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from textual.geometry import Region
 from textual.message import Message
@@ -50,3 +52,38 @@ class GuardedWidget(Guarded, Widget):
         except Exception as bug:  # noqa: BLE001  the application reports it
             self.app._handle_exception(bug)
             return [Strip.blank(crop.width)] * crop.height
+
+
+def guard(widget: Any) -> None:
+    """Let a widget of any class outlive its bugs: its handlers, its drawing, and its part in the layout.
+
+    Textual's own widgets are among them: their handlers and drawing call our validators, suggesters and styles. What
+    fails to draw stays blank; what fails to measure itself gets one cell.
+    """
+
+    def outlive(name: str, otherwise: Callable[..., object]) -> None:
+        method = getattr(widget, name)
+
+        @wraps(method)
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            try:
+                return method(*arguments, **options)
+            except Exception as bug:  # noqa: BLE001  the application reports it
+                widget.app._handle_exception(bug)
+                return otherwise(*arguments, **options)
+
+        setattr(widget, name, guarded)
+
+    dispatch = widget._dispatch_message
+
+    async def dispatch_guarded(message: Message) -> None:
+        try:
+            await dispatch(message)
+        except Exception as bug:  # noqa: BLE001  the application reports it
+            widget.app._handle_exception(bug)
+
+    widget._dispatch_message = dispatch_guarded
+    outlive("render_lines", lambda crop: [Strip.blank(crop.width)] * crop.height)
+    outlive("get_content_width", lambda *_, **__: 1)
+    outlive("get_content_height", lambda *_, **__: 1)
+    outlive("_size_updated", lambda *_, **__: True)

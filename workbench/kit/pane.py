@@ -80,6 +80,15 @@ class Pane(MountedWhole, Vertical):
         """Return the badge for the state of the run, quickly. Called often, and for hidden panes as well."""
         return self.badge
 
+    def update_run(self, view: RunView, *, shown: bool = True) -> None:
+        """Update the badge and, if `shown`, the pane; a bug of this pane is reported and hurts no other pane."""
+        try:
+            self.badge = self.badge_for(view)
+            if shown:
+                self.show_run(view)
+        except Exception as bug:  # noqa: BLE001  the application reports it
+            self.app._handle_exception(bug)
+
     def refresh_keys(self) -> None:
         """Update the footer, but only if different keys apply than before: Textual keeps every old footer."""
         parsed = [actions.parse(binding.action) for _, binding in self._bindings]

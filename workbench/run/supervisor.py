@@ -12,7 +12,7 @@ from typing import Any, Literal
 from trainer.config import Config
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, TrainerError, UsageError
-from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
+from trainer.events import Alarm, Fix, RunEnded, RunStarted, SettingChanged, StateChanged
 from trainer.files import PRIVATE, open_file
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, read_config
@@ -21,7 +21,7 @@ from workbench.run.policy_thread import PolicyThread
 from workbench.run.training_thread import Train, TrainingThread
 from workbench.run.view import RunView
 from workbench.system.environment import own_command
-from workbench.system.output import bug_line
+from workbench.system.output import bug_line, log_bug
 
 LOG = "headless.log"  # in the run's folder
 
@@ -249,12 +249,14 @@ class Supervisor:
             self.run.send("abort")
 
     def wait(self) -> None:
-        """Block until the run that is trained here has ended; its events go to its journal only."""
+        """Block until the run that is trained here has ended; of its events, the view takes only the end."""
         while self._thread is not None:
             if self._thread.finished:
                 self._conclude(self._thread)
             else:
-                self._thread.take(timeout=1.0)
+                for event in self._thread.take(timeout=1.0):
+                    if isinstance(event, RunEnded):
+                        self.view.take(event)
 
     def detach(self) -> str:
         """Continue the run that has just stopped here headless; return a message. Raises StorageError."""
@@ -316,6 +318,6 @@ class Supervisor:
             self.view.phase = None
 
 
-def report_bug(bug: BaseException, folder: Path | None = None) -> str:
-    """Return a bug in one line. Its traceback goes to the crash.log of the run, else it is printed to the log pane."""
-    return bug_line(bug, folder, print, "its traceback is in the log")  # the log pane captures what is printed
+def report_bug(bug: BaseException, folder: Path | None = None, log: Path | None = None) -> str:
+    """Return a bug in one line. Its traceback goes to the crash.log of the run, else to `log` or the log pane."""
+    return bug_line(bug, folder, lambda _: log_bug(bug, log), "its traceback is in the log")

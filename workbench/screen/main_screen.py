@@ -219,7 +219,7 @@ class MainScreen(MountedWhole, Screen[None]):
         place = f"{type(bug)} {traceback.format_tb(bug.__traceback__)[-1:]}"  # its words may differ each time
         if place not in self.bugs:
             self.bugs[place] = repr(bug)
-            self.say(report_bug(bug), about="bug")
+            self.say(report_bug(bug, log=self._opening.log), about="bug")
 
     @property
     def runs_dir(self) -> Path:
@@ -239,9 +239,8 @@ class MainScreen(MountedWhole, Screen[None]):
             self.query_one(RewardModelPane).set_runs_dir(runs_dir)
         self.query_one(TopLines).show_run(supervisor.view, note=supervisor.note)
         for pane in self.query(Pane):
-            pane.badge = pane.badge_for(supervisor.view)
-            if pane.display or isinstance(pane, SamplesPane):  # the charts show its scores, even if it is hidden
-                pane.show_run(supervisor.view)
+            # The charts show the scores of the samples, even if those are hidden.
+            pane.update_run(supervisor.view, shown=pane.display or isinstance(pane, SamplesPane))
         view = supervisor.view
         self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
         if (situation := self._situation_now()) != self._situation:
@@ -329,7 +328,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(SampleListView.ScoresRead)
     def _show_scores(self, message: SampleListView.ScoresRead) -> None:
-        self._training.show_run(self.supervisor.view)  # while hidden, it may still show the run before
+        self._training.update_run(self.supervisor.view)  # while hidden, it may still show the run before
         self._training.show_scores(message.iteration, message.scores)
 
     def _ask(self, start: StartingPoint) -> None:

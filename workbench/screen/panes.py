@@ -58,7 +58,7 @@ class Panes:
         self._move_to(name)
         self._arrange()
         pane = self._pane(name)
-        pane.show_run(self._supervisor.view)
+        pane.update_run(self._supervisor.view)
         pane.take_focus()
 
     def zoom(self) -> None:
@@ -103,7 +103,7 @@ class Panes:
         for pane in screen.query(Pane):
             was, pane.display = pane.display, pane.id in shown
             if pane.display and not was:
-                pane.show_run(self._supervisor.view)
+                pane.update_run(self._supervisor.view)
         screen.query_one("#top").display = bool({*shown} & {*DASHBOARD})
         screen.query_one("#bottom").display = bool({*shown} & {*DRAWER})
         too_small = screen.query_one("#too-small", Static)

@@ -70,6 +70,19 @@ def bug_line(bug: BaseException, folder: Path | None, show: Callable[[str], obje
     return f"{what}: this is a bug, {otherwise}"
 
 
+def log_bug(bug: BaseException, log: Path | None) -> None:
+    """Append the traceback of `bug` to `log`, which the log pane follows; without a file, the pane captures it."""
+    details = "".join(traceback.format_exception(bug))
+    try:
+        if log is not None:
+            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(details)
+            return
+    except OSError:
+        pass
+    data(details)
+
+
 def discard_stdout() -> None:
     """Discard what is still buffered for stdout, whose reader has gone: Python's flush at exit would fail."""
     with suppress(OSError, ValueError):  # a stream without a descriptor has nothing to lose

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import scripted_run
 from scripted_run import make_run
-from terminal_helper import ROOT, Terminal
 from waiting import until
 from workbench_app import screen_text, status, workbench
 
@@ -101,7 +98,7 @@ async def test_a_bug_in_showing_a_run_is_reported_and_the_run_goes_on(monkeypatc
         pytest.param("workbench.training.overview.Overview.draw", [], id="a chart is drawn"),
         pytest.param("workbench.kit.status_line.StatusLine.render", [], id="a line is drawn"),
         pytest.param("workbench.screen.main_screen.MainScreen.action_zoom", ["z"], id="a key's action"),
-        pytest.param("workbench.samples.browser.SampleBrowser.take_part", ["f4", "w"], id="the part of a reading"),
+        pytest.param("workbench.samples.browser.SampleBrowser.take_part", ["f4", "r"], id="the part of a reading"),
         pytest.param("workbench.samples.pane.SamplesPane.show_iteration", ["f3", "left"], id="a message of a pane"),
         pytest.param("workbench.run.supervisor.Supervisor.stop", ["X", "y"], id="the answer of a dialog"),
         pytest.param("workbench.screen.reward_models.RewardModels.watch", [], id="a timer"),
@@ -128,45 +125,3 @@ async def test_a_bug_of_the_screen_is_reported_once_with_its_traceback_in_the_lo
         reached = screen.supervisor.view.iteration
         await until(pilot, lambda: screen.supervisor.view.iteration > reached)
         assert screen.supervisor.trains_here
-
-
-CRASHING = """
-import sys
-
-sys.path.insert(0, {tests!r})
-import scripted_run
-from textual.widgets import Button
-from workbench.cli.main import main
-
-
-def broken(self):
-    raise ZeroDivisionError("a bug of ours")
-
-
-Button.on_mount = broken
-sys.modules["trainer.ppo_run.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.wait))
-sys.exit(main())
-"""
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Open the workbench with a bug in a widget of Textual, which no dialog with a button outlives."""
-    (tmp_path / "crashing.py").write_text(CRASHING.format(tests=str(ROOT / "tests" / "support")))
-    opened = Terminal(tmp_path, "wait", tmp_path / "crashing.py")
-    yield opened
-    opened.close()
-    if opened.process.poll() is None:
-        opened.process.kill()
-    opened.process.wait()
-
-
-def test_a_bug_that_ends_the_screen_saves_the_run(terminal: Terminal) -> None:
-    terminal.wait_for("Training F3")
-    terminal.press(" ")
-    terminal.wait_for("iteration 1/12")
-    terminal.press("X")
-    assert terminal.wait() == 1
-    reported = terminal.raw.decode(errors="replace")
-    assert "the screen has closed: saving a checkpoint" in reported
-    assert "unexpected ZeroDivisionError: a bug of ours" in reported

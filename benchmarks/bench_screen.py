@@ -96,6 +96,8 @@ class Terminal:
                 data = os.read(self.master, 1 << 16)
             except OSError:  # the program has ended
                 return
+            if b"\x1b[c" in data:  # as a terminal answers
+                os.write(self.master, b"\x1b]11;rgb:0000/0000/0000\x1b\\\x1b[?62;22c")
             self.shown += CODES.sub(b"", data)
             seconds = 0
             if not data:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
+from textual._xterm_parser import XTermParser
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
@@ -77,13 +78,14 @@ class WorkbenchApp(Guarded, TypedAhead):
         Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
     ]
 
-    def __init__(self, opening: Opening, default_theme: str = DEFAULT_THEME) -> None:
+    def __init__(self, opening: Opening, default_theme: str = DEFAULT_THEME, typed: bytes = b"") -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # no-color.org: an empty value does not count; Textual accepts any
         super().__init__(ansi_color=True if no_color() else None)  # a filter without colour, not grey
         self.animation_level = "none"
         self.opening = opening
         self._default_theme = default_theme  # if the user has chosen none
+        self._typed = typed.decode(errors="replace")  # before the application could read it
         self.main: MainScreen | None = None
         self.terminal_gone = False
         self.ended_by: signal.Signals | None = None
@@ -121,6 +123,8 @@ class WorkbenchApp(Guarded, TypedAhead):
             return
         self._use_keys()  # first, so that the screen shows the right keys from the start
         await self.push_screen(self.main)
+        for event in XTermParser().feed(self._typed):
+            self.post_message(event)
         self._show_problems()
 
     def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:

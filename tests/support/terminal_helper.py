@@ -32,6 +32,8 @@ class Terminal:
         program: Path = ROOT / "tests" / "support" / "scripted_run.py",
         *,
         term: str = "xterm-256color",
+        ground: str = "rgb:0000/0000/0000",
+        typed: str = "",
     ) -> None:
         self.master, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
@@ -49,6 +51,9 @@ class Terminal:
         os.close(inner)
         self.raw = b""
         self.open = True
+        if term != "dumb":
+            self.wait_until(lambda: self._sent(b"\x1b[c"))
+            self.press(f"{typed}\x1b]11;{ground}\x1b\\\x1b[?62;22c")  # answers of a terminal, after what is typed
 
     def wait_for(self, words: str) -> None:
         """Read until the terminal has received `words`."""
@@ -67,6 +72,10 @@ class Terminal:
         while not condition():
             assert time.monotonic() < end
             time.sleep(0.01)
+
+    def _sent(self, code: bytes) -> bool:
+        self.drain()
+        return code in self.raw
 
     def press(self, keys: str) -> None:
         os.write(self.master, keys.encode())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.parser import add_dir, add_run, dir_override
 from workbench.opening import Opening
 from workbench.system import output
+from workbench.system.background import is_light
 from workbench.system.environment import can_place_text, colors, state_dir
 from workbench.system.output import native_output_to, new_log
 from workbench.system.signals import INTERRUPTED, handled_signals
@@ -38,8 +39,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the workbench as the command line says and return the exit code. Raises TrainerError."""
+    """Open the workbench as the command line says and return the exit code. Raises TrainerError.
+
+    Where it cannot be shown, a run that the command line names is trained with the plain display.
+    """
+    if reason := _no_screen():
+        if args.config_given is None and args.resume is None:
+            from trainer.errors import UsageError
+
+            raise UsageError(f"{reason}; to train here, name a configuration: {output.PROGRAM} --config quickstart")
+        from workbench.cli import train
+
+        output.note(f"{reason}; training with the plain display")
+        args.display = args.display or "plain"
+        return train.run(args)
     return open_workbench(opening(args))
+
+
+def _no_screen() -> str:
+    """Return why the workbench cannot be shown; empty if it can."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "the workbench needs a terminal"
+    if not can_place_text():
+        return f"TERM = {os.environ['TERM']!r} cannot show the workbench"
+    return ""
 
 
 def watch(args: argparse.Namespace) -> int:
@@ -86,17 +109,10 @@ def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None
 
 def open_workbench(opening: Opening) -> int:
     """Show the screen until the user leaves, wait for a run that outlives it, and return the exit code."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if reason := _no_screen():
         from trainer.errors import UsageError
 
-        raise UsageError("the workbench needs a terminal; to train without one, add --no-ui")
-    if not can_place_text():
-        from trainer.errors import UsageError
-
-        raise UsageError(
-            f"TERM = {os.environ['TERM']!r} cannot show the workbench; add --no-ui to train without it, or set TERM "
-            "to the kind of terminal, such as xterm-256color"
-        )
+        raise UsageError(f"{reason}; to train without it, add --no-ui")
     shown = colors()
     if shown >= _MANY_COLORS:
         os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "truecolor" if shown > _MANY_COLORS else "256")
@@ -105,12 +121,14 @@ def open_workbench(opening: Opening) -> int:
     os.environ["TEXTUAL_ANIMATIONS"] = "none"
     sys.setswitchinterval(_SWITCH_SECONDS)
     from workbench.app import WorkbenchApp
-    from workbench.kit.theming import DEFAULT_THEME, FEW_COLORS_THEME
+    from workbench.kit.theming import default_theme
 
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup; a run outlives its terminal anyway
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     log = new_log(state_dir())
-    app = WorkbenchApp(replace(opening, log=log), DEFAULT_THEME if shown >= _MANY_COLORS else FEW_COLORS_THEME)
+    asked = is_light(sys.stdin.fileno(), sys.stdout.fileno())
+    theme = default_theme(many_colors=shown >= _MANY_COLORS, light=asked.light is True)
+    app = WorkbenchApp(replace(opening, log=log), theme, typed=asked.typed)
     # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
     with handled_signals(app.handle_signal):
         with native_output_to(log):

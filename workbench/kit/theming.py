@@ -80,6 +80,13 @@ class ThemeSpec:
         return self.colors["background"].startswith("ansi_")
 
 
+def default_theme(*, many_colors: bool, light: bool) -> str:
+    """Return the theme of a user who has chosen none, by what the terminal can show and by its background."""
+    if not many_colors:
+        return f"{FEW_COLORS_THEME}-light" if light else FEW_COLORS_THEME
+    return "paper" if light else DEFAULT_THEME
+
+
 def no_color() -> bool:
     """Return whether the user wants no colour at all: `NO_COLOR` is set and not empty (https://no-color.org)."""
     return bool(os.environ.get("NO_COLOR"))

@@ -17,6 +17,8 @@ from terminal_helper import DEADLINE, Terminal
 
 from trainer.events import CheckpointSaved, RunEnded
 from trainer.runs.journal import read_journal
+from workbench.cli.main import main
+from workbench.system.background import is_light, parse_color
 from workbench.system.signals import REASONS
 
 
@@ -56,14 +58,69 @@ def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: li
     assert not (tmp_path / "workbench.toml").exists() or 'theme = ""' in (tmp_path / "workbench.toml").read_text()
 
 
-def test_a_terminal_that_cannot_place_text_is_refused_with_the_way_out(
+def test_a_light_terminal_gets_a_light_theme_and_what_is_typed_meanwhile_is_kept(
     terminals: list[Terminal], tmp_path: Path
 ) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done", ground="rgb:fafa/f9f9/f6f6", typed="q"))
+    assert terminal.wait() == 0, "the q has closed it"
+    assert b"48;5;231" in terminal.raw, "the ground of paper, and not of the dark default"
+    assert not (tmp_path / "workbench.toml").exists() or 'theme = ""' in (tmp_path / "workbench.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("answer", "light"),
+    [
+        (b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\", True),
+        (b"\x1b]11;rgb:1e/1e/1e\x07", False),
+        (b"x\x1b]11;rgba:fafa/f9f9/f6f6/ffff\x07\x1b[?62c", True),
+        (b"\x1b[?62c", None),
+        (b"", None),
+    ],
+)
+def test_the_answer_says_whether_the_ground_is_light(answer: bytes, light: bool | None) -> None:
+    assert parse_color(answer) is light
+
+
+@pytest.mark.parametrize(
+    ("received", "environment", "light"),
+    [
+        (b"ab\x1b]11;rgb:ffff/ffff/ffff\x07c\x1b[?62;1cd", "", True),
+        (b"abcd\x1b[?6c", "0;15", True),
+        (b"abcd", "15;0", False),
+    ],
+)
+def test_what_is_typed_while_the_terminal_is_asked_is_returned(
+    received: bytes, environment: str, light: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.system.background._PATIENCE", 0.1)
+    monkeypatch.setenv("COLORFGBG", environment)
+    master, inner = pty.openpty()
+    try:
+        os.write(master, received)
+        assert is_light(inner, inner) == (light, b"abcd")
+    finally:
+        os.close(master)
+        os.close(inner)
+
+
+def test_where_no_screen_can_be_shown_the_way_out_is_said(terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "done", term="dumb"))
     assert terminal.wait() == 2
     assert b"TERM = 'dumb' cannot show the workbench" in terminal.raw
-    assert b"--no-ui" in terminal.raw
     assert b"\x1b[?1049h" not in terminal.raw
+
+
+def test_without_a_terminal_a_named_run_is_trained_with_the_plain_display(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = []
+    monkeypatch.setattr("workbench.cli.train.run", lambda args: trained.append((args.config, args.display)) or 0)
+    assert main(["--config", "tiny"]) == 0
+    assert trained == [("tiny", "plain")]
+    assert "needs a terminal; training with the plain display" in capsys.readouterr().err
+    assert main([]) == 2, "nothing was asked for"
+    assert len(trained) == 1
+    assert "ppo-workbench --config quickstart" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

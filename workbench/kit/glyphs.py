@@ -72,9 +72,12 @@ class Canvas:
         across, part = divmod(x, DOTS_ACROSS)
         if not 0 <= across < self.width:
             return
-        for y in range(max(top, 0), min(bottom, self.height * DOTS_DOWN - 1) + 1):
-            row, bit = divmod(y, DOTS_DOWN)
-            self._dots[row][across] |= _BITS[part][bit]
+        top, bottom = max(top, 0), min(bottom, self.height * DOTS_DOWN - 1)
+        if top > bottom:
+            return
+        for row in range(top // DOTS_DOWN, bottom // DOTS_DOWN + 1):
+            first = row * DOTS_DOWN
+            self._dots[row][across] |= sum(_BITS[part][max(top - first, 0) : bottom - first + 1])
             self._roles[row][across] = role
 
     def line(self, start: tuple[int, int], end: tuple[int, int], role: str) -> None:

@@ -27,7 +27,7 @@ SIGNS: dict[MarkKind, str] = {
     "end": "■",
 }
 ERROR = LEVELS["error"]  # an alert or alarm of that level
-_COLUMN = 56  # columns in which an event can be read
+_COLUMN = 66  # columns in which an event can be read
 
 
 def sign_of(mark: Mark) -> Piece:
@@ -70,7 +70,7 @@ def timeline(marks: Sequence[Mark], width: int, height: int, *, top: int = 0) ->
     ordered, rows = by_severity(marks), height - 1
     across = min(max(width // _COLUMN, 1), max(-(-len(ordered) // rows), 1)) if rows else 1
     shown = ordered[top : top + rows * across]
-    count = f"events · {len(shown)} of {len(ordered)}" if len(shown) < len(ordered) else f"events · {len(ordered)}"
+    count = f"events · {len(shown)} of {len(ordered)}" if 0 < len(shown) < len(ordered) else f"events · {len(ordered)}"
     saved = checkpoints_text(marks)
     heading = " · ".join(filter(None, (count if ordered else "", saved)))
     if len(heading) >= width:

@@ -19,6 +19,7 @@ from workbench.kit.pane import MountedWhole
 from workbench.run.sample_reader import read_channel_columns
 from workbench.run.sample_table import Sample, TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.channel_row import ChannelRow
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
 from workbench.samples.export import save_picture
 from workbench.samples.sample_list import sample_facts
@@ -42,6 +43,7 @@ class SampleView(MountedWhole, Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="sample-facts", markup=False)
+        yield ChannelRow(self.text)
         with Container(id="sample-body"):
             with Vertical(id="sample-text"):
                 yield self.text
@@ -113,6 +115,7 @@ class SampleView(MountedWhole, Vertical):
     @on(TokenText.ChannelChanged)
     def _show_legend(self) -> None:
         self.query_one(TokenLegend).show(self.text)
+        self.query_one(ChannelRow).refresh()
 
     @on(TokenText.Chosen)
     def _explain(self, message: TokenText.Chosen) -> None:

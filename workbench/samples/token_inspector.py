@@ -100,7 +100,8 @@ def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
         heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
     if lines < 1:
         return [heading]
-    wrapped = textwrap.wrap(sentence(facts), width, max_lines=lines, placeholder="…")
+    said = sentence(facts)
+    wrapped = textwrap.wrap(said[:1].upper() + said[1:], width, max_lines=lines, placeholder="…")
     return [heading, *(_cut([(line, "text")], width) for line in wrapped)]
 
 

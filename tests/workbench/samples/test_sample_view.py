@@ -19,7 +19,8 @@ from trainer.runs.samples import sample_schema
 from workbench.kit.banner import Banner
 from workbench.samples import browser
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.channels import channel_scale
+from workbench.samples.channel_row import ChannelRow, channel_labels
+from workbench.samples.channels import CHANNELS, channel_scale
 from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList
@@ -227,7 +228,7 @@ async def test_a_copy_is_the_sample_in_the_list_and_the_token_in_a_sample(run: R
         lines = app.clipboard.splitlines()
         assert lines[0].startswith("'·[b]␛[31m'  id 101")
         assert any(line.split() == ["advantage", f"{advantage:.4f}"] for line in lines)
-        assert any("pushed" in line for line in lines)
+        assert any("ushed" in line for line in lines)
         await pilot.press("Y")
         assert app.clipboard == whole
         await pilot.press("enter")
@@ -380,3 +381,35 @@ async def test_the_text_of_a_sample_is_selected_as_it_reads_without_blocks_and_b
         await pilot.mouse_up(text, offset=(5, below))
         assert app.screen.get_selected_text() == "one two three four five six seven eight\nnine"
         assert text.cursor == 0
+
+
+async def test_a_row_of_channels_shows_which_is_on_and_a_click_chooses_another(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(120, 24)) as pilot:
+        run.write(1, "zero one", values=None)
+        text = await opened(pilot, run)
+        row = app.query_one(ChannelRow)
+
+        def on() -> list[str]:
+            return [segment.text for segment in row.render_line(0) if segment.style and segment.style.reverse]
+
+        drawn = row.render_line(0).text
+        assert on() == ["[a]dvantage"]
+        assert "[k]" in drawn.lower()
+        styles = {segment.text: segment.style for segment in row.render_line(0)}
+        assert styles["[v]alue"] == row.get_component_rich_style("channel-row--muted"), "not recorded"
+        await pilot.click(ChannelRow, offset=(drawn.index("[r]eward") + 2, 0))
+        assert (text.channel, on()) == ("reward", ["[r]eward"])
+        assert text.has_focus
+        await pilot.press("e")
+        await pilot.pause()
+        assert on() == ["[e]ntropy"]
+
+
+def test_the_row_of_channels_shortens_by_its_width() -> None:
+    keys = dict(zip(CHANNELS, "kavrtdile", strict=True))
+    joined = [" ".join(label for _, label in channel_labels(keys, width)) for width in (110, 78, 50)]
+    assert joined[0].startswith("[k]L [a]dvantage [v]alue")
+    assert joined[1].startswith("KL advantage value")
+    assert joined[2] == "KL adv val rew ret TD rat log ent"
+    assert all(len(text) <= width for text, width in zip(joined, (110, 78, 50), strict=True))

@@ -78,11 +78,17 @@ class WorkbenchApp(Guarded, TypedAhead):
         Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
     ]
 
-    def __init__(self, opening: Opening, default_theme: str = DEFAULT_THEME, typed: bytes = b"") -> None:
+    def __init__(
+        self, opening: Opening, default_theme: str = DEFAULT_THEME, typed: bytes = b"", *, ascii_only: bool = False
+    ) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # no-color.org: an empty value does not count; Textual accepts any
         super().__init__(ansi_color=True if no_color() else None)  # a filter without colour, not grey
         self.animation_level = "none"
+        if ascii_only:
+            from workbench.kit.ascii_only import AsciiOnly
+
+            self._filters.append(AsciiOnly())
         self.opening = opening
         self._default_theme = default_theme  # if the user has chosen none
         self._typed = typed.decode(errors="replace")  # before the application could read it

@@ -17,7 +17,7 @@ from workbench.cli.parser import add_dir, add_run, dir_override
 from workbench.opening import Opening
 from workbench.system import output
 from workbench.system.background import is_light
-from workbench.system.environment import can_place_text, colors, state_dir
+from workbench.system.environment import can_place_text, colors, needs_ascii, state_dir
 from workbench.system.output import native_output_to, new_log
 from workbench.system.signals import INTERRUPTED, handled_signals
 
@@ -128,7 +128,7 @@ def open_workbench(opening: Opening) -> int:
     log = new_log(state_dir())
     asked = is_light(sys.stdin.fileno(), sys.stdout.fileno())
     theme = default_theme(many_colors=shown >= _MANY_COLORS, light=asked.light is True)
-    app = WorkbenchApp(replace(opening, log=log), theme, typed=asked.typed)
+    app = WorkbenchApp(replace(opening, log=log), theme, typed=asked.typed, ascii_only=needs_ascii())
     # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
     with handled_signals(app.handle_signal):
         with native_output_to(log):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 from pathlib import Path
@@ -35,6 +36,13 @@ def own_command(*arguments: str) -> list[str]:
 def can_place_text() -> bool:
     """Return whether text can be put anywhere on the screen, which an editor's shell cannot do, for example."""
     return os.environ.get("TERM", "").lower() not in _CANNOT_PLACE
+
+
+def needs_ascii() -> bool:
+    """Return whether the terminal may show only ASCII: by PPO_WORKBENCH_ASCII (0: no), else Linux console or locale."""
+    if chosen := os.environ.get("PPO_WORKBENCH_ASCII"):
+        return chosen != "0"
+    return os.environ.get("TERM") == "linux" or locale.getencoding().lower().replace("-", "") not in ("utf8", "cp65001")
 
 
 def colors() -> int:

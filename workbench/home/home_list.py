@@ -31,7 +31,10 @@ _STATE = 24  # columns, at most
 
 
 class Choice(NamedTuple):
-    """Something to do. `what` names it for the program; title and text are safe to print."""
+    """Something to do. what: its name for the program. title, text: safe to print.
+
+    key: the name of its binding, without `home.`; in the list, the key.
+    """
 
     key: str
     what: str

@@ -19,6 +19,7 @@ from workbench.home.glances import Glance, GlanceReader, Workspace, news, since_
 from workbench.home.home_list import Choice, HomeList, RunRow
 from workbench.home.run_detail import RunDetail
 from workbench.kit.drawing import CutText
+from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.throttled import Throttled
 from workbench.run.view import RunView
@@ -78,6 +79,7 @@ class HomePane(Pane):
             id="home.configure",
             tooltip="Make a configuration in three questions",
         ),
+        Binding("y", "copy", "copy path", show=False, id="home.copy", tooltip="Copy the path of the run's folder"),
     ]
 
     def __init__(self, runs_dir: Path, actions: HomeActions, since: float, *, id: str | None = None) -> None:
@@ -146,7 +148,9 @@ class HomePane(Pane):
         problem = workspace.problem if workspace else "Reading runs …"
         note = visible(problem or "No runs yet. Train the quickstart, and its curves appear here.")
         listed = self.query_one(HomeList)
-        listed.show(self._facts.choices, rows, now, note=note)
+        keys = keys_of(self)
+        choices = [choice._replace(key=keys[f"home.{choice.key}"]) for choice in self._facts.choices]
+        listed.show(choices, rows, now, note=note)
         found = news(workspace.glances, self._facts.labels, self._since) if workspace and self._since else []
         said = [f"{since_text(self._since, now)}: {' · '.join(found)}"] if found else []
         if any(row.place == "elsewhere" for row in rows) and self._here is None:
@@ -184,7 +188,9 @@ class HomePane(Pane):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "choose":
-            return any(choice.what == parameters[0] for choice in self._facts.choices)
+            return any(choice.key == parameters[0] for choice in self._facts.choices)
+        if action == "copy":
+            return isinstance(self.query_one(HomeList).selected, RunRow)
         if action == "enter":
             return self._enter == parameters[0]
         return True
@@ -209,12 +215,16 @@ class HomePane(Pane):
     def action_enter(self, how: str) -> None:
         match self.query_one(HomeList).selected:
             case Choice(what=what):
-                self.action_choose(what)
+                self._actions.choose(what)
             case RunRow(glance=glance) if how:
                 self._actions.open(glance.run.folder.root)
 
-    def action_choose(self, what: str) -> None:
-        self._actions.choose(what)
+    def action_choose(self, key: str) -> None:
+        self._actions.choose(next(choice.what for choice in self._facts.choices if choice.key == key))
+
+    def action_copy(self) -> None:
+        if isinstance(row := self.query_one(HomeList).selected, RunRow):
+            self.copy(str(row.glance.run.folder.root.absolute()), "the path")
 
 
 def placed(workspace: Workspace, here: Path | None) -> list[RunRow]:

@@ -154,27 +154,27 @@ def read_facts(plan: _Plan, workspace: Workspace) -> Facts:
     choices = [_training(plan, workspace)]
     if workspace.total:
         newest = age(workspace.glances[0].run.started, time.time())
-        choices.append(Choice("r", "runs", "Open a run", f"{workspace.total:,} here, newest {newest} old"))
+        choices.append(Choice("runs", "runs", "Open a run", f"{workspace.total:,} here, newest {newest} old"))
     waiting, new = _labels(plan)
-    choices.append(Choice("l", "label", "Label", waiting))
+    choices.append(Choice("label", "label", "Label", waiting))
     if not plan.training:
-        choices.append(Choice("g", "configure", "New configuration", "model, prompts, reward: three questions"))
+        choices.append(Choice("configure", "configure", "New configuration", "model, prompts, reward: three questions"))
     return Facts(choices, new, machine_line(plan.config))
 
 
 def _training(plan: _Plan, workspace: Workspace) -> Choice:
     """Return what to do about training: go to the run that trains, fix the configuration, or train it."""
     if plan.training:
-        return Choice("t", "training", "Go to the run", f"{plan.training} trains here")
+        return Choice("train", "training", "Go to the run", f"{plan.training} trains here")
     if plan.config is None:
         count = "a problem" if plan.problems == 1 else counted(plan.problems, "problem")
-        return Choice("t", "config", "Fix the configuration", f"{plan.name} has {count}")
+        return Choice("train", "config", "Fix the configuration", f"{plan.name} has {count}")
     iterations = plan.config.ppo.iterations
     model = "SmolLM2-135M" if plan.config.model.path == "starter" else visible(Path(plan.config.model.path).name)
     facts = [model, counted(iterations, "iteration")]
     if minutes := expected_minutes(plan.config, workspace):
         facts.append(minutes)
-    return Choice("t", "train", f"Train {plan.name}", ", ".join(facts))
+    return Choice("train", "train", f"Train {plan.name}", ", ".join(facts))
 
 
 def expected_minutes(config: Config, workspace: Workspace) -> str:

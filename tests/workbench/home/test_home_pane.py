@@ -97,6 +97,8 @@ async def test_the_cursor_passes_over_headings_and_enter_opens_a_run() -> None:
         assert isinstance(listed.selected, RunRow)
         assert listed.selected.glance.run.name == "old"
         await until(pilot, lambda: "open" in footer(screen))
+        await pilot.press("y")
+        await until(pilot, lambda: screen.app.clipboard == str(Path("runs/old").absolute()))
         await pilot.press("enter")
         await until(pilot, lambda: "✓ done" in status(screen))
         assert shown(screen) == {"training"}
@@ -156,7 +158,7 @@ async def test_a_configuration_with_problems_is_to_be_fixed_before_it_is_trained
     broken.write_text("[ppo]\nkl_coef = -1\n")
     async with workbench(source=str(broken), size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: "Fix the configuration" in screen_text(screen))
-        await pilot.press("enter")
+        await pilot.press("down", "t")
         await until(pilot, lambda: shown(screen) == {"config"})
 
 

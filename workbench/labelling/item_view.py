@@ -230,7 +230,15 @@ class LabelView(ScrolledLines):
     def wrap(self, width: int) -> Sequence[Line]:
         height = self.scrollable_content_region.height
         texts = self._texts
-        self._layout = lay_out(texts, width, height, self._style) if texts else self._message_lines(width, height)
+        if texts:
+            lines, headings, end = lay_out(texts, width, 0, self._style)
+            self._layout = Layout([*lines, end], headings, end)
+        else:
+            self._layout = self._message_lines(width, height)
+        tallest = len(self._layout.lines) if texts else None  # what follows comes right below the texts
+        limit = self.styles.max_height
+        if tallest != (limit.value if limit is not None else None):
+            self.styles.max_height = tallest
         return self._layout.lines
 
     def line(self, y: int) -> Line | None:

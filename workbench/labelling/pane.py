@@ -18,7 +18,7 @@ from textual.widgets import Static
 from textual.worker import Worker, WorkerError
 
 from workbench.kit.keys import keys_of
-from workbench.kit.pane import Pane
+from workbench.kit.pane import Badge, Pane
 from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.item_texts import MOST, Ranking, copy_text
 from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView, Style
@@ -131,9 +131,9 @@ class LabelPane(Pane):
     def compose(self) -> ComposeResult:
         yield Static(id="label-progress", markup=False)
         yield LabelView(id="label-view")
+        yield Static(id="label-last", markup=False)
         yield Static(id="label-problem", markup=False)
         yield Static(id="label-hint", markup=False)
-        yield Static(id="label-last", markup=False)
 
     def on_mount(self) -> None:
         self._read_keys()
@@ -184,6 +184,8 @@ class LabelPane(Pane):
             view.say(all_judged(session.state.progress.done, problem, self._keys))
         else:
             view.say(no_item_yet("another session shows it" if session.state.ahead else waiting, problem))
+        waits = 0 if session.state is None else session.state.ahead + (session.state.current is not None)
+        self.badge = Badge(str(waits) if waits else "")
         self.show_lines()
         self.refresh_keys()
 

@@ -18,6 +18,7 @@ from workbench.numbers import duration, number, percent
 from workbench.text import visible
 
 _GAP = "   "
+_BAR = 16  # columns
 _LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range
 
 Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
@@ -103,8 +104,7 @@ def all_judged(done: int, problem: str, keys: Keys) -> list[Piece]:
 
 def figures(labeller: str, progress: Progress) -> list[str]:
     """Return the known figures of a session's progress, the most important first."""
-    left = "" if progress.left is None else f" · {progress.left:,} left"
-    found = [visible(labeller), f"{progress.done:,} done{left}"]
+    found = [visible(labeller), _of_target(progress.done, progress.left)]
     if math.isfinite(progress.per_hour):
         found.append(f"{progress.per_hour:.0f}/h")
     if math.isfinite(progress.median_seconds):
@@ -119,6 +119,15 @@ def figures(labeller: str, progress: Progress) -> list[str]:
     biases = (("left chosen", progress.left_side), ("longer (chars) chosen", progress.longer))
     found += [f"{name} {_with_interval(share)}" for name, share in biases if share.total]
     return found
+
+
+def _of_target(done: int, left: int | None) -> str:
+    """Return a bar with the number of labels against the target; without the bar if the target is not known."""
+    if left is None:
+        return f"{done:,} done"
+    target = done + left
+    filled = _BAR * done // target if target else _BAR
+    return f"{'━' * filled}{'─' * (_BAR - filled)} {done:,} of {target:,}"
 
 
 def fitting(figures: Sequence[str], end: Sequence[str], width: int) -> str:

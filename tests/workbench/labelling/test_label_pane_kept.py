@@ -82,3 +82,21 @@ async def test_y_copies_the_texts_and_nothing_that_is_hidden() -> None:
     async with labelling(session) as (app, pilot):
         await pilot.press("y")
         assert app.clipboard == "[prompt]\nuser: Why?\n\nassistant: Hm.\n\n[1]\ntwo\n\n[2]\none [/x]"
+
+
+async def test_the_last_choice_is_right_below_the_texts_and_the_badge_counts_what_waits() -> None:
+    long = "word " * 2000
+    session = FakeSession([*items(1), item("x", "y", prompt="short"), item(long, long)])
+    async with labelling(session, size=(200, 60)) as (app, pilot):
+        assert app.pane.badge.text == "3"
+        await pilot.press("1")
+        lines = app.text.splitlines()
+        (texts,) = [place for place, line in enumerate(lines) if " x " in line and " y " in line]
+        assert "last: 1 is better" in lines[texts + 2], "below the rule that ends the texts"
+        await pilot.press("2")
+        lines = app.text.splitlines()
+        assert "last: 2 is better" in lines[-4], "a long text keeps the line on the screen"
+        assert app.pane.badge.text == "1"
+        app.pane.session.end()
+        await pilot.pause()
+        assert app.pane.badge.text == ""

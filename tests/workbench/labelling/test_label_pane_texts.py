@@ -308,7 +308,7 @@ def progress(**changes: Any) -> Progress:
 def test_figures_are_shown_with_their_units_and_intervals() -> None:
     assert figures("ann\x1b", progress()) == [
         "ann␛",
-        "31 done · 169 left",
+        "━━────────────── 31 of 200",
         "212/h",
         "median 9.0s",
         "ETA 48m 00s",
@@ -360,7 +360,7 @@ async def test_figures_that_do_not_fit_on_a_line_are_one_key_away() -> None:
     session = FakeSession(items(3), guidelines="hash")
     session.figures = {name: getattr(progress(), name) for name in Progress.__slots__}
     async with labelling(session, size=(80, 24)) as (app, pilot):
-        assert app.reported("progress") == "ann   31 done · 169 left   212/h   median 9.0s   ETA 48m 00s   guidelines g"
+        assert app.reported("progress") == "ann   ━━────────────── 31 of 200   212/h   median 9.0s   guidelines g"
         await pilot.press("p")
         assert "longer (chars) chosen 72% (52 to 86)" in app.text
         assert "guidelines g" in app.text

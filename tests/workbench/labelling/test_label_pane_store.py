@@ -56,7 +56,7 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
             for key in keys[15:]:
                 await pilot.press(key)
             await until(lambda: app.pane.session.state is not None and app.pane.session.state.progress.done == 20)
-            assert "20 of 20" in app.text
+            assert "20 done" in app.text
     finally:
         session.close()
         session.join()

@@ -146,7 +146,7 @@ class HomePane(Pane):
         workspace, now = self._workspace, time.time()
         rows = self._rows
         problem = workspace.problem if workspace else "Reading runs …"
-        note = visible(problem or "No runs yet. Train the quickstart, and its curves appear here.")
+        note = visible(problem or "No runs yet. The curves of your runs appear here.")
         listed = self.query_one(HomeList)
         keys = keys_of(self)
         choices = [choice._replace(key=keys[f"home.{choice.key}"]) for choice in self._facts.choices]

@@ -49,7 +49,7 @@ async def test_an_empty_workspace_says_how_to_begin_and_offers_nothing_that_is_r
         text = screen_text(screen)
         assert shown(screen) == {"home"}
         assert "SmolLM2-135M, 40 iterations" in text
-        assert "No runs yet. Train the quickstart" in text
+        assert "No runs yet." in text
         assert "GB, fits up to" in text
         assert choices(screen)[:1] == ["train"]
         assert "runs" not in choices(screen)

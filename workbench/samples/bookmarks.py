@@ -29,9 +29,7 @@ class Bookmarks(Collection[SampleKey]):
 
     def __init__(self, folder: RunFolder) -> None:
         self._path = folder.root / "bookmarks.json"
-        self._keys: set[SampleKey] = set()
-        self.problem = ""
-        self._read()
+        self._keys, self.problem = self._read()
 
     def __contains__(self, key: object) -> bool:
         return key in self._keys
@@ -50,9 +48,9 @@ class Bookmarks(Collection[SampleKey]):
         """
         try:
             with self._lock():
-                self._read()
-                keys = self._keys ^ {key}
-                self._write(keys)
+                before, problem = self._read()
+                keys = before ^ {key}
+                self._write(keys, rename=bool(problem))
         except OSError as error:
             raise StorageError(
                 f"cannot write bookmarks '{self._path}': {error.strerror or error}; make the run folder writable"
@@ -70,21 +68,23 @@ class Bookmarks(Collection[SampleKey]):
         finally:
             os.close(folder)
 
-    def _read(self) -> None:
-        self._keys, self.problem = set(), ""
+    def _read(self) -> tuple[set[SampleKey], str]:
+        """Return the marked samples in the file, and why it cannot be used, if it cannot."""
+        problem = ""
         try:
-            self._keys = _keys_in(read_regular(self._path))
+            return _keys_in(read_regular(self._path)), ""
         except FileNotFoundError:
             pass
         except OSError as error:
-            self.problem = f"cannot read bookmarks '{self._path}': {error.strerror}; marking a sample renames the file"
+            problem = f"cannot read bookmarks '{self._path}': {error.strerror}; marking a sample renames the file"
         except ValueError as error:
-            self.problem = f"bookmarks '{self._path}' {error}; marking a sample renames the file"
+            problem = f"bookmarks '{self._path}' {error}; marking a sample renames the file"
+        return set(), problem
 
-    def _write(self, keys: set[SampleKey]) -> None:
+    def _write(self, keys: set[SampleKey], *, rename: bool) -> None:
         with whole_file(self._path) as file:
             file.write(f"{json.dumps({'version': _VERSION, 'samples': sorted(keys)})}\n".encode())
-            if self.problem:
+            if rename:
                 self._path.rename(self._free_name())
 
     def _free_name(self) -> Path:

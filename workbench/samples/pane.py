@@ -22,6 +22,7 @@ from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
 from workbench.samples.ask_form import StartingPoint
+from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.browser import SampleBrowser
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import check_place, export_samples
@@ -101,6 +102,8 @@ class SamplesPane(Pane):
         self._list_view = SampleListView(self.refresh_keys)
         self._list = self._list_view.sample_list
         self._view = SampleView()
+        self._opening = False  # the selected sample is being read, and takes the place of the open one
+        self._marking = asyncio.Lock()  # marks are written in the order of the keys
         self._view.display = False
 
     def compose(self) -> ComposeResult:
@@ -178,7 +181,7 @@ class SamplesPane(Pane):
     def action_close(self) -> None:
         """Close the open sample and show the list."""
         had_focus = self._view.has_focus_within
-        self._view.display = False
+        self._view.display = self._opening = False
         self._list_view.show_list(True)
         if had_focus:
             self._list.focus()
@@ -193,15 +196,21 @@ class SamplesPane(Pane):
 
     def action_bookmark(self) -> None:
         bookmarks, sample = self._browser.bookmarks, self._current
-        if bookmarks is None or sample is None:
-            return
+        if bookmarks is not None and sample is not None:
+            self.run_worker(self._mark(bookmarks, sample.key), group="mark")
+
+    async def _mark(self, bookmarks: Bookmarks, key: SampleKey) -> None:
+        """Write a mark, or its removal, in a thread: another process may hold the lock."""
         try:
-            marked = bookmarks.toggle(sample.key)
+            async with self._marking:
+                marked = await asyncio.to_thread(bookmarks.toggle, key)
         except StorageError as error:
             self.warn(str(error))
             return
+        if bookmarks is not self._browser.bookmarks:
+            return
         self._list.redraw()
-        if self.opened is not None:
+        if self.opened is not None and self.opened.key == key:
             self._view.mark(marked)
         self._list_view.select()
 
@@ -236,7 +245,7 @@ class SamplesPane(Pane):
             self._ask(StartingPoint.at_token(opened, self._view.text.cursor))
 
     def action_copy(self) -> None:
-        if self.opened is None:
+        if self.opened is None or self._opening:
             self.action_copy_sample()
         elif (text := self._view.token_text) is not None:
             self.copy(text, "the token and its numbers")
@@ -282,6 +291,8 @@ class SamplesPane(Pane):
             self.warn("This run saves no tokens. Set run.save_samples = true to keep them.")
             return
         self._browser.hold()
+        selected = self._list.selected
+        self._opening = selected is not None and selected.key == key
         self._read_then(folder, key, self._show_sample)
 
     def _read_then(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
@@ -293,6 +304,7 @@ class SamplesPane(Pane):
             sample = await asyncio.to_thread(read_token_sample, folder, key)
         except StorageError as error:
             if folder == self._browser.folder:
+                self._opening = False
                 self.warn(str(error))
                 if self.opened is None and self._browser.release():
                     self._list_view.update_list()
@@ -304,6 +316,7 @@ class SamplesPane(Pane):
         listed, view, folder = self._list, self._view, self._browser.folder
         if folder is None:
             return
+        self._opening = False
         view.show(folder, sample, marked=sample.key in (self._browser.bookmarks or ()))
         if not view.display:
             had_focus = listed.has_focus
@@ -324,5 +337,5 @@ class SamplesPane(Pane):
 
     @property
     def _current(self) -> Sample | TokenSample | None:
-        """The open sample, else the selected one."""
-        return self._list.selected if self.opened is None else self.opened
+        """The open sample, else the selected one, which counts as open already while it is read."""
+        return self._list.selected if self._opening or self.opened is None else self.opened

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
@@ -17,8 +19,9 @@ from waiting import until
 
 from trainer.runs.samples import sample_schema
 from workbench.kit.banner import Banner
-from workbench.samples import browser
+from workbench.samples import browser, pane
 from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.channel_row import ChannelRow, channel_labels
 from workbench.samples.channels import CHANNELS, channel_scale
 from workbench.samples.export_screen import SampleExportScreen
@@ -194,6 +197,7 @@ async def test_a_mark_shows_on_the_open_sample_and_in_the_list(run: Run) -> None
         run.write(1, "zero")
         await opened(pilot, run)
         await pilot.press("m")
+        await settle(pilot)
         assert "★" in str(app.query_one("#sample-facts", Static).render())
         await pilot.press("escape")
         assert "★" in app.drawn
@@ -206,6 +210,7 @@ async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_mark
         (run.folder.root / ".bookmarks.json.tmp").mkdir()
         await opened(pilot, run)
         await pilot.press("m")
+        await settle(pilot)
         assert any("cannot write bookmarks" in reported for reported in app.reported)
         assert "★" not in str(app.query_one("#sample-facts", Static).render())
 
@@ -288,7 +293,9 @@ async def test_an_export_is_this_sample_those_listed_or_those_marked(
         run.write(1, "zero", "one", "two")
         await show(pilot, run)
         app.pane.take_focus()
-        await pilot.press("end", "down", "down", "m", "home", "x")
+        await pilot.press("end", "down", "down", "m")
+        await settle(pilot)
+        await pilot.press("home", "x")
         await pilot.pause()
         assert isinstance(app.screen, SampleExportScreen)
         await pilot.press(*choice, "enter", "enter")
@@ -413,3 +420,27 @@ def test_the_row_of_channels_shortens_by_its_width() -> None:
     assert joined[1].startswith("KL advantage value")
     assert joined[2] == "KL adv val rew ret TD rat log ent"
     assert all(len(text) <= width for text, width in zip(joined, (110, 78, 50), strict=True))
+
+
+async def test_keys_pressed_while_a_sample_is_read_are_about_that_sample(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, original = threading.Event(), pane.read_token_sample
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero", "one")
+        await opened(pilot, run)
+
+        def slow(*given: Any) -> Any:
+            go_on.wait(timeout=60)
+            return original(*given)
+
+        monkeypatch.setattr(pane, "read_token_sample", slow)
+        await pilot.press("n", "y", "m", "m", "m")
+        assert app.clipboard == "prompt 1one"
+        go_on.set()
+        await settle(pilot)
+        assert app.pane.opened is not None
+        assert app.pane.opened.key == (1, 1)
+        assert list(Bookmarks(run.folder)) == [(1, 1)]
+        assert "★" in str(app.query_one("#sample-facts", Static).render())

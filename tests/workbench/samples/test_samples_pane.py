@@ -331,6 +331,7 @@ async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> No
         await show(pilot, run)
         app.pane.take_focus()
         await pilot.press("down", "m")
+        await settle(pilot)
         assert "2 ★   score" in app.drawn
         await pilot.press("slash", *"is:marked", "enter")
         await settle(pilot)

@@ -16,7 +16,7 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 from textual.widgets import Static
 from textual.worker import WorkerFailed
@@ -129,6 +129,9 @@ class WorkbenchApp(Guarded, TypedAhead):
             return
         self._use_keys()  # first, so that the screen shows the right keys from the start
         await self.push_screen(self.main)
+        from workbench.kit.textual_themes import textual_themes  # not before the first frame
+
+        apply_themes(self, {name: theme for name, theme in textual_themes().items() if name not in self._own_themes})
         for event in XTermParser().feed(self._typed):
             self.post_message(event)
         self._show_problems()
@@ -160,6 +163,11 @@ class WorkbenchApp(Guarded, TypedAhead):
         themes, problems = _load_themes(folder) if theme_files(folder) else (shipped_themes(), [])
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
+        if self._settings.theme in BUILTIN_THEMES and self._settings.theme not in themes:
+            from workbench.kit.textual_themes import readable
+
+            themes[self._settings.theme] = readable(BUILTIN_THEMES[self._settings.theme])
+        self._own_themes = {*themes}
         apply_themes(self, themes)
         self.theme = self._shown_theme = self._settings.theme if self._settings.theme in themes else self._default_theme
         self.theme_changed_signal.subscribe(self, self._remember_theme)

@@ -80,6 +80,22 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
+    def start_run(self, words: str) -> None:
+        """Start the run, agree to the question, and read until the terminal has received `words`."""
+        self.press(" ")
+        self.wait_for("Start this run?")
+        while words.encode() not in CODES.sub(b"", self.raw) and self.process.poll() is None:
+            self.press("\r")  # again, if this one came before the question was all on the screen
+            self.drain()
+
+    def leave(self) -> None:
+        """Quit; stop the run if it is still ending."""
+        self.press("q")
+        while self.process.poll() is None:
+            self.drain()
+            if b"What should happen" in self.raw:
+                self.press("\r")
+
     def drain(self) -> None:
         """Read what the terminal has received."""
         with contextlib.suppress(OSError):  # the program has ended

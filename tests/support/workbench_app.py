@@ -6,7 +6,7 @@ import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
@@ -17,9 +17,12 @@ from waiting import until
 
 from workbench.app import WorkbenchApp
 from workbench.kit.pane_strip import TopLines
+from workbench.kit.typed_ahead import Question
+from workbench.kit.wait_screen import WaitScreen
 from workbench.opening import Opening
 from workbench.run import supervisor
 from workbench.screen.main_screen import MainScreen
+from workbench.screen.run_question import RunQuestion
 
 HOME = "home"
 
@@ -54,6 +57,25 @@ async def workbench(
                 if app.main.supervisor.trains_here:
                     app.main.supervisor.abort()
                     app.main.supervisor.wait()
+
+
+async def press_when_asked(pilot: Pilot[Any], *keys: str) -> None:
+    """Press the keys in a question, once it can be read: what is typed before is no answer."""
+    await until(pilot, lambda: isinstance(pilot.app.screen, Question) and can_answer(pilot))
+    await pilot.press(*keys)
+
+
+def can_answer(pilot: Pilot[Any]) -> bool:
+    """Return whether the screen on top has been painted."""
+    return cast("WorkbenchApp", pilot.app).is_painted(pilot.app.screen)
+
+
+async def start_run(pilot: Pilot[Any], key: str = "space") -> None:
+    """Start the configuration on the screen, and agree to the plan. key: space, or s for one iteration."""
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(pilot.app.screen, RunQuestion))
+    await press_when_asked(pilot, "enter")
+    await until(pilot, lambda: not isinstance(pilot.app.screen, RunQuestion | WaitScreen))
 
 
 async def settle(pilot: Pilot[Any]) -> None:

@@ -153,6 +153,16 @@ def check_name_is_free(config: AnyConfig) -> None:
         raise _storage_error(path, error) from None
 
 
+def expected_run(config: AnyConfig, preset_name: str) -> RunFolder:
+    """Return the folder that `create_run` would create now, unless another process does so first.
+
+    Raises as `create_run`.
+    """
+    check_name_is_free(config)
+    runs_dir = Path(config.run.dir)
+    return RunFolder(runs_dir / (config.run.name or next(free_names(runs_dir, _prefix(preset_name)))))
+
+
 def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
     """Return the folder of an existing run: a name in `runs_dir`, or a path.
 
@@ -303,8 +313,12 @@ def _candidates(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
     if config.run.name:
         yield RunFolder(runs_dir / config.run.name)
         return
-    prefix = re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
-    yield from (RunFolder(runs_dir / name) for name in free_names(runs_dir, prefix))
+    yield from (RunFolder(runs_dir / name) for name in free_names(runs_dir, _prefix(preset_name)))
+
+
+def _prefix(preset_name: str) -> str:
+    """Return what the names of the runs of a preset or file begin with."""
+    return re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
 
 
 def _write_name(folder: RunFolder) -> None:

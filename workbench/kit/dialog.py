@@ -19,6 +19,7 @@ from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
 from workbench.kit.selection import copy_selection
+from workbench.kit.typed_ahead import Question
 from workbench.text import typed, visible
 
 T = TypeVar("T")
@@ -73,13 +74,14 @@ class Dialog(MountedWhole, ModalScreen[T]):
         return Content.assemble(*pieces)
 
 
-class ConfirmScreen(Dialog[bool]):
+class ConfirmScreen(Question, Dialog[bool]):
     """A question before an action. The button that does nothing has the focus, so enter by mistake does no harm.
 
     question and detail: any text, shown without markup. yes and no: labels of the buttons.
     """
 
     FOCUSED: ClassVar[str] = "#no"
+    KEYS: ClassVar[tuple[str, str]] = ("y", "n")  # that the buttons name
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes", id="confirm.yes", tooltip="Confirm"),
         Binding("n,escape", "dismiss(False)", "no", id="confirm.no", tooltip="Close without a change"),
@@ -98,8 +100,9 @@ class ConfirmScreen(Dialog[bool]):
             yield Static(visible(self._question), markup=False, classes="question")
             yield from self.compose_detail()
             with Horizontal(classes="buttons"):
-                yield Button(_button_label("n", self._no), compact=True, id="no")
-                yield Button(_button_label("y", self._yes), compact=True, id="yes")
+                yes, no = self.KEYS
+                yield Button(_button_label(no, self._no), compact=True, id="no")
+                yield Button(_button_label(yes, self._yes), compact=True, id="yes")
 
     def compose_detail(self) -> ComposeResult:
         """Yield what is between the question and the buttons."""

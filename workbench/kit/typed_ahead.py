@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from time import monotonic
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from textual import events
 from textual.app import App
@@ -14,23 +16,32 @@ class KeepsText:
     """A screen below a dialog that is about to open: text is kept for the dialog, any other key discards it."""
 
 
+class Question:
+    """A dialog whose answer acts, so that no key answers it that was typed before it could be read."""
+
+
 class TypedAhead(App[str]):
     """An application in which a key never acts on a screen other than the one it was typed for.
 
     After a busy moment several keys arrive together, and all would go to the screen on top, whatever the first of them
-    does. A screen gets no key before it has been painted, because until then its field does not have the focus.
+    does. A screen gets no key before it has been painted, because until then its field does not have the focus. What
+    was typed before goes to it afterwards; a `Question` drops it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._kept: list[events.Key] = []
         self._typed_on: WeakKeyDictionary[events.Key, Screen[Any]] = WeakKeyDictionary()
-        self._painted: WeakSet[Screen[Any]] = WeakSet()
+        self._painted: WeakKeyDictionary[Screen[Any], float] = WeakKeyDictionary()  # and when, as `Key.time`
 
     def push_screen(self, *arguments: Any, **options: Any) -> Any:
         pushed = super().push_screen(*arguments, **options)
         self._await_paint()
         return pushed
+
+    def is_painted(self, screen: Screen[Any]) -> bool:
+        """Return whether `screen` has been on the terminal, so that it takes keys."""
+        return screen in self._painted
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -41,6 +52,8 @@ class TypedAhead(App[str]):
     async def _take(self, key: events.Key) -> None:
         """Handle `key` on the screen on top, or keep it until that screen or the dialog on its way can take it."""
         self._typed_on[key] = top = self.screen
+        if isinstance(top, Question) and key.time < self._painted.get(top, math.inf):
+            return
         if isinstance(top, KeepsText) and not key.is_printable:
             self._kept.clear()
         elif isinstance(top, KeepsText) or top not in self._painted:
@@ -55,7 +68,7 @@ class TypedAhead(App[str]):
 
     async def _hand_over(self, screen: Screen[Any]) -> None:
         """Let `screen`, which is painted, have what was typed for it, in order."""
-        self._painted.add(screen)
+        self._painted.setdefault(screen, monotonic())
         if screen is self.screen and not isinstance(screen, KeepsText):
             keys, self._kept = sorted(self._kept, key=lambda key: key.time), []
             for key in keys:

@@ -12,11 +12,12 @@ from textual.widgets import Static
 
 from trainer.rewards.code import Code
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen
+from workbench.kit.typed_ahead import Question
 from workbench.system.code_trust import code_text
 from workbench.text import visible
 
 
-class QuitScreen(AnswerScreen):
+class QuitScreen(Question, AnswerScreen):
     """Dialog that asks what should happen to the run called `run` when the user leaves; None means to stay."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

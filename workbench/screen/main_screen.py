@@ -165,7 +165,7 @@ class MainScreen(MountedWhole, Screen[None]):
         if (watched := self._opening.watch) is not None:
             attempt(self, lambda: self.supervisor.watch(watched), about="start")
         if (resumed := self._opening.resume) is not None:
-            self.steering.resume(resumed, self._opening.overrides)
+            self.steering.resume(resumed, self._opening.overrides, agreed=True)
         if self._settings.metrics:
             self._training.metrics_shown = self._settings.metrics
         self._label.facts_shown = self._settings.label_facts

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer.config import load_config, parse_overrides
-from trainer.config.schema import RewardConfig
+from trainer.config.schema import Config, RewardConfig
 from trainer.errors import TrainerError
 from trainer.events import Alarm, Fix
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import is_complete
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.kit.wait_screen import WaitScreen
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Request, Supervisor
 from workbench.screen.dialogs import TrustScreen
-from workbench.screen.host import Host, attempt
+from workbench.screen.host import Host, attempt, tried
+from workbench.screen.run_question import Plan, RunQuestion, resume_plan, start_plan
 from workbench.system.code_trust import trusted_code, untrusted_code
 from workbench.training.alarms import AlarmScreen, FixScreen
 
@@ -62,48 +65,25 @@ class Steering:
         else:
             open_run(self._edit)
 
-    def resume(self, folder: Path, overrides: Sequence[str] = ()) -> None:
-        """Resume the run in `folder` on this process's trainer thread; if it is complete, ask for more iterations.
+    def resume(self, folder: Path, overrides: Sequence[str] = (), *, agreed: bool = False) -> None:
+        """Resume the run in `folder` on this process's trainer thread, once the user agrees to the plan.
 
-        Its configuration takes the place of the one on the screen; with unsaved changes, only if the user agrees.
+        A run that is complete asks for more iterations. Its configuration takes the place of the one on the screen;
+        with unsaved changes, only if the user agrees. agreed: the user has asked for it by a command.
         """
-        run = RunFolder(folder)
-
-        def resume_in_place() -> None:
-            attempt(self._screen, resume, about="start")
 
         def resume() -> None:
-            self._supervisor.check_free()
-            config = load_config(run.config, parse_overrides(list(overrides)))
-            done = config.ppo.iterations
-            begin = partial(ask_for_more, done) if is_complete(run, done) else partial(train, overrides)
-            self._once_trusted(config.reward, begin, about="start")
+            if attempt(self._screen, self._supervisor.check_free, about="start"):
+                self._screen.app.push_screen(WaitScreen(partial(self._ask_to_resume, folder, overrides, agreed)))
 
-        def ask_for_more(done: int) -> None:
-            async def add(count: str) -> str:
-                try:
-                    train([*overrides, f"ppo.iterations={done + int(count)}"])
-                except TrainerError as error:
-                    return str(error)
-                return ""
-
-            question = f"{run.name} is complete after {done} iterations. How many more?"
-            self._screen.app.push_screen(TextPromptScreen(question, str(done), _count_problem, add))
-
-        def train(overrides: Sequence[str]) -> None:
-            changes = parse_overrides(list(overrides))
-            self._supervisor.start(load_config(run.config, changes), resume=folder)
-            self._screen.action_show_pane("training")
-            self._screen.config.show_document(ConfigDocument.of_run(folder, changes))
-
-        self.when_nothing_is_lost(resume_in_place)
+        self.when_nothing_is_lost(resume)
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
         change = partial(self._supervisor.set, key, value)
         if key == "reward.sources":
             reward = RewardConfig(sources=value)
-            attempt(self._screen, lambda: self._once_trusted(reward, change, about="steer"), about="steer")
+            self._screen.app.push_screen(WaitScreen(partial(self._once_trusted, reward, change, about="steer")))
         else:
             attempt(self._screen, change, about="steer")
 
@@ -172,8 +152,56 @@ class Steering:
             return
         path = document.path
         preset = document.preset or (path.stem if path else "run")
+        changed = [key for key, change in document.changes.items() if change.from_preset]
+        plan = partial(start_plan, config, preset, changed, one_iteration=one_iteration)
         start = partial(self._supervisor.start, config, preset=preset, one_iteration=one_iteration)
-        attempt(self._screen, lambda: self._once_trusted(config.reward, start, about="start"), about="start")
+
+        async def ask() -> None:
+            found = await tried(self._screen, asyncio.to_thread(plan), "start")
+            if found is None:
+                return
+            if await self._screen.app.push_screen_wait(RunQuestion(found, "Start run")):
+                await self._once_trusted(config.reward, start, about="start")
+
+        self._screen.app.push_screen(WaitScreen(ask))
+
+    async def _ask_to_resume(self, folder: Path, overrides: Sequence[str], agreed: bool) -> None:
+        """Show where the run would continue from, or ask how many iterations follow a complete run, and train it."""
+        app, run = self._screen.app, RunFolder(folder)
+
+        def read(more: int = 0) -> tuple[Config, ConfigDocument]:
+            tables = parse_overrides([*overrides, *([f"ppo.iterations={more}"] if more else [])])
+            return load_config(run.config, tables), ConfigDocument.of_run(folder, tables)
+
+        def plan(config: Config) -> Plan | None:
+            return None if is_complete(run, config.ppo.iterations) else resume_plan(folder, config)
+
+        if (found := await tried(self._screen, asyncio.to_thread(read), "start")) is None:
+            return
+        done = found[0].ppo.iterations
+
+        async def add(count: str) -> str:
+            nonlocal found
+            try:
+                found = await asyncio.to_thread(read, done + int(count))
+            except TrainerError as error:
+                return str(error)
+            return ""
+
+        if (planned := await asyncio.to_thread(plan, found[0])) is None:
+            question = f"{run.name} is complete after {done} iterations. How many more?"
+            if await app.push_screen_wait(TextPromptScreen(question, str(done), _count_problem, add)) is None:
+                return
+        elif not agreed and not await app.push_screen_wait(RunQuestion(planned, "Resume run")):
+            return
+        config, document = found
+
+        def train() -> None:
+            self._supervisor.start(config, resume=folder)
+            self._screen.action_show_pane("training")
+            self._screen.config.show_document(document)
+
+        await self._once_trusted(config.reward, train, about="start")
 
     def _stop(self) -> None:
         """Stop the run once the user agrees: even a capital letter can be typed by mistake."""
@@ -187,19 +215,16 @@ class Steering:
         detail = "It can be resumed later, from that checkpoint."
         self._screen.app.push_screen(ConfirmScreen(question, detail, yes="Stop run", no="Keep training"), answered)
 
-    def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
-        """Call `action`, which runs `reward`, once the user has trusted the reward's code. Raises TrainerError."""
-        codes = untrusted_code(reward)
-        if not codes:
-            action()
+    async def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
+        """Call `action`, which runs `reward`, once the user has trusted the reward's code."""
+        codes = await tried(self._screen, asyncio.to_thread(untrusted_code, reward), about)
+        if codes is None:
             return
-
-        def trusted(agreed: bool | None) -> None:
-            if agreed:
-                attempt(self._screen, lambda: trusted_code().remember(codes), about="trust")
-                attempt(self._screen, action, about=about)
-
-        self._screen.app.push_screen(TrustScreen(codes), trusted)
+        if codes:
+            if not await self._screen.app.push_screen_wait(TrustScreen(codes)):
+                return
+            await tried(self._screen, asyncio.to_thread(trusted_code().remember, codes), "trust")
+        attempt(self._screen, action, about=about)
 
     def _watch(self, folder: Path, show: Callable[[ConfigDocument], None]) -> bool:
         def watch() -> None:

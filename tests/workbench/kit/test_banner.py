@@ -11,7 +11,7 @@ import scripted_run
 from label_material import reward_model
 from scripted_run import make_run
 from waiting import until
-from workbench_app import screen_text, status, workbench
+from workbench_app import screen_text, start_run, status, workbench
 
 from trainer.control.control import Control
 from trainer.events import RunEnded
@@ -71,7 +71,7 @@ async def test_an_error_looks_unlike_a_success_and_stays() -> None:
 async def test_an_error_that_still_applies_returns_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     async with workbench(scripted_run.diverged) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "loss was NaN" in reported(screen))
         screen.say("Imported 1 preference", "done")
         assert reported(screen).startswith("✓ Imported 1 preference")
@@ -132,12 +132,12 @@ async def test_another_run_clears_messages_about_the_last_one() -> None:
         return (scripted_run.diverged if fails else scripted_run.wait)(emit, control)
 
     async with workbench(play) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "loss was NaN" in reported(screen))
         await pilot.press("f2", "f3")
         assert "loss was NaN" in reported(screen), "it is about the run, and not about a pane"
         fails = False
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "iteration 1/12" in status(screen))
         assert reported(screen) == ""
 
@@ -145,7 +145,7 @@ async def test_another_run_clears_messages_about_the_last_one() -> None:
 async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
     make_run("past")
     async with workbench(scripted_run.wait) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "iteration 1/12" in status(screen))
         await pilot.press("f7")
         await until(pilot, lambda: "past" in screen_text(screen))

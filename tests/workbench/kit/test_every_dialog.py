@@ -18,7 +18,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList
 from token_samples import token_sample
 from waiting import until
-from workbench_app import screen_text, status, workbench
+from workbench_app import can_answer, press_when_asked, screen_text, start_run, status, workbench
 
 from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder
@@ -44,6 +44,7 @@ from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import QuitScreen, TrustScreen
 from workbench.screen.main_screen import MainScreen
+from workbench.screen.run_question import Plan, RunQuestion
 from workbench.training.alarms import AlarmScreen, FixScreen
 from workbench.training.metric_choice import ChooseMetricsScreen
 
@@ -80,6 +81,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     ),
     NoteScreen: lambda: NoteScreen(""),
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
+    RunQuestion: lambda: RunQuestion(Plan("Start this run?", [("model", "starter")], ["wide"]), "Start run"),
     QuitScreen: lambda: QuitScreen("a run"),
     SetupScreen: lambda: SetupScreen(questions([])[0], 1, 3),
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
@@ -103,12 +105,12 @@ def test_every_modal_screen_is_a_dialog_that_these_tests_know() -> None:
 
 async def test_help_escape_and_quit_work_in_every_dialog() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "iteration 1/12" in status(screen))
         app = screen.app
         for kind, make in DIALOGS.items():
             app.push_screen(dialog := make())
-            await until(pilot, lambda dialog=dialog: app.screen is dialog and dialog.is_mounted)
+            await until(pilot, lambda dialog=dialog: app.screen is dialog and can_answer(pilot))
             footer = dialog.query_one(KeyFooter)
             await until(pilot, lambda footer=footer: len(footer.pinned) == 3)
             typing = app.focused is not None and app.focused.check_consume_key("q", "q")
@@ -120,7 +122,7 @@ async def test_help_escape_and_quit_work_in_every_dialog() -> None:
             await pilot.press("ctrl+q")
             await until(pilot, lambda dialog=dialog: app.screen is not dialog)
             assert isinstance(app.screen, QuitScreen), kind
-            await pilot.press("ctrl+q", "q", "escape")
+            await press_when_asked(pilot, "ctrl+q", "q", "escape")
             await until(pilot, lambda dialog=dialog: app.screen is dialog)
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is screen)

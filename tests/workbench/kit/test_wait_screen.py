@@ -19,7 +19,7 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 from waiting import until
-from workbench_app import screen_text, workbench
+from workbench_app import press_when_asked, screen_text, workbench
 
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen, TextPromptScreen
@@ -172,9 +172,12 @@ async def test_between_two_dialogs_of_one_action_no_key_reaches_the_pane() -> No
 
         screen.app.push_screen(WaitScreen(two))
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
-        await pilot.press("y", "s", "y")
+        await press_when_asked(pilot, "y", "s", "y")
         assert isinstance(screen.app.screen, WaitScreen)
         between.set()
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        await press_when_asked(pilot, "y")
+        assert len(opened) == 1, "by the second y, and not by the one that was typed before the question"
         await until(pilot, lambda: opened == ["True"])
         await until(pilot, lambda: screen.app.screen is screen)
         assert not screen.supervisor.trains_here

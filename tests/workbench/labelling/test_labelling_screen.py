@@ -17,7 +17,7 @@ from scripted_run import make_run, steered
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 from waiting import until
-from workbench_app import screen_text, settle, workbench
+from workbench_app import press_when_asked, screen_text, settle, start_run, workbench
 
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
@@ -122,7 +122,8 @@ async def test_enter_on_the_pane_asks_what_to_label() -> None:
 async def test_a_stray_key_between_two_judgements_stops_no_run() -> None:
     async with workbench(steered, label=opening()) as (screen, pilot):
         await at_item(screen, pilot, 0)
-        await pilot.press("f3", "space")
+        await pilot.press("f3")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.under_way)
         await pilot.press("f5", "X", "c", "s", "space")
         await at_item(screen, pilot, 1)  # space skipped
@@ -224,7 +225,7 @@ async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_mo
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "T")
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
-        await pilot.press("y")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: screen.app.screen is screen)
         config = screen.query_one(ConfigPane).document.config
         assert config is not None
@@ -236,15 +237,15 @@ async def test_the_live_run_takes_the_reward_model_and_keeps_measuring_the_old_r
     model = reward_model("liked")
     make_run("quickstart-0001")
     async with workbench(steered) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.folder is not None)
         await pilot.press("f5", "T")
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
-        await pilot.press("n")
+        await press_when_asked(pilot, "n")
         await until(pilot, lambda: screen.app.screen is screen)
         await pilot.press("T")
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
-        await pilot.press("y")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: bool(screen.supervisor.view.settings))
         (changed,) = screen.supervisor.view.settings
         assert changed.key == "reward.sources"

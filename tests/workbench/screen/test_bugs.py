@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import scripted_run
 from scripted_run import make_run
+from textual.pilot import Pilot
 from waiting import until
-from workbench_app import screen_text, status, workbench
+from workbench_app import press_when_asked, screen_text, start_run, status, workbench
 
 from workbench.kit.banner import Banner
 from workbench.log.pane import LogPane
@@ -33,7 +34,8 @@ async def test_a_listing_that_fails_is_reported_once_and_the_run_goes_on(monkeyp
     monkeypatch.setattr("workbench.runs.pane.read_runs", failing)
     async with workbench(scripted_run.steered, bugs=[BUG]) as (screen, pilot):
         banner = screen.query_one(Banner)
-        await pilot.press("space", "f7")
+        await start_run(pilot)
+        await pilot.press("f7")
         await until(pilot, lambda: banner.display)
         assert "unexpected ZeroDivisionError: a bug of ours [/x]: this is a bug" in str(banner.render())
         await pilot.press("escape")
@@ -69,7 +71,7 @@ async def test_whatever_worker_fails_the_screen_stays(
     make_run("second")
     monkeypatch.setattr(where, broken)
     async with workbench(scripted_run.wait, bugs=[BUG]) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "iteration 1/12" in status(screen))
         await pilot.press("f7")
         await until(pilot, lambda: "second" in screen_text(screen))
@@ -81,7 +83,7 @@ async def test_whatever_worker_fails_the_screen_stays(
 
 async def test_a_bug_in_showing_a_run_is_reported_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with workbench(scripted_run.steered, bugs=[BUG]) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.view.iteration > 1)
         with monkeypatch.context() as patch:
             patch.setattr(RunView, "take", broken)
@@ -111,10 +113,11 @@ async def test_a_bug_of_the_screen_is_reported_once_with_its_traceback_in_the_lo
     monkeypatch.setattr("workbench.samples.sample_list.scan", lambda *_: iter([None]))  # as if it read files
     async with workbench(scripted_run.steered, bugs=[BUG]) as (screen, pilot):
         banner = screen.query_one(Banner)
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.view.iteration > 1)
         monkeypatch.setattr(where, broken)
-        await pilot.press(*keys)
+        for key in keys:
+            await (press_when_asked if key == "y" else Pilot.press)(pilot, key)
         await until(
             pilot, lambda: "unexpected ZeroDivisionError: a bug of ours [/x]: this is a bug" in screen_text(screen)
         )

@@ -12,8 +12,10 @@ import pytest
 from trainer.errors import UsageError
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen
+from workbench.kit.wait_screen import WaitScreen
 from workbench.screen.host import attempt, tried
 from workbench.screen.reward_models import RewardModels
+from workbench.screen.run_question import RunQuestion
 from workbench.screen.steering import Steering
 
 
@@ -23,6 +25,7 @@ class PlainScreen:
     def __init__(self, *answers: object) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.dialogs: list[Any] = []
+        self.action: Any = None  # of the newest wait screen
         self.answers = [*answers]
         self.app = SimpleNamespace(push_screen=self._push, push_screen_wait=self._ask)
         self.config = SimpleNamespace(
@@ -47,7 +50,10 @@ class PlainScreen:
     def action_show_pane(self, name: str) -> None:
         self.calls.append(("show_pane", name))
 
-    def _push(self, dialog: Any, answered: Callable[[Any], None]) -> None:
+    def _push(self, dialog: Any, answered: Callable[[Any], None] = print) -> None:
+        if isinstance(dialog, WaitScreen):
+            self.action = dialog._action
+            return
         self.dialogs.append(dialog)
         if self.answers:
             answered(self.answers.pop(0))
@@ -80,11 +86,14 @@ def test_a_run_stops_once_the_user_agrees(agreed: bool | None, stopped: list[str
     assert run.calls == stopped
 
 
-def test_a_valid_configuration_starts_and_an_invalid_one_shows_its_first_problem() -> None:
-    screen, run = PlainScreen(), supervisor()
+async def test_a_valid_configuration_starts_if_agreed_and_an_invalid_one_shows_its_first_problem() -> None:
+    screen, run = PlainScreen(None, True), supervisor()
     steering = Steering(screen, run)  # type: ignore[arg-type]
-    steering.request("start")
-    assert run.calls == ["start quickstart"]
+    for started in ([], ["start quickstart"]):
+        steering.request("start")
+        await screen.action()
+        assert [type(dialog) for dialog in screen.dialogs[-1:]] == [RunQuestion]
+        assert run.calls == started
     screen.config.document.set("ppo.minibatches", -1)
     steering.request("start")
     assert run.calls == ["start quickstart"]

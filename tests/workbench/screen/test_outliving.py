@@ -16,7 +16,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widgets import Button, Input, OptionList, Static, TextArea
 from waiting import until
-from workbench_app import screen_text, status, workbench
+from workbench_app import screen_text, start_run, status, workbench
 
 from trainer.control.control import Control
 from trainer.events import CheckpointSaved, RunEnded
@@ -61,7 +61,7 @@ async def test_a_run_reaches_its_end_though_no_pane_can_show_it(monkeypatch: pyt
     log, bugs = Path("workbench.log"), []
     log.touch()
     async with workbench(until_end, log=log, bugs=bugs) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.view.iteration > 0)
         shown = list(screen.query(Pane))
         assert {type(pane) for pane in shown} == {*kinds_of_panes()}
@@ -101,7 +101,7 @@ class Mixed(Screen[None]):
 async def test_a_run_outlives_bugs_under_textuals_own_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     bugs: list[str] = []
     async with workbench(until_end, bugs=bugs) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.view.iteration > 0)
         for widget, name in (
             (Input, "_on_key"),
@@ -131,7 +131,7 @@ async def test_a_banner_that_fails_leaves_its_bug_and_the_first_one_in_the_log(
 ) -> None:
     log = Path("workbench.log")
     async with workbench(until_end, log=log, bugs=["ZeroDivisionError('zoom')"]) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.view.iteration > 0)
         monkeypatch.setattr(Banner, "say", raising("banner"))
         monkeypatch.setattr(type(screen), "action_zoom", raising("zoom"))
@@ -182,8 +182,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_a_run_goes_on_without_an_application_until_a_signal_saves_it(terminal: Terminal, tmp_path: Path) -> None:
     terminal.wait_for("Training F3")
-    terminal.press(" ")
-    terminal.wait_for("iteration 1/12")
+    terminal.start_run("iteration 1/12")
     terminal.press("z")
     terminal.wait_for("ctrl+c saves a checkpoint and ends the run")
     assert terminal.process.poll() is None

@@ -15,7 +15,7 @@ import scripted_run
 from rich.color import ColorType
 from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, in_scheme, luminance, written_run
 from waiting import until
-from workbench_app import screen_text, status
+from workbench_app import screen_text, start_run, status
 
 from trainer.control.control import Control
 from trainer.events import Alert, PhaseProgress, RunEnded, StateChanged
@@ -62,7 +62,7 @@ def learning(emit: Any, control: Control) -> RunEnded:
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
 async def test_the_screen_matches_its_snapshot(size: tuple[int, int], scheme: str) -> None:
     async with in_scheme(scheme, learning, size=size) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "‖ paused" in status(screen))
         await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"{size[0]}x{size[1]}.txt")
         colours = drawn(screen)

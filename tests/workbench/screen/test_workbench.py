@@ -14,7 +14,7 @@ from textual.dom import DOMNode
 from textual.events import DescendantFocus
 from textual.widgets import Input
 from waiting import until
-from workbench_app import screen_text, settle, status, workbench
+from workbench_app import press_when_asked, screen_text, settle, start_run, status, workbench
 
 from trainer.config import load_config
 from trainer.control.control import Control
@@ -48,7 +48,7 @@ def banner(screen: Any) -> str:
 
 async def begin(screen: Any, pilot: Any) -> None:
     """Start the run, and wait for its first iteration."""
-    await pilot.press("space")
+    await start_run(pilot)
     await until(pilot, lambda: "iteration 1/12" in status(screen))
 
 
@@ -91,7 +91,7 @@ async def test_it_opens_on_the_dashboard() -> None:
 async def test_one_key_starts_training_and_the_charts_move() -> None:
     async with workbench(scripted_run.done) as (screen, pilot):
         before = screen_text(screen)
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "✓ done" in status(screen))
         assert "iteration 12/12" in status(screen)
         assert screen_text(screen) != before
@@ -106,7 +106,8 @@ async def test_space_pauses_and_resumes_and_capital_x_stops() -> None:
         await until(pilot, lambda: "‖ paused" in status(screen))
         await pilot.press("space")
         await until(pilot, lambda: "● training" in status(screen))
-        await pilot.press("X", "y")
+        await pilot.press("X")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: "■ stopped" in status(screen))
         assert not screen.supervisor.trains_here
 
@@ -120,7 +121,7 @@ async def test_the_footer_shows_only_what_applies() -> None:
         await until(pilot, lambda: "start" in footer())
         assert "pause" not in footer()
         assert "checkpoint" not in footer()
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "pause" in footer())
         assert "start" not in footer()
         assert "checkpoint" in footer()
@@ -240,7 +241,7 @@ async def test_a_broken_configuration_opens_with_its_problems_and_starts_nothing
 
 async def test_a_trainer_that_dies_says_why_and_leaves_the_run_readable() -> None:
     async with workbench(scripted_run.diverged) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "loss was NaN 3 times in a row" in banner(screen))
         assert "✖ failed" in status(screen)
         assert "lower optim.policy_lr and resume" in banner(screen)
@@ -270,7 +271,8 @@ async def test_leaving_a_run_asks_what_should_happen_to_it(
         await pilot.press("escape")
         await until(pilot, lambda: screen.app.screen is screen)
         assert screen.supervisor.trains_here
-        await pilot.press("q", *["down"] * downs, "enter")
+        await pilot.press("q")
+        await press_when_asked(pilot, *["down"] * downs, "enter")
         await until(pilot, lambda: not screen.app.is_running)
         assert not screen.supervisor.trains_here
         assert screen.supervisor.view.state == state
@@ -312,7 +314,7 @@ async def test_hostile_text_is_shown_as_text(text: str) -> None:
         return end
 
     async with workbench(play) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "done" in status(screen))
         for key in ("f4", "f3", "f2"):
             await pilot.press(key)
@@ -398,7 +400,7 @@ async def test_a_run_resumes_under_its_own_name_and_a_new_one_gets_a_new_name() 
         await until(pilot, lambda: "✓ done" in status(screen) and not screen.supervisor.trains_here)
         assert script.received["resume"] == folder
         assert script.received["config"].ppo.iterations == 24
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: script.received["resume"] is None)
         assert script.received["config"].run.name == ""
 
@@ -413,6 +415,7 @@ async def test_the_runs_pane_opens_and_resumes() -> None:
         await until(pilot, lambda: "■ stopped" in status(screen))
         assert script.received == {}
         await pilot.press("f7", "r")
+        await press_when_asked(pilot, "enter")
         await until(pilot, lambda: "✓ done" in status(screen))
         assert script.received["resume"] == Path("runs/past")
 
@@ -426,6 +429,7 @@ async def test_resume_and_duplicate_do_not_open_the_run_as_well() -> None:
         await until(pilot, lambda: "copy of past" in screen_text(screen))
         assert "no run yet" in status(screen)
         await pilot.press("f7", "r")
+        await press_when_asked(pilot, "enter")
         await until(pilot, lambda: "iteration 1/12" in status(screen))
         assert screen.supervisor.trains_here
         assert banner(screen) == ""
@@ -483,12 +487,13 @@ async def test_unsaved_changes_are_not_lost_without_a_question(tmp_path: Path) -
     async with workbench() as (screen, pilot):
         pane = screen.query_one(ConfigPane)
         pane.document.set("ppo.kl_coef", 0.3)
-        await pilot.press("q", "n")
+        await pilot.press("q")
+        await press_when_asked(pilot, "n")
         await until(pilot, lambda: screen.app.screen is screen)
         assert pane.document.get("ppo.kl_coef") == 0.3
         pane.post_message(ConfigPane.OpenRequested("qwen3-0.6b"))
         await until(pilot, lambda: screen.app.screen is not screen)
-        await pilot.press("y")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: pane.document.preset == "qwen3-0.6b")
         await pilot.press("q")
         await until(pilot, lambda: not screen.app.is_running)
@@ -504,19 +509,19 @@ async def test_a_run_that_trains_is_not_controlled_through_unsaved_changes() -> 
         await until(pilot, lambda: "past" in screen_text(screen))
         await pilot.press("r")
         await until(pilot, lambda: screen.app.screen is not screen)
-        await pilot.press("n")
+        await press_when_asked(pilot, "n")
         await until(pilot, lambda: screen.app.screen is screen)
         assert script.received == {}, "not resumed"
         with RunFolder(folder).lock():
             await pilot.press("enter")
             await until(pilot, lambda: screen.app.screen is not screen)
-            await pilot.press("n")
+            await press_when_asked(pilot, "n")
             await until(pilot, lambda: screen.app.screen is screen)
             assert pane.document is mine
             assert screen.supervisor.folder is None, "not opened"
             await pilot.press("enter")
             await until(pilot, lambda: screen.app.screen is not screen)
-            await pilot.press("y")
+            await press_when_asked(pilot, "y")
             await until(pilot, lambda: screen.supervisor.folder == folder)
             assert pane.document.get("ppo.kl_coef") != 0.3
 
@@ -547,14 +552,15 @@ async def test_hidden_metrics_have_a_sign_with_the_key_that_shows_them(tmp_path:
 async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
-        for keys in (["X", "X", "enter"], ["X", "n"], ["X", "escape"]):
-            await pilot.press(*keys)
+        for keys in (["X", "enter"], ["n"], ["escape"]):
+            await pilot.press("X")
+            await press_when_asked(pilot, *keys)
             await until(pilot, lambda: screen.app.screen is screen)
             assert screen.supervisor.note == ""
         await pilot.press("X")
         question = "Stop run quickstart-0001 after a checkpoint?"
         await until(pilot, lambda: question in screen_text(screen.app.screen))  # type: ignore[arg-type]
-        await pilot.press("y")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: not screen.supervisor.trains_here)
         assert screen.supervisor.view.state == "stopped"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runs_helper import workspace
 from waiting import until
-from workbench_app import screen_text, status, workbench
+from workbench_app import press_when_asked, screen_text, start_run, status, workbench
 
 from trainer.events import SettingChanged
 from trainer.runs.checkpoint_index import newest_checkpoint
@@ -25,7 +25,7 @@ async def test_a_run_is_started_paused_changed_resumed_and_stopped_twice_in_one_
     endless = ("ppo.iterations=100000", "eval.every=0")
     async with workbench(source=str(toml), overrides=endless) as (screen, pilot):
         for name, kl_coef in (("tiny-0001", 0.2), ("tiny-0002", 0.3)):
-            await pilot.press("space")
+            await start_run(pilot)
             await until(pilot, lambda: len(screen.supervisor.view.history) >= 2)
             await pilot.press("space")
             await until(pilot, lambda: "‖ paused" in status(screen))
@@ -38,7 +38,8 @@ async def test_a_run_is_started_paused_changed_resumed_and_stopped_twice_in_one_
             await until(pilot, lambda: bool(screen.supervisor.view.settings))
             await pilot.press("f4")
             await until(pilot, lambda: "samples" in screen_text(screen) and "score" in screen_text(screen))
-            await pilot.press("X", "y")
+            await pilot.press("X")
+            await press_when_asked(pilot, "y")
             await until(pilot, lambda: not screen.supervisor.trains_here)
             assert "■ stopped" in status(screen)
             assert screen.supervisor.failure == ""
@@ -67,7 +68,7 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
             listed = screen.app.screen.query_one(AnswerList)
             return "\n".join(listed.render_line(y).text for y in range(listed.size.height))
 
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: len(screen.supervisor.view.history) >= 2)
         await pilot.press("f4", "z")
         await until(pilot, lambda: screen.query_one(SampleList).selected is not None)
@@ -79,7 +80,8 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
         assert not facts.disagreements, "the saved numbers follow from one another"
         await until(pilot, lambda: sentence(facts)[:20] in screen_text(screen))
         assert "policy · after" in await ask()
-        await pilot.press("X", "y")
+        await pilot.press("X")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: not screen.supervisor.trains_here)
         assert "reference" in await ask(), "by the checkpoint, now that nothing trains"
         assert screen.supervisor.failure == ""
@@ -88,7 +90,7 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
 async def test_a_missing_model_is_a_message_with_the_way_out(tmp_path: Path) -> None:
     toml = workspace(tmp_path)
     async with workbench(None, source=str(toml), overrides=(f"model.path={tmp_path}/nowhere",)) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "nowhere" in screen_text(screen).split("╭")[0])
         assert not screen.supervisor.trains_here
         assert screen.app.is_running

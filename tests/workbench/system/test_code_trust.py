@@ -13,7 +13,7 @@ from config_files import save_config
 from runs_helper import Recorder, record, tiny_config, within
 from scripted_run import Script
 from waiting import until
-from workbench_app import workbench
+from workbench_app import press_when_asked, start_run, workbench
 
 from trainer.config import Config
 from trainer.control.inbox import send
@@ -210,10 +210,10 @@ async def test_the_workbench_asks_before_it_starts_and_remembers(config: Path, e
     script = Script(scripted_run.done)
     async with workbench(script, source=str(config)) as (screen, pilot):
         for answer in ("n", "escape", "y"):
-            await pilot.press("space")
+            await start_run(pilot)
             await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
             assert script.received == {}
-            await pilot.press(answer)
+            await press_when_asked(pilot, answer)
             await until(pilot, lambda: screen.app.screen is screen)
         await until(pilot, lambda: screen.supervisor.view.ended is not None)
     assert trusted_code().untrusted(code_of(evil)) == []
@@ -221,12 +221,12 @@ async def test_the_workbench_asks_before_it_starts_and_remembers(config: Path, e
 
 async def test_the_workbench_shows_all_of_the_code_and_obeys_none_of_it(config: Path, evil: str) -> None:
     async with workbench(Script(scripted_run.done), source=str(config)) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen) and screen.app.screen.is_mounted)
         shown = "\n".join(str(static.render()) for static in screen.app.screen.query("Static"))
         (found,) = code_of(evil)
         assert all(part in shown for part in (found.name, found.sha256, "2  # ␛[2J", "3  def score"))
-        await pilot.press("pagedown", "pageup", "n")
+        await press_when_asked(pilot, "pagedown", "pageup", "n")
 
 
 async def test_code_of_a_run_resumed_in_the_workbench_is_asked_about(evil: str, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_code_of_a_run_resumed_in_the_workbench_is_asked_about(evil: str, 
     async with workbench(script, resume=folder) as (screen, pilot):
         await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
         assert script.received == {}
-        await pilot.press("y")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: screen.supervisor.view.ended is not None)
     assert script.received["resume"] == folder
 
@@ -244,14 +244,14 @@ async def test_code_of_a_run_resumed_in_the_workbench_is_asked_about(evil: str, 
 async def test_a_live_reward_of_code_is_asked_about_before_the_run_hears_of_it(evil: str) -> None:
     heard: list[tuple[str, object]] = []
     async with workbench(scripted_run.steered) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.view.started is not None)
         screen.supervisor.set = lambda key, value: heard.append((key, value))  # type: ignore[method-assign]
         screen.post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", 0.5))
         screen.post_message(ConfigPane.LiveSettingChanged("reward.sources", [evil]))
         await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
         assert heard == [("ppo.kl_coef", 0.5)]
-        await pilot.press("y")
+        await press_when_asked(pilot, "y")
         await until(pilot, lambda: len(heard) == 2)
     assert heard[1] == ("reward.sources", [evil])
 

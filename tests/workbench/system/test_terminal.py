@@ -36,9 +36,8 @@ def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
 def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "done"))
     terminal.wait_for("Training F3")
-    terminal.press(" ")
-    terminal.wait_for("iteration 12/12")
-    terminal.press("q\r")  # enter for the question that comes while the trainer's thread is still ending
+    terminal.start_run("iteration 12/12")
+    terminal.leave()
     assert terminal.wait() == 0
     for on, off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):  # second screen, hidden cursor
         assert terminal.raw.rindex(off) > terminal.raw.rindex(on)
@@ -47,9 +46,8 @@ def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], 
 def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "done", term="xterm"))
     terminal.wait_for("Training F3")
-    terminal.press(" ")
-    terminal.wait_for("iteration 12/12")
-    terminal.press("q\r")
+    terminal.start_run("iteration 12/12")
+    terminal.leave()
     assert terminal.wait() == 0
     codes = {int(code) for codes in re.findall(rb"\x1b\[([0-9;]+)m", terminal.raw) for code in codes.split(b";")}
     coloured = {code for code in codes if 30 <= code <= 49 or 90 <= code <= 107}
@@ -153,8 +151,7 @@ def test_colours_are_counted_by_what_the_environment_says(term: str, colorterm: 
 def test_a_run_outlives_its_terminal(terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "patient"))
     terminal.wait_for("Training F3")
-    terminal.press(" ")
-    terminal.wait_for("iteration 1/12")
+    terminal.start_run("iteration 1/12")
     terminal.close()  # SIGHUP
     (tmp_path / "go").touch()
     assert terminal.process.wait(DEADLINE) == 0
@@ -165,8 +162,7 @@ def test_a_run_outlives_its_terminal(terminals: list[Terminal], tmp_path: Path) 
 def test_a_signal_saves_and_leaves(number: signal.Signals, terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "recorded"))
     terminal.wait_for("Training F3")
-    terminal.press(" ")
-    terminal.wait_for("iteration 1/12")
+    terminal.start_run("iteration 1/12")
     for _ in range(50):  # as a scheduler that does not wait
         terminal.process.send_signal(number)
     assert terminal.wait() == 130
@@ -176,8 +172,7 @@ def test_a_signal_saves_and_leaves(number: signal.Signals, terminals: list[Termi
 def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "recorded"))
     terminal.wait_for("Training F3")
-    terminal.press(" ")
-    terminal.wait_for("iteration 1/12")
+    terminal.start_run("iteration 1/12")
     terminal.close()  # SIGHUP
     terminal.wait_until((tmp_path / "gone").exists)
     for _ in range(50):

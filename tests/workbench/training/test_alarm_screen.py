@@ -13,7 +13,7 @@ from scripted_run import FIXES, SteeredRun, alarm, make_run
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 from waiting import until
-from workbench_app import screen_text, status, workbench
+from workbench_app import can_answer, screen_text, start_run, status, workbench
 
 from trainer.control.control import Control
 from trainer.control.inbox import Inbox
@@ -68,7 +68,7 @@ class Troubled(SteeredRun):
 
 async def troubled(screen: MainScreen, pilot: Pilot[str], count: int = 1) -> None:
     """Start the run and wait for its alarms."""
-    await pilot.press("space")
+    await start_run(pilot)
     await until(pilot, lambda: len(screen.supervisor.view.alarms) == count)
     await pilot.pause()
 
@@ -80,7 +80,7 @@ def shown(pilot: Pilot[str]) -> str:
 
 async def opened(pilot: Pilot[str], key: str, kind: type) -> None:
     await pilot.press(key)
-    await until(pilot, lambda: isinstance(pilot.app.screen, kind) and pilot.app.screen.is_attached)
+    await until(pilot, lambda: isinstance(pilot.app.screen, kind) and can_answer(pilot))
     await pilot.pause()
 
 
@@ -164,7 +164,7 @@ async def test_a_dismissed_alarm_disappears_and_the_next_is_the_newest() -> None
 
 async def test_without_an_alarm_its_keys_do_nothing_and_are_not_offered() -> None:
     async with workbench(Troubled()) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: len(screen.supervisor.view.history) == 1)
         await pilot.press("exclamation_mark", "F")
         assert pilot.app.screen is screen

@@ -11,7 +11,7 @@ import scripted_run
 from scripted_run import alarm, evaluation
 from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, in_scheme
 from waiting import until
-from workbench_app import screen_text, status
+from workbench_app import screen_text, start_run, status
 
 from trainer.control.control import Control
 from trainer.events import Decision, RolledBack, RunEnded, StateChanged
@@ -67,7 +67,7 @@ def going_wrong(emit: Any, control: Control) -> RunEnded:
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
 async def test_alarms_match_their_snapshots(size: tuple[int, int], scheme: str) -> None:
     async with in_scheme(scheme, going_wrong, size=size) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         await until(pilot, lambda: "‖ paused" in status(screen))
         await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"alarms-{size[0]}x{size[1]}.txt")
         if scheme != "NO_COLOR":

@@ -1,0 +1,144 @@
+"""The question before a run starts or resumes: what it would train, on what, where and in how much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import psutil
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.geometry import Size
+from textual.widget import Widget
+from textual.widgets import Static
+
+from trainer.config import Config, config_warnings
+from trainer.plurals import counted
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder, expected_run
+from workbench.config.estimates import estimate
+from workbench.config.fields import fields_by_key, shown
+from workbench.kit.dialog import ConfirmScreen
+from workbench.kit.guard import GuardedWidget
+from workbench.numbers import gigabytes
+from workbench.text import visible
+
+_LABEL = 12  # columns
+_NAMED = 4  # most changed settings that are named
+
+
+class Plan(NamedTuple):
+    """What a run would do, for the user to agree to."""
+
+    question: str
+    facts: Sequence[tuple[str, str]]
+    """Pairs of a label and a text, the most important first."""
+    warnings: Sequence[str]
+
+
+def start_plan(config: Config, preset: str, changed: Sequence[str], *, one_iteration: bool) -> Plan:
+    """Return the plan of a new run. Reads files; raises UsageError for a name in use, StorageError.
+
+    preset: what the run is named after. changed: keys of the settings that differ from it.
+    """
+    folder = expected_run(config, preset)
+    what = "one iteration, then pause" if one_iteration else str(config.ppo.iterations)
+    differs = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} more" if changed[_NAMED:] else "")
+    facts = [
+        *_material(config, what),
+        ("run folder", str(folder.root)),
+        _memory(config),
+        *([("changed", differs)] if differs else []),
+    ]
+    return Plan("Start this run?", facts, config_warnings(config))
+
+
+def resume_plan(folder: Path, config: Config) -> Plan:
+    """Return the plan of continuing the run in `folder` with `config`. Reads files."""
+    run = RunFolder(folder)
+    checkpoint = newest_checkpoint(run)
+    if checkpoint is None:
+        begins = "no checkpoint was saved: the run begins again"
+    else:
+        begins = f"{checkpoint.name}, iteration {int(checkpoint.name.removeprefix('step-'))} of {config.ppo.iterations}"
+    facts = [
+        ("checkpoint", begins),
+        *_material(config, str(config.ppo.iterations)),
+        ("run folder", str(folder)),
+        _memory(config),
+    ]
+    return Plan(f"Resume {run.name}?", facts, config_warnings(config))
+
+
+def _material(config: Config, iterations: str) -> list[tuple[str, str]]:
+    rollout, model = config.rollout, config.model
+    quantised = "" if model.quantize == "off" else f", {model.quantize}"
+    reward = fields_by_key()["reward.sources"]
+    sources = [source.model_dump() if hasattr(source, "model_dump") else source for source in config.reward.sources]
+    batch = f"{counted(rollout.batch_size, 'response')} of up to {counted(rollout.max_new_tokens, 'token')} each"
+    return [
+        ("model", f"{model.path}{quantised}, LoRA rank {model.lora_rank}"),
+        ("prompts", config.data.prompts),
+        ("reward", shown(reward, sources)),
+        ("iterations", f"{iterations}; {batch}" if iterations.isdecimal() else iterations),
+    ]
+
+
+def _memory(config: Config) -> tuple[str, str]:
+    needed = estimate(config)
+    if needed.memory_bytes is None:
+        return "memory", f"unknown: {needed.basis.rpartition('; ')[2]}"
+    total = psutil.virtual_memory().total
+    more = ": more than this machine has" if needed.memory_bytes > total else ""
+    return "memory", f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
+
+
+class Facts(GuardedWidget, Widget):
+    """Table of labels and texts; a long text continues below its beginning."""
+
+    def __init__(self, facts: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self._facts = [(label, Content(visible(text))) for label, text in facts]
+        self.styles.height = "auto"
+
+    def _lines(self, width: int) -> list[Content]:
+        lines = []
+        for label, text in self._facts:
+            for place, part in enumerate(text.wrap(max(width - _LABEL, 8))):
+                head = label if place == 0 else ""
+                lines.append(Content.assemble((f"{head:{_LABEL}}", "$text-muted"), part))
+        return lines
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines(width))
+
+    def render(self) -> Content:
+        return Content("\n").join(self._lines(self.size.width))
+
+
+class RunQuestion(ConfirmScreen):
+    """Asks whether to train as planned. Enter agrees: the question says what will happen."""
+
+    FOCUSED: ClassVar[str] = "#yes"
+    KEYS: ClassVar[tuple[str, str]] = ("enter", "esc")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pagedown", "read(1)", "read on", show=False, id="run-question.on", tooltip="Scroll the plan down"),
+        Binding("pageup", "read(-1)", "back", show=False, id="run-question.back", tooltip="Scroll the plan up"),
+    ]
+
+    def __init__(self, plan: Plan, yes: str) -> None:
+        super().__init__(plan.question, yes=yes, no="Cancel")
+        self._plan = plan
+
+    def compose_detail(self) -> ComposeResult:
+        with VerticalScroll(classes="plan", can_focus=False):
+            yield Facts(self._plan.facts)
+            for warning in self._plan.warnings:
+                yield Static(Content.assemble(("⚠ ", "$text-warning"), visible(warning)))
+
+    def action_read(self, pages: int) -> None:
+        plan = self.query_one(".plan")
+        plan.scroll_relative(y=pages * max(plan.size.height - 1, 1), animate=False)

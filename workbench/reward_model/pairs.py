@@ -35,6 +35,14 @@ def plain_text(text: Text) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in text)
 
 
+def copy_text(pair: PairPrediction) -> str:
+    """Return prompt and completions for the clipboard, as they are and each after its heading."""
+    rewards = (number(reward, 2, signed=True) for reward in (pair.chosen_reward, pair.rejected_reward))
+    headings = [f"{name}, reward {reward}" for name, reward in zip(_names(pair), rewards, strict=True)]
+    parts = zip(("prompt", *headings), (pair.prompt, pair.chosen, pair.rejected), strict=True)
+    return "\n\n".join(f"[{heading}]\n{plain_text(text)}" for heading, text in parts)
+
+
 def verdict(pair: PairPrediction) -> str:
     """Return whether the model agrees with the label (✓ or ✗) and the difference in reward; ~ for a tie, = if even."""
     apart = pair.chosen_reward - pair.rejected_reward

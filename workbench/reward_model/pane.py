@@ -15,7 +15,7 @@ from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
 from workbench.kit.pane import Pane
 from workbench.reward_model.charts import RewardCharts
-from workbench.reward_model.pairs import RewardPairList, RewardPairText, pairs_heading
+from workbench.reward_model.pairs import RewardPairList, RewardPairText, copy_text, pairs_heading
 from workbench.reward_model.run_reader import RunReader
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.view import RunView
@@ -57,6 +57,7 @@ class RewardModelPane(Pane):
         Binding("right", "go(-1)", "newer run", id="reward-model.newer", tooltip="Show the next newer reward model"),
         Binding("v", "next_chart", "next chart", id="reward-model.chart", tooltip="Show the next of the four charts"),
         Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or remove its mark"),
+        Binding("y", "copy", "copy", show=False, id="reward-model.copy", tooltip="Copy this pair and its rewards"),
         Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
         Binding(
             "L", "label_wrong", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
@@ -195,7 +196,7 @@ class RewardModelPane(Pane):
                 return len(self.reader.runs) > (self.reader.place >= 0)
             case "next_chart":
                 return not self._opened and self.reader.shown is not None and not self.query_one(RewardCharts).all_shown
-            case "mark" | "label":
+            case "mark" | "label" | "copy":
                 return self.selected is not None
             case "label_wrong":
                 return bool(self._wrong())
@@ -238,6 +239,11 @@ class RewardModelPane(Pane):
             self._marked.append(pair.key)
         self.query_one(RewardPairList).mark(self._marked)
         self._show_count()
+
+    def action_copy(self) -> None:
+        if (pair := self.selected) is not None:
+            self.app.copy_to_clipboard(copy_text(pair))
+            self.notify("Copied, if the terminal supports OSC 52")
 
     def action_label(self) -> None:
         if (pair := self.selected) is not None:

@@ -179,6 +179,11 @@ async def test_the_selected_pair_or_the_marked_ones_are_asked_for_again() -> Non
         assert app.screen_text.count("◆  ") == 3, "both pairs of the comparison have the mark"
         await pilot.press("m", "l")
         assert app.asked[-1] == (key[0],), "the mark was taken away again"
+        await pilot.press("y")
+        copied = app.listed.selected
+        assert copied is not None
+        assert app.clipboard.startswith(f"[prompt]\n{copied.prompt}\n\n[chosen, reward ")
+        assert str(copied.rejected) in app.clipboard
 
 
 async def test_a_pair_is_read_whole_and_the_next_one_after_it() -> None:

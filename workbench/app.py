@@ -75,6 +75,7 @@ class WorkbenchApp(Guarded, TypedAhead):
     COMMANDS: ClassVar = App.COMMANDS | {_commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help on this pane and its keys"),
+        Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),
         Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
     ]
 
@@ -206,6 +207,11 @@ class WorkbenchApp(Guarded, TypedAhead):
         for title, problem in self._problems:
             self.notify(problem, title=title, severity="warning", markup=False)
         self._problems.clear()
+
+    def action_jump(self) -> None:
+        from workbench.kit.jump import JumpScreen
+
+        JumpScreen.toggle(self)
 
     def action_help(self) -> None:
         from workbench.kit.help import HelpScreen

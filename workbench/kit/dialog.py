@@ -30,6 +30,7 @@ class Dialog(MountedWhole, ModalScreen[T]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show purpose and keys of this pane"),
+        Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),
         Binding(
             "q,ctrl+q",
             "app.leave",

@@ -50,6 +50,7 @@ VOCABULARY = (
     Meaning("z", "enlarge the pane", "enlarge|zoom"),
     Meaning("left_parenthesis", "previous pane", "previous"),
     Meaning("right_parenthesis", "next pane", "next"),
+    Meaning("ctrl+o,J", "jump mode: a letter on every pane and control", "jump"),
     Meaning("escape", "back, close, cancel", "back|close|cancel|hide|leave|end|return|save|show|stop|all lines"),
     Meaning("question_mark,f1", "help", "help"),
     Meaning("q,ctrl+q", "quit", "quit"),

@@ -26,6 +26,7 @@ from workbench.home.setup_answers import questions
 from workbench.home.setup_screen import SetupScreen
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
 from workbench.kit.help import HelpScreen
+from workbench.kit.jump import JumpScreen
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import known_bindings
 from workbench.kit.wait_screen import WaitScreen
@@ -74,6 +75,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     SampleExportScreen: lambda: SampleExportScreen({"this": 1}, Path.cwd(), "a"),
     FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
     GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
+    JumpScreen: lambda: JumpScreen([]),
     LabelHistoryScreen: lambda: LabelHistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
     ImportPreferencesScreen: lambda: ImportPreferencesScreen(STORE),
     LabelStartScreen: lambda: LabelStartScreen(

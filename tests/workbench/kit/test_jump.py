@@ -1,0 +1,41 @@
+"""Jump mode: letters on panes and controls at every size, and where they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Static
+from waiting import until
+from workbench_app import workbench
+
+from workbench.kit.dialog import ConfirmScreen
+from workbench.kit.jump import LETTERS, JumpScreen, targets
+from workbench.kit.pane_strip import PaneStrip
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+async def test_a_letter_goes_to_its_pane_or_control_at_every_size_and_in_dialogs() -> None:
+    async with workbench() as (screen, pilot):
+        app, strip = screen.app, screen.query_one(PaneStrip)
+        for size, number in (((80, 24), 4), ((120, 40), 1), ((200, 60), 2)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+            letters = [letter for letter in app.screen.query(".letter").results(Static) if letter.region.area]
+            assert len(letters) == len(targets(screen)) > len(strip.tabs)
+            assert letters[number].region.offset == (strip.places()[number][1], 0)
+            await pilot.press(LETTERS[number])
+            await until(pilot, lambda number=number: strip.current == strip.tabs[number].id)  # type: ignore[misc]
+        app.push_screen(dialog := ConfirmScreen("Sure?"))
+        await until(pilot, lambda: app.screen is dialog and app.focused is not None)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        await pilot.press(LETTERS[1])
+        await until(pilot, lambda: app.screen is dialog and app.focused is not None and app.focused.id == "yes")
+        await pilot.press("ctrl+o", "escape", "escape")
+        await until(pilot, lambda: app.screen is screen)

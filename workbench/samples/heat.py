@@ -12,7 +12,7 @@ from textual.color import Color
 from workbench.kit.theming import contrast
 
 _STEPS = 8  # of colour, from none to the strongest
-_STRONGEST = 0.8  # share of the theme's heat colour in the last step
+_STRONGEST = 0.8  # share of the theme's heat colour in the last step, or less, so that the text keeps its colour
 _FAINT = 0.6  # share of the theme's middle colour in the block of zero
 _READABLE = 4.5  # contrast of text, WCAG 2.2 AA
 
@@ -74,18 +74,12 @@ def _rise(mid: Color, heat: Color, text: Color, ground: Color) -> tuple[tuple[St
         ends = Color.parse("ansi_black"), Color.parse("ansi_bright_white")
         steps = _style(heat, ground), _style(_most_readable(ends, heat), heat)
         return steps, (_style(mid, ground), _style(heat, ground))
-    grounds = [ground.blend(heat, _STRONGEST * step / _STEPS) for step in range(1, _STEPS + 1)]
+    shares = (_STRONGEST * share / 40 for share in range(40, 0, -1))
+    strongest = next((share for share in shares if contrast(text, ground.blend(heat, share)) >= _READABLE), 0.0)
+    grounds = [ground.blend(heat, strongest * step / _STEPS) for step in range(1, _STEPS + 1)]
     least = ground.blend(mid, _FAINT)
     marks = tuple(_style(least.blend(heat, step / _STEPS), ground) for step in range(_STEPS + 1))
-    return tuple(_style(_readable(text, ground, on), on) for on in grounds), marks
-
-
-def _readable(text: Color, ground: Color, on: Color) -> Color:
-    """Return the theme's text or ground colour if it is readable on `on`, else black or white: one always is."""
-    for color in (text, ground):
-        if contrast(color, on) >= _READABLE:
-            return color
-    return _most_readable((Color(0, 0, 0), Color(255, 255, 255)), on)
+    return tuple(_style(text, on) for on in grounds), marks
 
 
 def _most_readable(colors: Iterable[Color], on: Color) -> Color:

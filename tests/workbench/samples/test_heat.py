@@ -59,6 +59,14 @@ def test_text_can_be_read_on_every_step(name: str, diverging: bool) -> None:
 
 
 @pytest.mark.parametrize("diverging", [True, False])
+@pytest.mark.parametrize("name", SPECS)
+def test_text_keeps_its_colour_on_every_step(name: str, diverging: bool) -> None:
+    found = ladder(name, diverging)
+    if found.plain.color is not None and found.plain.color.triplet is not None:  # mixed colours
+        assert {step.color for step in found.steps} == {found.plain.color}
+
+
+@pytest.mark.parametrize("diverging", [True, False])
 @pytest.mark.parametrize("name", MIXED)
 def test_values_further_from_zero_stand_out_more(name: str, diverging: bool) -> None:
     for grounds in grounds_outwards(ladder(name, diverging), diverging):

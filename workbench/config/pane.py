@@ -41,7 +41,7 @@ class ConfigPane(Pane):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
         Binding("W", "save_as", "save as", show=False, id="config.save-as", tooltip="Save under another name"),
-        Binding("o", "open", "open", id="config.open", tooltip="Open a preset or another file"),
+        Binding("p", "open", "presets", id="config.open", tooltip="Open a preset or another file"),
         Binding("slash", "search", "search", id="config.search", tooltip="Search names and descriptions"),
         Binding("t,ctrl+t", "toggle_toml", "TOML", id="config.toml", tooltip="Show or hide the TOML"),
         Binding("u,ctrl+z", "undo", "undo", id="config.undo", tooltip="Undo the last change, in form or TOML"),

@@ -61,7 +61,6 @@ EXCEPTIONS = {
     "tokens.value": "the channels of the token inspector have the letters that its legend underlines",
     "label.first-strongly": "shift and the digit of a side judge strongly; a labelling session shows no alarm",
     "label-start.toggle": "space ticks an entry in a list of ticks, as in any other program",
-    "config.open": "opens a preset or a file",
 }
 """Bindings that use a key of the vocabulary with another meaning, and why."""
 

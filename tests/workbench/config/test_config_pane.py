@@ -618,7 +618,7 @@ async def test_a_full_disk_is_reported_and_loses_nothing(mine: Path, monkeypatch
 
 async def test_a_preset_is_chosen_from_a_list() -> None:
     async with opened("quickstart") as s:
-        await s.press("o")
+        await s.press("p")
         await answer(s, "qwen3-0.6b")
         assert [message.source for message in s.messages(ConfigPane.OpenRequested)] == ["qwen3-0.6b"]
 
@@ -628,7 +628,7 @@ async def test_unsaved_changes_are_asked_about_before_another_is_opened(mine: Pa
         await s.go_to("ppo.epochs")
         await s.press("right")
         for wanted, count in (("Keep editing", 0), ("Open", 1)):
-            await s.press("o")
+            await s.press("p")
             await answer(s, "another file")
             s.app.screen.query_one(Input).value = str(mine)
             await s.press("enter")
@@ -844,7 +844,7 @@ async def test_hostile_values_are_shown_and_not_obeyed(tmp_path: Path) -> None:
         assert "[/x] [@click=app.quit]x[/]" in s.text()
         assert nothing_to_obey(s.text())
         await s.go_to("ppo.kl_coef")
-        await s.press("right", "w", "o", "escape")
+        await s.press("right", "w", "p", "escape")
         assert s.app.is_running
         assert nothing_to_obey(s.text())
 

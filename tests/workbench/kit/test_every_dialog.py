@@ -172,7 +172,7 @@ async def rename(pilot: Pilot[str]) -> None:
 
 async def open_file(pilot: Pilot[str]) -> None:
     Path("bytes.toml").write_bytes(b"\xff")
-    await pilot.press("f2", "o")
+    await pilot.press("f2", "p")
     await until(pilot, lambda: isinstance(pilot.app.screen, AnswerScreen))
     pilot.app.screen.query_one(OptionList).action_last()
     await pilot.press("enter")

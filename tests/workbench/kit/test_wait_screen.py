@@ -203,7 +203,7 @@ async def test_a_dialog_that_an_action_opens_without_waiting_stays_open_above_it
 
 async def test_a_configuration_is_chosen_without_a_key_for_the_pane_below() -> None:
     async with workbench() as (screen, pilot):
-        await pilot.press("f2", "o")
+        await pilot.press("f2", "p")
         await until(pilot, lambda: isinstance(screen.app.screen, AnswerScreen))
         assert isinstance(screen.app.screen_stack[-2], WaitScreen)
         await pilot.press("escape")

@@ -26,11 +26,12 @@ from workbench.kit.drawing import CutText
 from workbench.kit.file_names import path_problem, unused
 from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
-from workbench.kit.pane import Pane
+from workbench.kit.pane import Badge, Pane
 from workbench.kit.throttled import Throttled
 from workbench.run.config_differences import RunComparison, compare_runs
-from workbench.run.run_listing import Stamp, read_runs
+from workbench.run.run_listing import SIGNS, Stamp, read_runs
 from workbench.run.view import RunView
+from workbench.runs.curves import CurveReader
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.export import write_comparison
 from workbench.runs.table import RunTable, matching
@@ -99,6 +100,7 @@ class RunsPane(Pane):
         self._marked: list[str] = []  # in the order of marking
         self._compared: list[Path] = []  # as last posted to the app
         self._open = ""  # name of the run on the screen, if it is in this folder
+        self._curves = CurveReader()
         self._in_trash = False
         self._listed: list[RunSummary] = []  # before the filter
         self._none = ""  # what an empty list says
@@ -152,6 +154,7 @@ class RunsPane(Pane):
         """Read the runs if the pane is visible."""
         if self.is_on_screen:
             self._read()
+            self._read_curves()
 
     @work(group="listing")
     async def _read(self) -> None:
@@ -163,6 +166,9 @@ class RunsPane(Pane):
         none = f"No runs in '{self._folder}' yet. Start training to see a run here."
         self._none = listing.problem or ("The trash is empty" if self._in_trash else none)
         self._listed = listing.runs
+        elsewhere = sum(run.state == "training" and run.name != self._open for run in listing.runs)
+        if not self._in_trash:
+            self.badge = Badge(f"{SIGNS['training']}{elsewhere}") if elsewhere else Badge()
         self._show_runs()
         names = {run.name for run in listing.runs}
         self._mark([name for name in self._marked if name in names])
@@ -173,9 +179,13 @@ class RunsPane(Pane):
         shown = matching(self._listed, query)
         none = "No matching runs" if self._listed else self._none
         self.query_one(RunTable).show(shown, time.time(), message=visible(none))
-        trash = "trash" if self._in_trash else ""
         found = f"{len(shown)} of {len(self._listed)}" if query else ""
-        self.border_subtitle = ", ".join(filter(None, (trash, found)))
+        self.border_subtitle = ", ".join(filter(None, ("trash" if self._in_trash else "", found)))
+
+    @work(exclusive=True, group="curves")
+    async def _read_curves(self) -> None:
+        table = self.query_one(RunTable)
+        table.show_curves(await asyncio.to_thread(self._curves.read, list(table.in_view)))
 
     @work(exclusive=True, group="detail")
     async def _read_detail(self, folder: RunFolder) -> None:
@@ -220,6 +230,7 @@ class RunsPane(Pane):
                 self._detail = None
             self._read_detail(run.folder)
         self._show_detail()
+        self._read_curves()
         self.refresh_keys()
 
     def _show_detail(self) -> None:
@@ -234,7 +245,7 @@ class RunsPane(Pane):
         self.query_one("#run-differences", Static).update(differences_content(self._comparison, width))
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._show_detail)  # once the table has its width
+        self.call_after_refresh(self._show_selected)  # once the table has its size
         self._show_comparison()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

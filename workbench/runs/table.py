@@ -11,10 +11,12 @@ from textual.binding import BindingType
 from trainer.runs.listing import RECENT, RunSummary
 from workbench.columns import fit
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
+from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
 from workbench.numbers import number
 from workbench.run.run_listing import SIGNS, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
+from workbench.runs.curves import WIDTH
 from workbench.text import has_words, visible
 
 _LONGEST = 100  # characters of a cell, at most
@@ -45,11 +47,21 @@ COLUMNS = (
     ),
     Column("score", f"score last {RECENT}", lambda run: run.score, lambda run, _: number(run.score), numeric=True),
     Column("kl", f"KL last {RECENT}", lambda run: run.kl, lambda run, _: number(run.kl, 2), numeric=True),
+    Column("curve", "score curve", lambda run: run.score, lambda run, _: "", least=WIDTH),
     Column("age", "age", lambda run: run.started, lambda run, now: age(run.started, now), numeric=True),
     Column("model", "model", lambda run: run.model, lambda run, _: visible(run.model[:_LONGEST]), least=10),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
-_MOST_WANTED = ("name", "state", "score", "iteration", "age", "kl", "model")  # a narrow table drops the last ones first
+_MOST_WANTED = (
+    "name",
+    "state",
+    "score",
+    "iteration",
+    "age",
+    "kl",
+    "curve",
+    "model",
+)  # a narrow table drops the last ones first
 
 
 def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) -> list[RunSummary]:
@@ -76,6 +88,8 @@ def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
     widths: dict[str, int] = {}
     left = width - _GUTTER
     for key in _MOST_WANTED:
+        if not natural.get(key):
+            continue
         least = min(natural[key], _BY_KEY[key].least or natural[key])
         gap = _GAP if widths else 0
         if widths and gap + least > left:
@@ -108,6 +122,7 @@ class RunTable(CursorList[RunSummary]):
     _now = 0.0
     _marked: Collection[str] = ()
     _current = ""
+    _curves: Mapping[str, Sequence[float]] = {}
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
@@ -116,7 +131,7 @@ class RunTable(CursorList[RunSummary]):
         return [
             (column.heading, self._cells[self.cursor][column.key])
             for column in COLUMNS
-            if self._items and column.key not in shown
+            if self._items and column.key not in shown and column.key != "curve"
         ]
 
     def show(self, runs: Sequence[RunSummary], now: float, *, message: str = "") -> None:
@@ -131,10 +146,22 @@ class RunTable(CursorList[RunSummary]):
                 max((cell_len(cells[column.key]) for cells in self._cells), default=0),
             )
             for column in COLUMNS
-        }
+        } | {"curve": WIDTH}
         places = {run.name: place for place, run in enumerate(self._items)}
         self.put_cursor(places.get(before.name, self.cursor) if before else self.cursor)
         self.post_message(self.Moved())
+
+    @property
+    def in_view(self) -> Sequence[RunSummary]:
+        """Runs in the visible rows."""
+        top = self.scroll_offset.y
+        return self._items[top : top + max(self.size.height - self.HEADER_HEIGHT, 0)]
+
+    def show_curves(self, curves: Mapping[str, Sequence[float]]) -> None:
+        """Show the newest scores of runs, by name."""
+        if curves != self._curves:
+            self._curves = curves
+            self.refresh()
 
     def show_marks(self, marked: Collection[str], current: str) -> None:
         """Mark runs by name. current: the run that is open on the screen, empty for none."""
@@ -150,7 +177,7 @@ class RunTable(CursorList[RunSummary]):
 
     def sort_by_next(self) -> None:
         """Sort by the next visible column to the right; the last is followed by the first."""
-        keys = list(self._widths())
+        keys = [key for key in self._widths() if key != "curve"]
         place = keys.index(self.sorted_by) + 1 if self.sorted_by in keys else 0
         self.sort_by(keys[place % len(keys)])
 
@@ -158,7 +185,7 @@ class RunTable(CursorList[RunSummary]):
         left = _GUTTER
         for key, width in self._widths().items():
             if left <= x < left + width:
-                self.sort_by(key)
+                self.sort_by("score" if key == "curve" else key)
                 return
             left += width + _GAP
 
@@ -179,7 +206,8 @@ class RunTable(CursorList[RunSummary]):
         roles = {"state": state, "age": "muted", "model": "muted"}
         pieces: Line = [(sign.ljust(_GUTTER), "")]
         for key, columns in self._widths().items():
-            text = fit(cells[key], columns, right=_BY_KEY[key].numeric)
+            shown = cells[key] if key != "curve" else sparkline(self._curves.get(run.name, ()), columns)
+            text = fit(shown, columns, right=_BY_KEY[key].numeric)
             pieces += [(text, roles.get(key, "")), (" " * _GAP, "")]
         return under_cursor(pieces, width) if index == self.cursor else pieces
 

@@ -253,7 +253,7 @@ async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
         await settle(pilot)
         assert app.names == ["c-run", "b-run", "a-run"]
         heading, first = app.drawn()[:2]
-        assert " ".join(heading.split()) == "run state iteration score last 5 KL last 5 ▾age model"
+        assert " ".join(heading.split()) == "run state iteration score last 5 KL last 5 score curve ▾age model"
         assert first.split()[:6] == ["c-run", "■", "stopped", "2/100", "0.150", "0.75"]
         assert first.rstrip().endswith("starter")
         assert "seed 0" in app.text("#run-detail")

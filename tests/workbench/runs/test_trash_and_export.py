@@ -6,17 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_run import make_run
+from scripted_run import iteration, make_run
 from styles_helper import styles_path
 from textual.app import ComposeResult
 from textual.widgets import Input
 from themed_app import ThemedApp
+from waiting import until
 from workbench_app import settle
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config, restore_run, trash_run
+from trainer.runs.journal import Journal
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.filter_field import FilterField
+from workbench.kit.pane import Badge
 from workbench.runs.export import write_comparison
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
@@ -157,3 +160,32 @@ def test_a_backquote_in_a_name_does_not_end_the_fence(monkeypatch: pytest.Monkey
     fence = start.removesuffix("text")
     assert len(fence) > 3
     assert sum(line == fence for line in lines) == 1
+
+
+async def test_scores_are_drawn_as_a_curve_and_a_run_that_trains_elsewhere_is_on_the_badge() -> None:
+    app = Workbench()
+    journal = Journal(Path("runs/beta/events.jsonl"))
+    for number, score in enumerate((0.0, 0.5, 1.0), 3):
+        journal.emit(iteration(number, score_mean=score))
+    app.pane.display = False
+    async with app.run_test(size=(120, 30)) as pilot:
+        app.pane.refresh_runs()  # while it has no size
+        await settle(pilot)
+        app.pane.display = True
+        table = app.query_one(RunTable)
+        await until(pilot, lambda: len(table._curves) == 3)
+        (line,) = [line.text for line in map(table.render_line, range(1, 4)) if "beta" in line.text]
+        assert "▂▂▁▅█" in line
+        assert app.pane.badge == Badge()
+        assert "score curve" in table.render_line(0).text
+        await pilot.press(*["o"] * 12)
+        assert table.sorted_by != "curve"
+        with RunFolder(Path("runs/gamma")).lock():
+            journal.emit(iteration(6, score_mean=-1.0))
+            app.pane.refresh_runs()
+            await settle(pilot)
+            assert app.pane.badge == Badge("●1")
+            await until(pilot, lambda: table._curves["beta"][-1] == -1.0)
+            (line,) = [line.text for line in map(table.render_line, range(1, 4)) if "beta" in line.text]
+            assert "█▁" in line, "a journal that has grown is read again"
+    journal.close()

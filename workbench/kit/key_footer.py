@@ -67,6 +67,7 @@ class KeyFooter(GuardedWidget, Widget):
     def _follow(self, screen: Screen[object]) -> None:
         """Show the first key of each action; of help and quit, the first that is a character, as long as none types."""
         keys, pinned = dict[str, ShownKey](), dict[str, ShownKey]()
+        escapes = ""  # the action of escape, which other keys may have as well
         for _, binding, enabled, tooltip in screen.active_bindings.values():
             name = self.app.get_key_display(binding)
             key = ShownKey(binding.key, name, binding.description, enabled, tooltip or binding.description)
@@ -77,8 +78,10 @@ class KeyFooter(GuardedWidget, Widget):
                     pinned[binding.action] = key
             elif binding.show and binding.key == "escape":
                 pinned.setdefault("", key)
+                escapes = escapes or binding.action
             elif binding.show:
                 keys.setdefault(binding.action, key)
+        keys.pop(escapes, None)
         ends = [pinned[action] for action in ("", *_PINNED) if action in pinned]
         first = sorted(keys.values(), key=lambda key: _FIRST.index(key.key) if key.key in _FIRST else len(_FIRST))
         if (first, ends) != (self.keys, self.pinned):

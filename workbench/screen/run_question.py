@@ -125,6 +125,8 @@ class RunQuestion(ConfirmScreen):
     FOCUSED: ClassVar[str] = "#yes"
     KEYS: ClassVar[tuple[str, str]] = ("enter", "esc")
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "train", key_display="enter", id="confirm.yes", tooltip="Train as planned"),
+        Binding("n,escape", "dismiss(False)", "cancel", id="confirm.no", tooltip="Close without a change"),
         Binding("pagedown", "read(1)", "read on", show=False, id="run-question.on", tooltip="Scroll the plan down"),
         Binding("pageup", "read(-1)", "back", show=False, id="run-question.back", tooltip="Scroll the plan up"),
     ]

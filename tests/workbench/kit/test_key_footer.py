@@ -23,7 +23,7 @@ class Keys(ThemedApp[None]):
         Binding("b", "press('b')", "[/x] back"),
         Binding("c", "never", "not now"),
         Binding("d", "press('d')", "hidden", show=False),
-        Binding("escape", "press('esc')", "close"),
+        Binding("escape,n", "press('esc')", "close"),
         Binding("q,ctrl+q", "app.leave", "quit", tooltip="Leave"),
         Binding("question_mark,f1", "app.help", "help", show=False),
     ]

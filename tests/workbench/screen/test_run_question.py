@@ -84,6 +84,11 @@ async def test_a_run_starts_only_by_enter_typed_at_its_question(size: tuple[int,
         text = screen_text(screen.app.screen)  # type: ignore[arg-type]
         for words in ("Start this run?", "story-openings", "quickstart-0001", "enter Start run", "esc Cancel"):
             assert words in text
+        await until(pilot, lambda: "enter train" in screen_text(screen.app.screen))  # type: ignore[arg-type]
+        footer = screen_text(screen.app.screen).splitlines()[-1]  # type: ignore[arg-type]
+        assert footer.endswith("▏esc cancel  ? help  q quit")
+        assert " y " not in footer
+        assert " n " not in footer
         await press_when_asked(pilot, "space", "s")
         assert isinstance(screen.app.screen, RunQuestion)
         await pilot.press("escape")

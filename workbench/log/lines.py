@@ -69,6 +69,13 @@ class LogList(CursorList[Entry]):
         """Return whether a line has no room for its whole text."""
         return len(entry.text) > self.scrollable_content_region.width - _BEFORE_TEXT
 
+    def text_of_line(self, index: int) -> tuple[str, str] | None:
+        """Return the whole line, also what has no room."""
+        found = super().text_of_line(index)
+        if found is None or index >= len(self._items):
+            return found
+        return found[0][:_BEFORE_TEXT] + self._items[index].text, "\n"
+
     def item_line(self, index: int, line: int, width: int) -> Line:
         entry = self._items[index]
         sign = " " if entry.goes_on else level_sign(entry.level)

@@ -24,6 +24,7 @@ from workbench.kit.file_names import path_problem, unused
 from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.throttled import Throttled
+from workbench.kit.wait_screen import WaitScreen
 from workbench.log.lines import LEVELS, Entry, LogList, printed_entry
 from workbench.run.sentences import level_sign, sentences
 from workbench.run.view import RunView
@@ -54,7 +55,7 @@ class LogPane(Pane):
     def __init__(self, path: Path | None, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._path = path
-        self._offset = _size(path)  # output of earlier sessions is not shown
+        self._offset: int | None = None  # in the file, once its size at the start is known
         self._reading = Throttled(rests=False)
         self._entries: list[Entry] = []
         self._dropped = 0  # of the entries, since they were shown
@@ -71,6 +72,7 @@ class LogPane(Pane):
 
     def on_mount(self) -> None:
         self.begin_capture_print()
+        self.read_new()
         self.set_interval(1.0, self.read_new)
         self._show()
 
@@ -96,9 +98,12 @@ class LogPane(Pane):
 
     @work(group="reading")
     async def read_new(self) -> None:
-        """Show what was added to the file, at most the last 64 KiB."""
+        """Show what was added to the file since the first call, at most the last 64 KiB."""
         if self._path is not None:
             path, offset = self._path, self._offset
+            if offset is None:
+                self._offset = await self._reading.read(lambda: _size(path))
+                return
             found = await self._reading.read(lambda: _read(path, offset))
             if found is not None:
                 text, self._offset = found
@@ -179,7 +184,12 @@ class LogPane(Pane):
             self.copy(entry.plain, "the line")
 
     def action_export(self) -> None:
+        self.app.push_screen(WaitScreen(self._export))
+
+    async def _export(self) -> None:
+        """Ask for a file, and save the shown lines in it."""
         lines = [entry.plain for entry in self._entries if self._shows(entry)]
+        name = await asyncio.to_thread(unused, Path("log.txt"))
 
         async def save(text: str) -> str:
             try:
@@ -189,8 +199,7 @@ class LogPane(Pane):
             self.confirm(f"Saved '{text}'")
             return ""
 
-        name = str(unused(Path("log.txt")))
-        self.app.push_screen(TextPromptScreen("Save the shown lines as", name, path_problem, save))
+        self.app.push_screen(TextPromptScreen("Save the shown lines as", str(name), path_problem, save))
 
 
 def _save(path: Path, lines: Sequence[str]) -> None:

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.errors import StorageError, cannot_write
+from trainer.errors import StorageError, TrainerError, cannot_write
 from trainer.files import PRIVATE, open_file
 from trainer.runs.folder import RunFolder
 from workbench.compare.compared_run import LETTERS, read_runs
 from workbench.compare.report import report_lines
+from workbench.kit.dialog import TextPromptScreen
+from workbench.kit.file_names import path_problem, unused
 from workbench.kit.lines import plain
+from workbench.kit.pane import Pane
 from workbench.text import visible
 
 WIDTH = 120  # columns of the report
+
+
+async def ask_and_write(pane: Pane, folders: Sequence[RunFolder]) -> None:
+    """Ask for a file, and save the comparison of the runs in it."""
+    name = await asyncio.to_thread(unused, Path("comparison.md"))
+
+    async def write(text: str) -> str:
+        try:
+            path = await asyncio.to_thread(write_comparison, folders, Path(text).expanduser())
+        except TrainerError as error:
+            return str(error)
+        pane.confirm(f"Saved '{path}'")
+        return ""
+
+    pane.app.push_screen(TextPromptScreen("Save the comparison as", str(name), path_problem, write))
 
 
 def write_comparison(folders: Sequence[RunFolder], path: Path) -> Path:

@@ -23,17 +23,17 @@ from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash
 from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
-from workbench.kit.file_names import path_problem, unused
 from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.throttled import Throttled
+from workbench.kit.wait_screen import WaitScreen
 from workbench.run.config_differences import RunComparison, compare_runs
 from workbench.run.run_listing import SIGNS, Stamp, read_runs
 from workbench.run.view import RunView
 from workbench.runs.curves import CurveReader
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
-from workbench.runs.export import write_comparison
+from workbench.runs.export import ask_and_write
 from workbench.runs.table import RunTable, matching
 from workbench.text import visible
 
@@ -345,17 +345,7 @@ class RunsPane(Pane):
 
     def action_export(self) -> None:
         folders = [RunFolder(self._runs_dir / name) for name in self._marked]
-
-        async def write(text: str) -> str:
-            try:
-                path = await asyncio.to_thread(write_comparison, folders, Path(text).expanduser())
-            except TrainerError as error:
-                return str(error)
-            self.confirm(f"Saved '{path}'")
-            return ""
-
-        name = str(unused(Path("comparison.md")))
-        self.app.push_screen(TextPromptScreen("Save the comparison as", name, path_problem, write))
+        self.app.push_screen(WaitScreen(partial(ask_and_write, self, folders)))
 
     def _follow(self, folder: RunFolder, to: Path) -> None:
         self.post_message(self.Moved(folder.root, to))

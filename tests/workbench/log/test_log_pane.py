@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from scripted_run import alarm, ended, iteration, started
 from styles_helper import styles_path
 from textual.app import App, ComposeResult
-from textual.widgets import Static
+from textual.widgets import Input, Static
 from themed_app import ThemedApp
+from waiting import until
 from workbench_app import settle
 
 from trainer.events import Alert, Decision, Event, RolledBack
+from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Badge
+from workbench.log import pane
 from workbench.log.lines import Entry, LogList, printed_entry
 from workbench.log.pane import LogPane
 from workbench.run.view import RunView
@@ -41,6 +46,7 @@ async def test_the_pane_shows_what_was_added_since_the_start_and_obeys_none_of_i
     log.write_text("of a session before\n")
     app = LogApp(log)
     async with app.run_test() as pilot:
+        await settle(pilot)
         with log.open("a") as file:
             file.write("one [b]\x1b[2J\n 10 %\r 20 %\n")
         app.query_one(LogPane).read_new()
@@ -55,6 +61,7 @@ async def test_a_log_that_is_cut_or_very_long_is_shown_from_its_end(tmp_path: Pa
     log.write_text("a" * 100)
     app = LogApp(log)
     async with app.run_test() as pilot:
+        await settle(pilot)
         log.write_text("cut\n")
         app.query_one(LogPane).read_new()
         await settle(pilot)
@@ -84,6 +91,50 @@ async def test_a_line_longer_than_any_message_shows_that_it_was_cut(tmp_path: Pa
     async with app.run_test(size=(100, 30)):
         app.query_one(LogPane).write("x" * 5000)
         assert lines(app) == ["x" * 1999 + "…"]
+
+
+async def test_lines_are_selected_with_the_mouse_and_copied_whole(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    long = "much too long a line for so small a terminal"
+    async with app.run_test(size=(40, 20)) as pilot:
+        table = app.query_one(LogList)
+        app.query_one(LogPane).write(f"first\n{long}\nlast")
+        await pilot.pause()
+        assert "…" in table.render_line(1).text
+        await pilot.mouse_down(table, offset=(12, 0))
+        await pilot.hover(table, offset=(15, 2))
+        await pilot.mouse_up(table, offset=(15, 2))
+        first, second, third = (app.screen.get_selected_text() or "").splitlines()
+        assert first == "first"
+        assert second.endswith(f"·  {long}")
+        assert third.endswith("·  last")
+        assert table.selected is not None
+        assert table.selected.text == "last", "the end of a selection is not a click on a line"
+
+
+async def test_neither_the_start_nor_saving_reads_a_file_on_the_thread_of_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.txt").write_text("mine")
+    threads: list[int] = []
+    for function in (pane._size, pane.unused):
+
+        def noted(*arguments: object, function: Callable[..., object] = function) -> object:
+            threads.append(threading.get_ident())
+            return function(*arguments)
+
+        monkeypatch.setattr(pane, function.__name__, noted)
+    app = LogApp(tmp_path / "workbench.log")
+    async with app.run_test(size=(80, 20)) as pilot:
+        app.query_one(LogPane).write("a line")
+        await settle(pilot)
+        assert threads
+        app.query_one(LogList).focus()
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+        assert app.screen.query_one(Input).value == "log-2.txt"
+        assert threading.get_ident() not in threads
 
 
 def test_severity_is_guessed_from_words_and_a_traceback_is_one_error() -> None:
@@ -129,7 +180,7 @@ async def test_lines_have_time_and_sign_and_are_filtered_copied_and_saved(
         await pilot.pause()
         assert lines(app) == ["first [b]"]
         await pilot.press("enter", "x")
-        await pilot.pause()
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
         await pilot.press("enter")
         await settle(pilot)
         assert Path("log.txt").read_text() == "01:02:03 · first [b]\n"

@@ -138,7 +138,7 @@ async def test_the_comparison_of_marked_runs_is_saved_under_a_free_name() -> Non
         await pilot.press("down", "m")
         await settle(pilot)
         await pilot.press("x")
-        await pilot.pause()
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
         assert app.screen.query_one(Input).value == "comparison-2.md"
         await pilot.press("enter")
         await settle(pilot)

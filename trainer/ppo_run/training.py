@@ -49,10 +49,10 @@ def train(
     """Train as `config` says, all on the calling thread, and return how the run ended.
 
     resume: folder of a run to continue from its newest whole checkpoint, with `config` as its configuration. preset:
-    stem of a new run's folder if run.name is empty. sinks: receive every event, in order, and are closed at the end.
-    control: lets another thread steer the run, as the run folder's `control/` lets another process. trust: raises
-    UntrustedCodeError for Python code that no reward may run, also if it is requested later. Raises TrainerError for
-    what a user can fix; the journal then says why.
+    preset or path that a new run is named after if run.name is empty. sinks: receive every event, in order, and are
+    closed at the end. control: lets another thread steer the run, as the run folder's `control/` lets another process.
+    trust: raises UntrustedCodeError for Python code that no reward may run, also if it is requested later. Raises
+    TrainerError for what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):

@@ -99,11 +99,11 @@ class RunFolder:
 def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFolder:
     """Create the folder of a new run under `config.run.dir` and write its config.toml.
 
-    Without `config.run.name`, the run is named after the preset (or the file it came from) and the next free number;
-    two processes that start at once get different ones. `config`, already resolved, is saved with that name, as the
-    last file. A folder without config.toml is left from a start that was killed, and the next start with that name uses
-    it. pairs: the fingerprint of the pairs of a DPO run. Raises UsageError for a name in use, StorageError if the
-    folder cannot be written.
+    Without `config.run.name`, the run is named after `preset_name`, a preset or the path of the file it came from, and
+    the next free number; two processes that start at once get different ones. `config`, already resolved, is saved with
+    that name, as the last file. A folder without config.toml is left from a start that was killed, and the next start
+    with that name uses it. pairs: the fingerprint of the pairs of a DPO run. Raises UsageError for a name in use,
+    StorageError if the folder cannot be written.
     """
     for folder in _candidates(config, preset_name):
         if _make(folder, config, pairs):
@@ -317,8 +317,10 @@ def _candidates(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
 
 
 def _prefix(preset_name: str) -> str:
-    """Return what the names of the runs of a preset or file begin with."""
-    return re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
+    """Return what the names of the runs of a preset or file begin with; config.toml says less than its folder."""
+    path = Path(preset_name)
+    name = path.absolute().parent.name if path.name == "config.toml" else path.name.removesuffix(".toml")
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
 
 
 def _write_name(folder: RunFolder) -> None:

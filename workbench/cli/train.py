@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         config = configuration(args, Config)
         check_name_is_free(config)
-        thread = TrainingThread(config, preset=Path(args.config).name.removesuffix(".toml"))
+        thread = TrainingThread(config, preset=str(args.config))
     require_trust(config.reward, given=is_given(args))
     return _headless(thread, choose_display(args.display))[0]
 
@@ -82,7 +82,7 @@ def train_on_preferences(
     else:
         config = configuration(args, schema)
         if args.config_given:
-            preset = Path(args.config_given).stem
+            preset = str(args.config_given)
     if isinstance(config, DPOConfig):
         require_trust(config.reward, given=is_given(args, DPOConfig))
 

@@ -150,8 +150,7 @@ class Steering:
             count = "a problem" if len(problems) == 1 else f"{len(problems)} problems; the first"
             self._screen.say(f"The configuration has {count}: {problems[0].message}", about="configuration")
             return
-        path = document.path
-        preset = document.preset or (path.stem if path else "run")
+        preset = document.preset or str(document.path or "run")
         changed = [key for key, change in document.changes.items() if change.from_preset]
         plan = partial(start_plan, config, preset, changed, one_iteration=one_iteration)
         start = partial(self._supervisor.start, config, preset=preset, one_iteration=one_iteration)

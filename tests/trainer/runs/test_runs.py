@@ -103,11 +103,18 @@ def test_numbers_continue_after_the_highest_one_so_that_no_old_name_returns(tmp_
     [
         ("my/own config.toml", "own-config-0001"),
         ("qwen3-0.6b", "qwen3-0.6b-0001"),
+        ("my/own space/config.toml", "own-space-0001"),
+        ("config.toml", "here-0001"),  # it says nothing, but its folder does
+        ("/config.toml", "run-0001"),
         ("..", "run-0001"),
         ("", "run-0001"),
     ],
 )
-def test_a_configuration_file_gives_a_name_that_is_a_plain_folder(tmp_path: Path, preset: str, name: str) -> None:
+def test_a_configuration_file_gives_a_name_that_is_a_plain_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, name: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     folder = create_run(config(tmp_path), preset)
     assert folder.root == tmp_path / name
 

@@ -42,9 +42,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from textual.command import Provider
+    from textual.notifications import SeverityLevel
 
     from trainer.errors import TrainerError
+    from workbench.kit.banner import Kind
     from workbench.screen.main_screen import MainScreen
+
+_KINDS: dict[SeverityLevel, Kind] = {"information": "note", "warning": "warning", "error": "error"}
 
 
 def _load_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
@@ -200,12 +204,36 @@ class WorkbenchApp(Guarded, TypedAhead):
             self.set_keymap(keymap)
             self._add_problems("Keys", problems)
 
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a message in the banner of the screen on top and of the main screen: a toast would cover what is read.
+
+        Its text is never markup. An error stays until it is dismissed, whatever the timeout.
+        """
+        from workbench.kit.banner import Banner
+
+        kind = _KINDS[severity]
+        if self.main is not None and self.main.is_attached:
+            self.main.say(f"{title}: {message}" if title else message, kind)
+        if self.screen is not self.main:
+            Banner.of(self.screen).say(f"{title}: {message}" if title else message, kind)
+
     def _add_problems(self, title: str, problems: Iterable[str]) -> None:
         self._problems += [(title, problem) for problem in problems]
 
     def _show_problems(self) -> None:
-        for title, problem in self._problems:
-            self.notify(problem, title=title, severity="warning", markup=False)
+        if self._problems and self.main is not None:
+            from workbench.kit.banner import Banner
+
+            lines = (f"{title}: {problem}" for title, problem in self._problems)
+            Banner.of(self.main).say("\n".join(lines), "warning")  # about no pane: it stays when one is left
         self._problems.clear()
 
     def action_jump(self) -> None:

@@ -11,7 +11,10 @@ from unittest.mock import create_autospec
 
 import pytest
 from scripted_run import Script
+from textual._context import visible_screen_stack
+from textual.app import App
 from textual.pilot import Pilot
+from textual.strip import Strip
 from textual.worker import WorkerCancelled
 from waiting import until
 
@@ -106,3 +109,9 @@ def runs_folder(folder: Path) -> Path:
     """Return a folder for runs inside `folder`."""
     (folder / "runs").mkdir(exist_ok=True)
     return folder / "runs"
+
+
+def with_background(app: App[Any]) -> list[Strip]:
+    """Return what the terminal shows, line by line: the screen on top, and through it the screens below."""
+    visible_screen_stack.set(app._background_screens)
+    return app.screen._compositor.render_strips()

@@ -1,11 +1,15 @@
-"""A message above the panes: an error stays until it is dismissed or settled, others for some seconds."""
+"""A message above the panes, which moves them down instead of covering them.
+
+Errors and warnings stay until they are dismissed or settled, notes and successes for some seconds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from textual.content import Content
+from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
@@ -13,23 +17,25 @@ from textual.widgets import Static
 from workbench.kit.keys import keys_of
 from workbench.text import visible
 
-Kind = Literal["error", "done", "note"]
+Kind = Literal["error", "warning", "note", "done"]
 
-DONE_SECONDS = 10.0  # how long a success stays
+DONE_SECONDS = 10.0  # how long a note or a success stays
 NOTE_SECONDS = 3.0  # and the confirmation of a key, which nobody has to read
-_SIGNS: dict[Kind, str] = {"error": "✖", "done": "✓", "note": "›"}
+_SIGNS: dict[Kind, str] = {"error": "✖", "warning": "▲", "note": "›", "done": "✓"}
+_STAY = ("error", "warning")
 
 
 class _Shown(NamedTuple):
     text: str
     kind: Kind
     about: frozenset[str]
+    seconds: float | None  # that it stays; None until it is dismissed
 
 
 class Banner(Static):
-    """A message that is hidden while it is empty. A key of the screen dismisses it.
+    """A message that is hidden while it is empty. A key of the screen dismisses it, and so does a click.
 
-    A success or a note covers an error for some seconds; the error stays.
+    Any other message covers an error, which stays.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -38,10 +44,25 @@ class Banner(Static):
         self._messages: list[_Shown] = []  # the last is shown
         self._timer: Timer | None = None
 
-    def say(self, message: str, kind: Kind = "error", about: Collection[str] = ()) -> None:
-        """Show `message`, one problem on each line. about: the causes that `settle` recognises."""
+    @classmethod
+    def of(cls, screen: Screen[Any]) -> Banner:
+        """Return the banner of `screen`; a screen without one gets it, at its top."""
+        for banner in screen.query(cls):
+            return banner
+        banner = cls()
+        screen.mount(banner)
+        return banner
+
+    def say(
+        self, message: str, kind: Kind = "error", about: Collection[str] = (), seconds: float | None = None
+    ) -> None:
+        """Show `message`, one problem on each line. about: the causes that `settle` recognises.
+
+        seconds: how long a note or a success stays, if not as long as others.
+        """
         covered = [shown for shown in self._messages if kind != "error" and shown.kind == "error"]
-        self._show([*covered, _Shown(message, kind, frozenset(about))])
+        stays = None if kind in _STAY else seconds or DONE_SECONDS
+        self._show([*covered, _Shown(message, kind, frozenset(about), stays)])
 
     def settle(self, cause: str) -> None:
         """Remove messages about `cause`, because the problem is gone."""
@@ -61,24 +82,23 @@ class Banner(Static):
         self.display = bool(messages)
         if not messages:
             return
-        text, kind, _ = messages[-1]
-        hint = ""
-        if kind != "note":
-            hint = f"   {keys_of(self.screen).get('app.put_away', 'esc')} hides this"
+        text, kind, _, seconds = messages[-1]
+        key = keys_of(self.screen).get("app.put_away")  # a dialog has none: there, the message goes with the dialog
+        hint = (f"   {key} hides this", "$text-muted") if key and kind != "note" else ""
         shown = visible(text, keep_newlines=True).rstrip()
-        self.update(Content.assemble((f"{_SIGNS[kind]} ", "bold"), shown, (hint, "$text-muted")))
-        self.set_class(kind != "error", "-done")
-        if kind != "error":
-            self._timer = self.set_timer(DONE_SECONDS if kind == "done" else NOTE_SECONDS, self.put_away)
+        self.update(Content.assemble((f"{_SIGNS[kind]} ", "bold"), shown, hint))
+        for other in _SIGNS:
+            self.set_class(other == kind, f"-{other}")
+        if seconds is not None:
+            self._timer = self.set_timer(seconds, self.put_away)
+
+    def on_click(self) -> None:
+        self.put_away()
 
 
 def confirm(widget: Widget, message: str) -> None:
-    """Show for some seconds what a key has done: in the banner of the screen, or at the top of one that has none."""
-    banner = next(iter(widget.screen.query(Banner)), None)
-    if banner is None:
-        banner = Banner()
-        widget.screen.mount(banner, before=0)
-    banner.say(message, "note")
+    """Show for some seconds what a key has done: in the banner of the widget's screen."""
+    Banner.of(widget.screen).say(message, "note", seconds=NOTE_SECONDS)
 
 
 def copied(widget: Widget, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,7 +19,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList
 from token_samples import token_sample
 from waiting import until
-from workbench_app import can_answer, press_when_asked, screen_text, start_run, status, workbench
+from workbench_app import can_answer, press_when_asked, screen_text, settle, start_run, status, workbench
 
 from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder
@@ -224,3 +225,23 @@ async def test_a_dialog_stays_on_an_error_and_nothing_that_is_typed_reaches_the_
         assert isinstance(line, Input)
         assert line.value.endswith("sx Xq")
         assert script.received == {}
+
+
+async def test_the_focus_survives_every_resize_of_a_dialog() -> None:
+    written_run(Path("runs/past"))
+    chance = random.Random(0)
+    async with workbench(size=(120, 40)) as (screen, pilot):
+        for kind, make in DIALOGS.items():
+            screen.app.push_screen(dialog := make())
+            await until(pilot, lambda dialog=dialog: screen.app.screen is dialog and dialog.is_mounted)
+            await settle(pilot) if kind is not WaitScreen else await pilot.pause()
+            focused = dialog.focused
+            for size in [(chance.randint(20, 250), chance.randint(5, 70)) for _ in range(3)]:
+                await pilot.resize_terminal(*size)
+                await pilot.pause()
+                assert (dialog.focused is None) == (focused is None), (kind, size)
+            await pilot.resize_terminal(120, 40)
+            await pilot.pause()
+            assert dialog.focused is focused, kind
+            dialog.dismiss(None)
+            await until(pilot, lambda: screen.app.screen is screen)

@@ -180,7 +180,7 @@ async def test_a_second_key_starts_no_second_training(monkeypatch: pytest.Monkey
         await until(pilot, lambda: bool(begun))
         await pilot.press("t", "t")
         go_on.set()
-        await until(pilot, lambda: any("Training labels-0001" in one.message for one in screen.app._notifications))
+        await until(pilot, lambda: "Training labels-0001" in screen_text(screen))
         assert begun == ["training"]
 
 
@@ -203,7 +203,7 @@ async def test_a_training_that_ends_during_a_check_is_reported_by_how_it_ended()
         models = screen.labelling._reward_models
         models._training = Failing()  # type: ignore[assignment]
         await models.look()
-        assert not screen.app._notifications
+        assert not screen.query_one(Banner).display
         await models.look()
         assert "no memory" in str(screen.query_one(Banner).render())
 

@@ -362,15 +362,6 @@ async def test_the_footer_follows_a_key_whose_action_has_a_parameter() -> None:
         await until(pilot, lambda: "e problem" in screen_text(screen).splitlines()[-1])
 
 
-async def test_a_toast_takes_no_focus() -> None:
-    async with workbench() as (screen, pilot):
-        await pilot.press("f2")
-        focused = screen.focused
-        screen.app.notify("something happened")
-        await pilot.pause()
-        assert screen.focused is focused
-
-
 async def test_typing_in_a_search_field_steers_nothing() -> None:
     script = Script(scripted_run.done)
     async with workbench(script) as (screen, pilot):
@@ -578,14 +569,13 @@ async def test_a_chosen_theme_whose_file_is_broken_is_back_once_it_is_fixed(tmp_
         await until(pilot, lambda: screen.app.theme == "mine")
 
 
-async def test_a_broken_theme_or_key_file_is_a_toast(tmp_path: Path) -> None:
+async def test_a_broken_theme_or_key_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config" / "themes").mkdir(parents=True)
     (tmp_path / "config" / "themes" / "mine.toml").write_text("name = 1\n[colors\n")
     (tmp_path / "config" / "keys.toml").write_text('preset = "vim"\n[keys]\n"run.pauze" = "p"\n')
     async with workbench() as (screen, pilot):
-        await until(pilot, lambda: len(screen.app._notifications) == 2)
-        reported = "\n".join(notification.message for notification in screen.app._notifications)
-        assert "mine.toml" in reported
+        await until(pilot, lambda: "mine.toml" in banner(screen))
+        reported = banner(screen)
         assert "run.pauze" in reported
         assert "run.pause" in reported
 

@@ -1,0 +1,80 @@
+"""Messages and dialogs leave in view what the user was reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from colors import contrast
+from rich.segment import Segment
+from textual.color import Color
+from waiting import until
+from workbench_app import screen_text, with_background, workbench
+
+from workbench.kit.banner import Banner
+from workbench.kit.dialog import ConfirmScreen
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
+    async with workbench(size=(80, 24)) as (screen, pilot):
+        focused, panes = screen.focused, screen.query_one("#panes")
+        top = panes.region.y
+        screen.notify("something [b]happened[/b]", title="Run")
+        await until(pilot, lambda: panes.region.y == top + 1)
+        banner = screen.query_one(Banner)
+        assert "› Run: something [b]happened[/b]" in screen_text(screen), "its text is never markup"
+        assert banner.region.bottom == panes.region.y
+        assert screen.focused is focused
+        assert not screen.app._notifications, "a toast would cover the panes"
+        await until(pilot, lambda: panes.region.y == top)
+        screen.notify("careful", severity="warning")
+        await until(pilot, lambda: "▲ careful" in screen_text(screen))
+        assert banner._timer is None, "it may need an answer, so it stays"
+        await pilot.click(Banner)
+        await until(pilot, lambda: not banner.display)
+        screen.say("cannot write it")
+        screen.notify("careful", severity="warning")
+        await pilot.press("escape")
+        assert "cannot write it" in screen_text(screen), "a warning covers an error, and does not remove it"
+
+
+async def test_a_dialog_shows_the_screen_behind_it_and_a_message_above_it() -> None:
+    async with workbench(size=(80, 24)) as (screen, pilot):
+        app: Any = screen.app
+        await pilot.press("f2")
+        before = text_of(with_background(app)[3])
+        assert any(map(str.isalpha, before))
+        app.push_screen(ConfirmScreen("Move it?"))
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen) and app.screen.query_one("#no").has_focus)
+        behind = with_background(app)[3]
+        assert text_of(behind) == before
+        dialog = next(strip for strip in with_background(app) if "Move it?" in text_of(strip))
+        assert max(map(ratio, behind)) < 4.5 <= ratio(next(piece for piece in dialog if "Move it?" in piece.text))
+        screen.notify("it has ended", severity="error")
+        await until(pilot, lambda: "✖ it has ended" in text_of(with_background(app)[0]))
+        assert app.screen.query_one(".dialog").region.y > 1
+        await pilot.press("n")
+        await until(pilot, lambda: app.screen is screen)
+        assert "✖ it has ended" in screen_text(screen), "an error outlives the dialog that it came up in"
+
+
+def text_of(strip: Any) -> str:
+    return "".join(segment.text for segment in strip)
+
+
+def ratio(segment: Segment) -> float:
+    """Return the contrast of a piece of text, 1 where there is none."""
+    if segment.style is None or segment.style.color is None or segment.style.bgcolor is None:
+        return 1.0
+    if not any(map(str.isalpha, segment.text)):
+        return 1.0
+    color, ground = (Color(*one.get_truecolor()) for one in (segment.style.color, segment.style.bgcolor))
+    return contrast(color, ground)

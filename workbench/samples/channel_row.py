@@ -19,12 +19,17 @@ _SHORT = {"advantage": "adv", "value": "val", "reward": "rew", "return": "ret", 
 _SHORT |= {"ratio": "rat", "logprob": "log", "entropy": "ent"}
 
 
+def key_place(label: str, key: str) -> int:
+    """Return where `key` stands in `label`, -1 where it does not."""
+    return label.lower().find(key.lower()) if len(key) == 1 else -1
+
+
 def channel_labels(keys: dict[str, str], width: int) -> list[tuple[str, str]]:
     """Return the names of the channels with their labels: keys in brackets, else only named, else short, as fits."""
     brackets, plain, short = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for name, channel in CHANNELS.items():
         key, label = keys.get(name, ""), channel.label
-        at = label.lower().find(key.lower()) if len(key) == 1 else -1
+        at = key_place(label, key)
         marked = f"{label[:at]}[{key}]{label[at + 1 :]}" if at >= 0 else f"[{key}] {label}"
         for labels, text in ((brackets, marked), (plain, label), (short, _SHORT.get(name, label))):
             labels.append((name, text))
@@ -43,30 +48,32 @@ class ChannelRow(GuardedWidget, Widget):
         self._text = text
 
     @property
-    def _labels(self) -> list[tuple[str, str]]:
+    def _keys(self) -> dict[str, str]:
         keys = keys_of(self._text)
-        named = {name: keys.get(f"tokens.{name.replace('_', '-')}", "") for name in CHANNELS}
-        return channel_labels(named, self.size.width)
+        return {name: keys.get(f"tokens.{name.replace('_', '-')}", "") for name in CHANNELS}
 
     def render_line(self, y: int) -> Strip:
-        style, segments = self.get_component_rich_style, list[Segment]()
-        for name, label in self._labels if y == 0 else ():
+        style, segments, keys = self.get_component_rich_style, list[Segment](), self._keys
+        for name, label in channel_labels(keys, self.size.width) if y == 0 else ():
             if name == self._text.channel:  # not by colour alone
                 segments.append(Segment(label, style("channel-row--on") + Style(reverse=True, bold=True)))
             elif self._text.scale(name) is None:
                 segments.append(Segment(label, style("channel-row--muted")))
             else:
-                before, bracket, rest = label.partition("[")
-                key, end, after = rest.partition("]")
-                segments.append(Segment(before, self.rich_style))
-                segments.append(Segment(bracket + key + end, style("channel-row--key")))
-                segments.append(Segment(after, self.rich_style))
+                start, length = label.find("["), 3
+                if start < 0:  # no room for brackets: the key is underlined in the name
+                    start, length = key_place(label, keys[name]), 1
+                start, end = max(start, 0), start + length if start >= 0 else 0
+                key = style("channel-row--key") + Style(underline=length == 1)
+                segments.append(Segment(label[:start], self.rich_style))
+                segments.append(Segment(label[start:end], key))
+                segments.append(Segment(label[end:], self.rich_style))
             segments.append(Segment(" ", self.rich_style))
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
 
     def on_click(self, event: events.Click) -> None:
         end = 0
-        for name, label in self._labels:
+        for name, label in channel_labels(self._keys, self.size.width):
             end += len(label) + 1
             if event.x < end - 1:
                 self._text.channel = name

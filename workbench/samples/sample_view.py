@@ -30,6 +30,7 @@ from workbench.text import visible
 
 _BESIDE = 96  # columns from which the inspector is beside the text
 _TALL = 30  # lines from which it gets more room below the text
+_LEAST, _LEAST_TALL = 8, 14  # lines of the inspector below the text, however long that is
 
 
 class SampleView(MountedWhole, Vertical):
@@ -103,10 +104,23 @@ class SampleView(MountedWhole, Vertical):
         legend = self.query_one(TokenLegend)
         return [*self.text.drawn_lines(), Strip([]), *(legend.render_line(y) for y in range(legend.size.height))]
 
+    def on_mount(self) -> None:
+        self.watch(self.text, "virtual_size", self._share_rows, init=False)
+
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _BESIDE, "-beside")
-        self.set_class(event.size.height >= _TALL, "-tall")
+        self._share_rows()
         self.mark(self._marked)
+
+    def _share_rows(self) -> None:
+        """Give the inspector the rows that the text leaves free below itself."""
+        inspector, legend = self.query_one(TokenInspector), self.query_one(TokenLegend)
+        if self.has_class("-beside"):
+            inspector.styles.height = "1fr"
+            return
+        rows = self.size.height - 3  # without facts, channels and the line above the inspector
+        needed = self.text.virtual_size.height + legend.get_content_height(self.size, self.size, self.size.width)
+        inspector.styles.height = max(_LEAST_TALL if self.size.height >= _TALL else _LEAST, rows - needed)
 
     @on(TokenText.Moved)
     def _show_token(self) -> None:
@@ -116,6 +130,7 @@ class SampleView(MountedWhole, Vertical):
     def _show_legend(self) -> None:
         self.query_one(TokenLegend).show(self.text)
         self.query_one(ChannelRow).refresh()
+        self._share_rows()
 
     @on(TokenText.Chosen)
     def _explain(self, message: TokenText.Chosen) -> None:

@@ -168,7 +168,7 @@ def _choices(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     if not facts.choices or room < 4:
         return
     heads = "policy".rjust(_PERCENT + 1) + "reference".rjust(_PERCENT + 1)
-    yield InspectorRow(18, [(fit("  likeliest", room + 2) + heads, "muted")])
+    yield InspectorRow(8, [(fit("  likeliest", room + 2) + heads, "muted")])
     for one in facts.choices:
         role = "strong" if one.chosen else "text"
         shares = percent(one.probability).rjust(_PERCENT + 1) + percent(one.ref_probability).rjust(_PERCENT + 1)
@@ -176,7 +176,7 @@ def _choices(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
             ("▸ " if one.chosen else "  ", "selected"),
             (fit(token_name(one.text) if one.text else f"id {one.token}", room) + shares, role),
         ]
-        yield InspectorRow(18 if one.chosen else 19, line, is_part=True)
+        yield InspectorRow(8 if one.chosen else 9, line, is_part=True)
 
 
 def _units(width: int) -> int:

@@ -147,6 +147,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         return max(min(cursor, len(self.sample or ()) - 1), 0)
 
     def watch_cursor(self) -> None:
+        self._just_opened = False
         self._refresh_cursor()
         self._cursor_cells = self._layout.cells_of(self.cursor)
         self._refresh_cursor()
@@ -328,7 +329,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
     def _scroll_to_cursor(self) -> None:
         """Scroll just enough to show the cursor.
 
-        A sample just opened starts at its top, or some lines above the cursor if that would not be visible.
+        Until the cursor moves, a sample starts at its top, or some lines above the cursor if that would not be visible.
         """
         height = self.scrollable_content_region.height
         if height < 1:
@@ -339,7 +340,6 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
             wanted = 0 if bottom <= height else max(top - height // 3, 0)
         else:
             wanted = min(max(self.scroll_offset.y, bottom - height), top)
-        self._just_opened = False
         if wanted != self.scroll_offset.y:
             self.scroll_to(y=wanted, animate=False, force=True)
 

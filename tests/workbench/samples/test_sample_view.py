@@ -411,6 +411,28 @@ async def test_a_row_of_channels_shows_which_is_on_and_a_click_chooses_another(r
         await pilot.press("e")
         await pilot.pause()
         assert on() == ["[e]ntropy"]
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        keys = [segment.text for segment in row.render_line(0) if segment.style and segment.style.underline]
+        assert keys == ["K", "a", "r", "t", "D", "i", "l"], "the recorded ones that are off"
+
+
+async def test_the_inspector_has_the_rows_that_the_text_leaves_free(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 50)) as pilot:
+        run.write(1, "one two", "long " * 900)
+        text, inspector = await opened(pilot, run), app.query_one(TokenInspector)
+        await pilot.pause()
+        short = inspector.size.height
+        assert short == app.query_one(SampleView).size.height - text.virtual_size.height - 4
+        assert text.size.height == text.virtual_size.height
+        await pilot.press("n")
+        await settle(pilot)
+        assert inspector.size.height == 14
+        assert text.scroll_offset.y == 0, "opened at its top, though the text before had fewer rows"
+        await pilot.resize_terminal(120, 50)
+        await pilot.pause()
+        assert inspector.size.height == app.query_one(SampleView).size.height - 2, "beside the text"
 
 
 def test_the_row_of_channels_shortens_by_its_width() -> None:

@@ -196,6 +196,16 @@ def test_a_low_place_keeps_the_token_the_sentence_and_the_most_telling_numbers(w
     assert [line for line in everything if line in lines] == [line for line in lines if line in everything], "in order"
 
 
+def test_the_alternatives_outlive_numbers_of_less_use() -> None:
+    lines = shown(sample(), width=44, height=28)  # a screen of 36 lines, below the rest of it
+    assert any("likeliest" in line for line in lines)
+    assert any("'·w7'" in line for line in lines)
+    low = shown(sample(), width=44, height=22)
+    assert any("'·w7'" in line for line in low)
+    assert any(line.startswith("advantage") for line in low)
+    assert not any("sampler" in line or line.startswith("weight") for line in low)
+
+
 def test_a_low_wide_place_sets_numbers_side_by_side() -> None:
     lines = shown(sample(), width=100, height=8)
     assert len(lines) == 8

@@ -12,11 +12,11 @@ from textual.binding import BindingType
 
 from trainer.runs.listing import PPO
 from workbench.columns import fit, fit_start
-from workbench.home.glances import Glance
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
 from workbench.numbers import number
+from workbench.run.glance import Glance
 from workbench.run.run_listing import SIGNS, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
 from workbench.text import visible

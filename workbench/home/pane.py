@@ -15,13 +15,14 @@ from textual.content import Content
 
 from trainer.plurals import counted
 from trainer.runs.listing import RunSummary
-from workbench.home.glances import Glance, GlanceReader, Workspace, news, since_text
+from workbench.home.glances import GlanceReader, Workspace, news, since_text
 from workbench.home.home_list import Choice, HomeList, RunRow
 from workbench.home.run_detail import RunDetail
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.throttled import Throttled
+from workbench.run.glance import Glance
 from workbench.run.view import RunView
 from workbench.text import visible
 

@@ -1,9 +1,12 @@
-"""Names of files that the user writes to."""
+"""Names of files that the user writes to, and of runs."""
 
 from __future__ import annotations
 
+import re
 from itertools import count
 from pathlib import Path
+
+from trainer.config.fields import PATTERNS, RUN_NAME
 
 
 def unused(path: Path) -> Path:
@@ -31,3 +34,10 @@ def path_note(text: str) -> str:
     path = Path(text).expanduser()
     free = unused(path)
     return "" if free == path else f"File exists; {free.name} will be written"
+
+
+def run_name_problem(name: str) -> str:
+    """Return why `name` is not a valid name of a run; empty if its form is valid."""
+    if not name:
+        return "Enter a name"
+    return "" if re.fullmatch(RUN_NAME, name) else f"the name {PATTERNS[RUN_NAME]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,12 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
+from workbench.kit.file_names import run_name_problem
 from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
@@ -31,13 +30,14 @@ from workbench.kit.wait_screen import WaitScreen
 from workbench.run.config_differences import RunComparison, compare_runs
 from workbench.run.run_listing import SIGNS, Stamp, read_runs
 from workbench.run.view import RunView
-from workbench.runs.curves import CurveReader
+from workbench.runs.curves import CurveReader, RunCurves
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.export import ask_and_write
 from workbench.runs.table import RunTable, matching
 from workbench.text import visible
 
 _INTERVAL = 2.0  # seconds between looks at the folder
+_ROOMY = 26  # lines from which there are large curves below the table
 
 
 class RunsPane(Pane):
@@ -112,6 +112,7 @@ class RunsPane(Pane):
         yield CutText(most=6, id="run-detail")
         with VerticalScroll(id="run-comparison"):
             yield Static(id="run-differences", markup=False)
+        yield RunCurves()
 
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
@@ -180,12 +181,19 @@ class RunsPane(Pane):
         none = "No matching runs" if self._listed else self._none
         self.query_one(RunTable).show(shown, time.time(), message=visible(none))
         found = f"{len(shown)} of {len(self._listed)}" if query else ""
+        self._arrange()
         self.border_subtitle = ", ".join(filter(None, ("trash" if self._in_trash else "", found)))
 
     @work(exclusive=True, group="curves")
     async def _read_curves(self) -> None:
-        table = self.query_one(RunTable)
+        table, large = self.query_one(RunTable), self.query_one(RunCurves)
+        by_name = {run.name: run for run in self._listed}
+        runs = [by_name[name] for name in self._marked if name in by_name]
+        if len(runs) < 2:
+            runs = [table.selected] if table.selected else []
         table.show_curves(await asyncio.to_thread(self._curves.read, list(table.in_view)))
+        if large.display:
+            large.show(await asyncio.to_thread(self._curves.read_large, runs))
 
     @work(exclusive=True, group="detail")
     async def _read_detail(self, folder: RunFolder) -> None:
@@ -245,8 +253,17 @@ class RunsPane(Pane):
         self.query_one("#run-differences", Static).update(differences_content(self._comparison, width))
 
     def on_resize(self) -> None:
+        self._arrange()
         self.call_after_refresh(self._show_selected)  # once the table has its size
         self._show_comparison()
+
+    def _arrange(self) -> None:
+        """Draw large curves below the table where there is room; the table then has the lines of its runs."""
+        height = self.content_size.height
+        roomy = self.query_one(RunCurves).display = height >= _ROOMY
+        self.set_class(roomy, "-roomy")
+        lines = max(min(len(self._listed) + 1, height // 3), 4)
+        self.query_one(RunTable).styles.height = lines if roomy else "1fr"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:
@@ -295,7 +312,7 @@ class RunsPane(Pane):
                 self._follow(folder, renamed.root)
             return ""
 
-        self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, name_problem, rename))
+        self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, run_name_problem, rename))
 
     def action_trash(self) -> None:
         if (run := self.selected) is None:
@@ -376,14 +393,8 @@ class RunsPane(Pane):
             self.query_one("#run-differences", Static).update(hint)
         elif names:
             self._compare(folders)
+        self._read_curves()
         compared = [folder.root for folder in folders] if len(folders) > 1 else []
         if compared != self._compared:
             self._compared = compared
             self.post_message(self.CompareChanged(compared))
-
-
-def name_problem(name: str) -> str:
-    """Return why `name` is not a valid name of a run; empty if its form is valid."""
-    if not name:
-        return "Enter a name"
-    return "" if re.fullmatch(RUN_NAME, name) else f"the name {PATTERNS[RUN_NAME]}"

@@ -18,8 +18,8 @@ from trainer.runs.folder import RunFolder
 from workbench.home import glances
 from workbench.home.glances import GlanceReader, Workspace, news, since_text
 from workbench.home.home_list import RunRow, shrunk, widths_for
-from workbench.home.run_detail import curve_lines
 from workbench.kit.lines import plain
+from workbench.kit.run_curves import curve_lines
 from workbench.run.metrics import METRICS
 from workbench.screen.home import expected_minutes
 
@@ -127,10 +127,10 @@ def test_a_curve_is_shrunk_to_means_without_losing_its_ends() -> None:
 def test_a_chart_has_the_asked_size_and_its_scale() -> None:
     metric = next(metric for metric in METRICS if metric.field == "score_mean")
     for values in ([0.0, 0.5, 1.0], [math.nan, 1.0], [2.0], [math.inf, -1e300, 1e300]):
-        lines = curve_lines(metric, values, 7, 60, 10)
+        lines = curve_lines(metric, [("series", 7, values)], 60, 10)
         assert len(lines) == 10
         assert {cell_len(plain(line)) for line in lines} == {60}
-    first, *_, last = curve_lines(metric, [0.0, 0.5, 1.0], 7, 60, 10)
+    first, *_, last = curve_lines(metric, [("series", 7, [0.0, 0.5, 1.0])], 60, 10)
     assert "1.000" in plain(first)
     assert plain(last).split("└")[1].split() == ["7", "9"]
 

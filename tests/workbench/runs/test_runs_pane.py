@@ -26,12 +26,13 @@ from trainer.runs.listing import RunSummary
 from workbench.columns import fit, fit_end
 from workbench.kit import throttled
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.kit.file_names import run_name_problem
 from workbench.kit.throttled import Throttled
 from workbench.run.run_listing import RunListing, read_runs
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
-from workbench.runs.pane import RunsPane, name_problem
+from workbench.runs.pane import RunsPane
 from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
 
 
@@ -168,12 +169,12 @@ def test_both_ends_of_a_long_name_can_be_read() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b", "..", "a\n", "[/x]", "\x1b[31m"])
 def test_names_that_no_run_may_have_are_refused(name: str) -> None:
-    assert name_problem(name)
+    assert run_name_problem(name)
 
 
 @pytest.mark.parametrize("name", ["a", "quickstart-0003", "Größe_2.5", "x-"])
 def test_names_that_a_run_may_have_are_accepted(name: str) -> None:
-    assert name_problem(name) == ""
+    assert run_name_problem(name) == ""
 
 
 def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:

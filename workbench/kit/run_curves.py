@@ -1,0 +1,82 @@
+"""Score and KL of runs as charts, as large as there is room."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from workbench.columns import fit, fit_start
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
+from workbench.kit.lines import Line
+from workbench.kit.scale import scale_of, tick_texts
+from workbench.run.glance import Glance
+from workbench.run.metrics import METRICS, Metric
+
+_LABELS = 8  # columns of the numbers beside a chart
+_LEAST = 6  # lines of a chart with its heading; with fewer there is none
+_SIDE_BY_SIDE = 100  # columns from which the two charts are beside each other
+_SCORE, _KL = (next(metric for metric in METRICS if metric.field == field) for field in ("score_mean", "kl"))
+
+Curve = tuple[str, int, Sequence[float]]
+"""A role, the iteration of the first value, and the values."""
+
+
+def curves_of(runs: Sequence[tuple[str, Glance]], width: int, height: int) -> list[Line]:
+    """Return charts of score and KL in at most `height` lines; none if there is no room, or nothing to draw.
+
+    runs: each with the role of its curves.
+    """
+    drawn = [(role, glance) for role, glance in runs if len(glance.scores) > 1]
+    if not drawn:
+        return []
+    scores: list[Curve] = [(role, glance.first, glance.scores) for role, glance in drawn]
+    kls: list[Curve] = [(role, glance.first, glance.kls) for role, glance in drawn]
+    if width >= _SIDE_BY_SIDE:
+        if height < _LEAST:
+            return []
+        part = (width - 2) // 2
+        left, right = curve_lines(_SCORE, scores, part, height), curve_lines(_KL, kls, part, height)
+        return [[*one, ("  ", ""), *other] for one, other in zip(left, right, strict=True)]
+    part = (height - 1) // 2
+    if part < _LEAST:
+        return []
+    return [*curve_lines(_SCORE, scores, width, part), [], *curve_lines(_KL, kls, width, part)]
+
+
+def curve_lines(metric: Metric, curves: Sequence[Curve], width: int, height: int) -> list[Line]:
+    """Return a chart in `height` lines of exactly `width` columns: heading, curves, iterations."""
+    finite = [value for _, _, values in curves for value in values if math.isfinite(value)]
+    heading: Line = [(fit_start(metric.label, width), "muted")]
+    last = ""
+    if len(curves) == 1:  # of several, it is unclear whose it is
+        last = f" {metric.with_unit(finite[-1]) if finite else '-'}"
+    heading += [(fit(last, max(width - len(heading[0][0]), 0)), "strong")]
+    scale = scale_of(((value, value) for value in finite), metric)
+    columns, rows = max(width - _LABELS, 1), max(height - 2, 1)
+    first = min(begin for _, begin, _ in curves)
+    final = max(begin + len(values) - 1 for _, begin, values in curves)
+    canvas = Canvas(columns, rows)
+    for role, begin, values in reversed(curves):  # the first one lies on top
+        places = [(begin - first + place) / max(final - first, 1) for place in range(len(values))]
+        points = _points(places, values, scale.position, columns * DOTS_ACROSS, rows * DOTS_DOWN)
+        for one, other in pairwise(points):
+            canvas.line(one, other, role)
+    ends = tick_texts([scale.high, scale.low])
+    labels = [ends[0], *[""] * (rows - 2), ends[1]] if rows > 1 else ends[:1]
+    lines = [heading]
+    for label, cells in zip(labels, canvas.rows(), strict=True):
+        lines.append([(f"{fit(label, _LABELS - 1, right=True)}│", "axis"), *cells])
+    lines.append([(f"{' ' * (_LABELS - 1)}└{first}{final:>{max(columns - len(str(first)), 0)}}", "axis")])
+    return lines
+
+
+def _points(
+    places: Sequence[float], values: Sequence[float], position: Callable[[float], float], across: int, down: int
+) -> list[tuple[int, int]]:
+    """Return the dots of the finite values, from left to right. places: of the values, from 0 to 1."""
+    return [
+        (round(place * (across - 1)), round((1 - position(value)) * (down - 1)))
+        for place, value in zip(places, values, strict=True)
+        if math.isfinite(value)
+    ]

@@ -19,6 +19,7 @@ from pathlib import Path
 from apart import ROOT
 
 CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|[=>])")
+_SIZE = {"COLUMNS", "LINES"}  # pytest-xdist sets them for its workers, and Textual believes them
 DEADLINE = 60  # seconds until a test has failed
 
 
@@ -44,7 +45,9 @@ class Terminal:
             stdout=inner,
             stderr=inner,
             cwd=folder,
-            env=os.environ | {"TERM": term, "COLORTERM": "", "PYTHONPATH": str(ROOT)} | home,
+            env={name: value for name, value in os.environ.items() if name not in _SIZE}
+            | {"TERM": term, "COLORTERM": "", "PYTHONPATH": str(ROOT)}
+            | home,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that closing it sends SIGHUP
         )

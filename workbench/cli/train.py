@@ -49,8 +49,11 @@ def _train_dpo(config: DPOConfig, **options: Any) -> RunEnded:
     return train_dpo(config, trust=trusted_code().check, **options)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
+def run(args: argparse.Namespace, *, notice: str = "") -> int:
+    """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix.
+
+    notice: printed before the run starts.
+    """
     if args.resume is not None:
         config, folder = resumed(args, Config)
         done = config.ppo.iterations
@@ -64,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         check_name_is_free(config)
         thread = TrainingThread(config, preset=str(args.config))
     require_trust(config.reward, given=is_given(args))
+    if notice:
+        output.note(notice)
     return _headless(thread, choose_display(args.display))[0]
 
 

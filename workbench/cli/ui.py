@@ -47,12 +47,11 @@ def run(args: argparse.Namespace) -> int:
         if args.config_given is None and args.resume is None:
             from trainer.errors import UsageError
 
-            raise UsageError(f"{reason}; to train here, name a configuration: {output.PROGRAM} --config quickstart")
+            raise UsageError(f"{reason}; to train here without it: {output.PROGRAM} --no-ui")
         from workbench.cli import train
 
-        output.note(f"{reason}; training with the plain display")
         args.display = args.display or "plain"
-        return train.run(args)
+        return train.run(args, notice=f"{reason}; training with the plain display")
     return open_workbench(opening(args))
 
 

@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from workbench.kit.guard import GuardedWidget
 from workbench.kit.keys import keys_of
-from workbench.kit.pane import Badge, Pane
+from workbench.kit.pane import Badge, MountedWhole, Pane
 from workbench.kit.status_line import StatusLine
 from workbench.run.view import RunView
 
@@ -135,7 +135,7 @@ class PaneStrip(GuardedWidget, Widget):
         return next((tab for tab, start, end in self.places() if start <= x < end), None)
 
 
-class TopLines(Container):
+class TopLines(MountedWhole, Container):
     """The strip and the state of the run: in one line where both have room, else in two."""
 
     def compose(self) -> ComposeResult:

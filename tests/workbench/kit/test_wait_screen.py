@@ -19,10 +19,11 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 from waiting import until
-from workbench_app import press_when_asked, screen_text, workbench
+from workbench_app import can_answer, press_when_asked, screen_text, workbench
 
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen, TextPromptScreen
+from workbench.kit.typed_ahead import Question
 from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.samples.ask_screen import AskScreen
@@ -114,6 +115,7 @@ async def test_no_key_reaches_the_run_while_a_dialog_is_being_read(
         assert not screen.supervisor.trains_here
         go_on.set()
         await until(pilot, lambda: isinstance(screen.app.screen, dialog))
+        await until(pilot, lambda: not isinstance(screen.app.screen, Question) or can_answer(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: screen.app.screen is screen)
         assert not screen.supervisor.trains_here

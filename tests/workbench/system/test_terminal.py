@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,13 +113,17 @@ def test_without_a_terminal_a_named_run_is_trained_with_the_plain_display(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = []
-    monkeypatch.setattr("workbench.cli.train.run", lambda args: trained.append((args.config, args.display)) or 0)
+
+    def run(args: Namespace, *, notice: str) -> int:
+        trained.append((args.config, args.display, notice))
+        return 0
+
+    monkeypatch.setattr("workbench.cli.train.run", run)
     assert main(["--config", "tiny"]) == 0
-    assert trained == [("tiny", "plain")]
-    assert "needs a terminal; training with the plain display" in capsys.readouterr().err
+    assert trained == [("tiny", "plain", "the workbench needs a terminal; training with the plain display")]
     assert main([]) == 2, "nothing was asked for"
     assert len(trained) == 1
-    assert "ppo-workbench --config quickstart" in capsys.readouterr().err
+    assert "ppo-workbench --no-ui" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

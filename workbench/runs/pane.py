@@ -92,7 +92,7 @@ class RunsPane(Pane):
 
     def __init__(self, runs_dir: Path, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._runs_dir = runs_dir
+        self.runs_dir = runs_dir
         self._stamp: Stamp = ()
         self._throttled = Throttled()
         self._detail: Detail | None = None
@@ -124,13 +124,13 @@ class RunsPane(Pane):
 
     def show_run(self, view: RunView) -> None:
         folder = Path(view.started.folder) if view.started else None
-        self._open = folder.name if folder and folder.parent.resolve() == self._runs_dir.resolve() else ""
+        self._open = folder.name if folder and folder.parent.resolve() == self.runs_dir.resolve() else ""
         self.query_one(RunTable).show_marks(self._marked, self._open)
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the runs in another folder."""
-        if path.resolve() != self._runs_dir.resolve():
-            self._runs_dir = path
+        if path.resolve() != self.runs_dir.resolve():
+            self.runs_dir = path
             self._in_trash = False
             self._mark([])
             self.query_one(RunTable).show([], 0.0, message="Reading runs …")
@@ -144,7 +144,7 @@ class RunsPane(Pane):
     @property
     def _folder(self) -> Path:
         """Folder whose runs are listed."""
-        return self._runs_dir / TRASH if self._in_trash else self._runs_dir
+        return self.runs_dir / TRASH if self._in_trash else self.runs_dir
 
     @property
     def selected(self) -> RunSummary | None:
@@ -361,7 +361,7 @@ class RunsPane(Pane):
             self.copy(str(run.folder.root), "the path of the folder")
 
     def action_export(self) -> None:
-        folders = [RunFolder(self._runs_dir / name) for name in self._marked]
+        folders = [RunFolder(self.runs_dir / name) for name in self._marked]
         self.app.push_screen(WaitScreen(partial(ask_and_write, self, folders)))
 
     def _follow(self, folder: RunFolder, to: Path) -> None:
@@ -387,7 +387,7 @@ class RunsPane(Pane):
         self.query_one(RunTable).show_marks(names, self._open)
         area = self.query_one("#run-comparison")
         area.display = bool(names)
-        folders = [RunFolder(self._runs_dir / name) for name in names]
+        folders = [RunFolder(self.runs_dir / name) for name in names]
         if len(names) == 1:
             hint = Content.styled(f"◆ {visible(names[0])} is marked. Mark another to compare.", "$text-muted")
             self.query_one("#run-differences", Static).update(hint)

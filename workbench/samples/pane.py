@@ -17,7 +17,7 @@ from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from workbench.kit.pane import Pane
 from workbench.kit.wait_screen import WaitScreen
-from workbench.run.sample_query import EXAMPLES, Order
+from workbench.run.sample_query import EXAMPLES, Contains, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
@@ -176,7 +176,7 @@ class SamplesPane(Pane):
     @on(SampleList.Opened)
     def action_open(self) -> None:
         if (selected := self._list.selected) is not None:
-            self._open(selected.key)
+            self.open_sample(selected.key)
 
     def action_close(self) -> None:
         """Close the open sample and show the list."""
@@ -221,7 +221,7 @@ class SamplesPane(Pane):
 
         def chosen(key: SampleKey | None) -> None:
             if key is not None:
-                self._open(key)
+                self.open_sample(key)
 
         self.app.push_screen(PromptHistoryScreen(self._browser.folder, sample), chosen)
 
@@ -284,7 +284,14 @@ class SamplesPane(Pane):
         name = f"{folder.name}-{key.iteration}-{key.row + 1}"
         self.app.push_screen(SampleExportScreen(counts, Path.cwd(), name, write), chosen)  # type: ignore[arg-type]
 
-    def _open(self, key: SampleKey) -> None:
+    async def find(self, words: str, most: int) -> list[Sample]:
+        """Return the first `most` of the samples that the list has read, filtered or not, with all of `words`."""
+        if (table := self._browser.table) is None:
+            return []
+        query = tuple(Contains(where="either", text=word) for word in words.split())
+        return await asyncio.to_thread(lambda: list(table.select(query, self._browser.order)[:most]))
+
+    def open_sample(self, key: SampleKey) -> None:
         """Read a sample of the run, then show it token by token."""
         folder = self._browser.folder
         if folder is None or self._browser.table is None:

@@ -43,6 +43,7 @@ from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
+from workbench.screen.finders import FINDERS
 from workbench.screen.home import HomeController
 from workbench.screen.host import attempt
 from workbench.screen.labelling_controller import LabellingController
@@ -68,6 +69,7 @@ class MainScreen(MountedWhole, Screen[None]):
     """Main screen: shows the run's events in the panes, and passes on what keys and panes request."""
 
     CSS_PATH: ClassVar = ALL_STYLES
+    COMMANDS: ClassVar = {*FINDERS}
     AUTO_FOCUS: ClassVar[str | None] = ""  # the first pane takes the focus itself
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "ask('start')", "start", id="run.start", tooltip="Train the configuration on the screen"),

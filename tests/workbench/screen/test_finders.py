@@ -1,0 +1,95 @@
+"""The command palette finds runs, settings, presets and samples, and opens them; names are text, never markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from scripted_run import make_run
+from snapshots import written_run
+from textual.command import CommandInput, CommandList, CommandPalette, Hit
+from textual.pilot import Pilot
+from textual.screen import Screen
+from waiting import until
+from workbench_app import press_when_asked, settle, status, workbench
+
+from workbench.config.pane import ConfigPane
+from workbench.config.rows import ConfigRows, FieldRow
+from workbench.kit.command_provider import Finder, Found
+from workbench.kit.dialog import ConfirmScreen
+from workbench.samples.pane import SamplesPane
+from workbench.screen.finders import around
+
+HOSTILE = "[/x] [@click=app.quit]\x1b[31m\u202eabc\nnext \\"
+
+
+async def choose(pilot: Pilot[Any], query: str, name: str) -> None:
+    """Open what the palette lists first for `query`, once that begins with `name`."""
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
+    palette = pilot.app.screen
+    palette.query_one(CommandInput).value = query
+
+    def first() -> str:
+        found = palette.query_one(CommandList)
+        return str(found.get_option_at_index(0).prompt) if found.option_count else ""
+
+    await until(pilot, lambda: first().startswith(name))
+    await until(pilot, lambda: not [worker for worker in palette.workers if worker.node is palette])
+    assert first().startswith(name)
+    await pilot.press("enter")
+    await until(pilot, lambda: pilot.app.screen is not palette)
+
+
+async def test_the_palette_finds_and_opens_one_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written_run(Path("runs/past"))
+    make_run("other")
+    async with workbench(watch=Path("runs/past")) as (screen, pilot):
+        samples = screen.query_one(SamplesPane)
+        await settle(pilot)
+        await until(pilot, lambda: samples.check_action("bookmark", ()) is True)
+        await choose(pilot, "sample triumph", "sample The concert last night was a triumph")
+        await until(pilot, lambda: samples.opened is not None)
+        assert samples.display
+        await choose(pilot, "setting ppo.kl_coef", "setting ppo.kl_coef")
+        rows = screen.query_one(ConfigPane).query_one(ConfigRows)
+        await until(pilot, lambda: rows.has_focus)
+        assert isinstance(rows.selected, FieldRow)
+        assert rows.selected.key == "ppo.kl_coef"
+        screen.config.document.set("ppo.kl_coef", 0.5)
+        await choose(pilot, "preset quickstart", "preset quickstart")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen))
+        await press_when_asked(pilot, "y")
+        await until(pilot, lambda: screen.config.document.get("ppo.kl_coef") != 0.5)
+        await choose(pilot, "run other", "run other")
+        await until(pilot, lambda: screen.supervisor.shows(Path("runs/other")))
+        assert "other" in status(screen)
+
+
+class HostileFinder(Finder):
+    KIND = "run"
+
+    async def find(self, words: str) -> Sequence[Found]:
+        assert words == "x y", "the kind is not one of the words"
+        return [Found(HOSTILE, HOSTILE * 50, list)]
+
+
+async def test_a_hit_is_text_on_two_lines_and_never_markup() -> None:
+    finder = HostileFinder(cast("Screen[Any]", None))
+    (hit,) = [hit async for hit in finder.search("Run x y")]
+    assert isinstance(hit, Hit)
+    assert hit.help is None
+    name, detail = str(hit.prompt).split("\n")
+    assert name == "run [/x] [@click=app.quit]␛[31m\\u202eabc␊next \\"
+    assert detail.startswith(name.removeprefix("run "))
+    assert len(detail) == 100
+    assert not [span for span in hit.prompt.spans if "click" in str(span.style)]  # type: ignore[union-attr]
+
+
+def test_what_was_found_in_a_sample_is_near_the_start_of_the_line() -> None:
+    assert around("Once upon a time", "UPON") == "Once upon a time"
+    assert around("x" * 90 + "needle", "Needle other") == "…" + "x" * 30 + "needle"
+    assert around("", "") == ""

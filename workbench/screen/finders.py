@@ -1,0 +1,96 @@
+"""What the command palette finds besides actions: runs, settings, presets and samples."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import ClassVar
+
+from textual.command import Provider
+
+from trainer.config import preset_names
+from workbench.config.fields import search
+from workbench.config.pane import ConfigPane
+from workbench.kit.command_provider import Finder, Found
+from workbench.run.run_listing import read_runs
+from workbench.run.sample_table import SampleKey
+from workbench.runs.pane import RunsPane
+from workbench.samples.pane import SamplesPane
+from workbench.text import has_words
+
+_BEFORE = 30  # characters shown before the word that was found in a sample
+
+
+class RunFinder(Finder):
+    """Finder of the runs in the folder that the Runs pane lists."""
+
+    KIND: ClassVar[str] = "run"
+
+    async def find(self, words: str) -> list[Found]:
+        pane = self.screen.query_one(RunsPane)
+        listing = await asyncio.to_thread(read_runs, pane.runs_dir)
+        return [
+            Found(run.name, detail, partial(pane.post_message, RunsPane.Requested("open", run.folder.root)))
+            for run in (listing.runs if listing else ())
+            if has_words(f"{run.name} {(detail := f'{run.state}   {run.model}   {run.reward}')}", words)
+        ]
+
+
+class SettingFinder(Finder):
+    """Finder of the settings of the configuration."""
+
+    KIND: ClassVar[str] = "setting"
+
+    async def find(self, words: str) -> list[Found]:
+        return [Found(field.key, field.about.help, partial(self._open, field.key)) for field in search(words)]
+
+    async def _open(self, key: str) -> None:
+        await self.app.run_action("screen.show_pane('config')")
+        self.screen.query_one(ConfigPane).focus_field(key)
+
+
+class PresetFinder(Finder):
+    """Finder of the presets, while another configuration can be opened."""
+
+    KIND: ClassVar[str] = "preset"
+
+    async def find(self, words: str) -> list[Found]:
+        if not self.screen.query_one(ConfigPane).check_action("open", ()):
+            return []
+        names = await asyncio.to_thread(preset_names)
+        return [Found(name, "Open in Config", partial(self._open, name)) for name in names if has_words(name, words)]
+
+    async def _open(self, name: str) -> None:
+        await self.app.run_action("screen.show_pane('config')")
+        self.screen.query_one(ConfigPane).post_message(ConfigPane.OpenRequested(name))
+
+
+class SampleFinder(Finder):
+    """Finder of the samples that the Samples pane has read."""
+
+    KIND: ClassVar[str] = "sample"
+
+    async def find(self, words: str) -> list[Found]:
+        samples = await self.screen.query_one(SamplesPane).find(words, self.MOST)
+        return [
+            Found(
+                around(sample.prompt + sample.completion, words),
+                f"iteration {sample.key.iteration}, row {sample.key.row + 1}, score {sample.score:+.2f}",
+                partial(self._open, sample.key),
+            )
+            for sample in samples
+        ]
+
+    async def _open(self, key: SampleKey) -> None:
+        await self.app.run_action("screen.show_pane('samples')")
+        self.screen.query_one(SamplesPane).open_sample(key)
+
+
+def around(text: str, words: str) -> str:
+    """Return `text` from a little before the first of `words`."""
+    first = (words.casefold().split() or [""])[0]
+    start = text.casefold().find(first) - _BEFORE
+    return f"…{text[start:]}" if start > 0 else text
+
+
+FINDERS: tuple[type[Provider], ...] = (RunFinder, SettingFinder, PresetFinder, SampleFinder)

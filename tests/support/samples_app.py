@@ -62,10 +62,13 @@ class Workbench(ThemedApp[None]):
         super().__init__()
         self.heard: list[tuple[int, list[float]]] = []
         self.asked: list[StartingPoint] = []
-        self.pane = SamplesPane(self.asked.append)
+        self.pane = SamplesPane(self._take_asked)
 
     def compose(self) -> ComposeResult:
         yield self.pane
+
+    async def _take_asked(self, start: StartingPoint) -> None:
+        self.asked.append(start)
 
     def on_sample_list_view_scores_read(self, message: SampleListView.ScoresRead) -> None:
         self.heard.append((message.iteration, message.scores))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -47,7 +47,7 @@ The search takes words and conditions: {examples}.
 class SamplesPane(Pane):
     """Pane with a list of samples, or one of them open.
 
-    ask: opens the dialog in which the models of the run continue from a starting point.
+    ask: reads the run, then opens the dialog in which its models continue from a starting point.
     """
 
     TITLE = "Samples"
@@ -96,7 +96,7 @@ class SamplesPane(Pane):
         ),
     ]
 
-    def __init__(self, ask: Callable[[StartingPoint], None], *, id: str | None = None) -> None:
+    def __init__(self, ask: Callable[[StartingPoint], Awaitable[None]], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._ask = ask
         self._list_view = SampleListView(self.refresh_keys)
@@ -226,23 +226,30 @@ class SamplesPane(Pane):
         self.app.push_screen(PromptHistoryScreen(self._browser.folder, sample), chosen)
 
     def action_ask(self) -> None:
-        def ask(sample: TokenSample) -> None:
-            self._ask(StartingPoint.of_prompt(sample))
-
         folder, selected = self._browser.folder, self._list.selected
         if (opened := self.opened) is not None:
-            ask(opened)
+            self._ask_from(StartingPoint.of_prompt(opened))
         elif folder is not None and self._browser.table is not None and selected is not None:
             if self._browser.release():  # a sample that is being opened is not: this takes its place
                 self._list_view.update_list()
             self.workers.cancel_group(self, "open")
-            self.app.push_screen(WaitScreen(partial(self._read, folder, selected.key, ask)))
+            self.app.push_screen(WaitScreen(partial(self._ask_about, folder, selected.key)))
         else:
-            self._ask(StartingPoint())
+            self._ask_from(StartingPoint())
 
     def action_try_from_here(self) -> None:
         if (opened := self.opened) is not None and len(opened):
-            self._ask(StartingPoint.at_token(opened, self._view.text.cursor))
+            self._ask_from(StartingPoint.at_token(opened, self._view.text.cursor))
+
+    def _ask_from(self, start: StartingPoint) -> None:
+        self.app.push_screen(WaitScreen(partial(self._ask, start)))
+
+    async def _ask_about(self, folder: RunFolder, key: SampleKey) -> None:
+        """Read a sample, then ask about its prompt."""
+        read: list[TokenSample] = []
+        await self._read(folder, key, read.append)
+        for sample in read:
+            await self._ask(StartingPoint.of_prompt(sample))
 
     def action_copy(self) -> None:
         if self.opened is None or self._opening:

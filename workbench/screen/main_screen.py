@@ -333,22 +333,23 @@ class MainScreen(MountedWhole, Screen[None]):
         self._training.update_run(self.supervisor.view)  # while hidden, it may still show the run before
         self._training.show_scores(message.iteration, message.scores)
 
-    def _ask(self, start: StartingPoint) -> None:
+    async def _ask(self, start: StartingPoint) -> None:
         """Show the dialog that asks the run's models: the trainer's if it is under way, else a saved one."""
         folder = self.supervisor.folder
         if folder is None:
             return
-        try:
-            rollout = load_config(RunFolder(folder).config).rollout
-        except TrainerError:
-            rollout = RolloutConfig()
+        rollout, checkpoints = await asyncio.gather(
+            asyncio.to_thread(_rollout, folder), asyncio.to_thread(self.supervisor.saved_policies)
+        )
+        if folder != self.supervisor.folder:
+            return
         self.app.push_screen(
             AskScreen(
                 self.supervisor.ask_model,
                 start,
                 temperature=rollout.temperature,
                 max_new_tokens=rollout.max_new_tokens,
-                checkpoints=self.supervisor.saved_policies(),
+                checkpoints=checkpoints,
             )
         )
 
@@ -383,3 +384,11 @@ class MainScreen(MountedWhole, Screen[None]):
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
         runs = [(folder, await asyncio.to_thread(whole_run, folder)) for folder in message.folders]
         self._training.compare(runs)
+
+
+def _rollout(folder: Path) -> RolloutConfig:
+    """Return how the run in `folder` samples; the defaults where its configuration cannot be read."""
+    try:
+        return load_config(RunFolder(folder).config).rollout
+    except TrainerError:
+        return RolloutConfig()

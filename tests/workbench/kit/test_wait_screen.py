@@ -32,6 +32,7 @@ from workbench.screen.main_screen import MainScreen
 MATERIAL = "workbench.screen.labelling_controller.labelling_material"
 MODELS = "workbench.screen.reward_models.labelling_material"
 SAMPLE = "workbench.samples.pane.read_token_sample"
+SETTINGS = "workbench.screen.main_screen.load_config"
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,7 @@ async def test_what_is_typed_before_the_dialog_opens_is_text_of_its_field(
         (MATERIAL, ["f5", "enter"], LabelStartScreen),
         (MODELS, ["f5", "T"], ConfirmScreen),
         (SAMPLE, ["f4", "p"], AskScreen),
+        (SETTINGS, ["f4", "p"], AskScreen),
     ],
 )
 async def test_no_key_reaches_the_run_while_a_dialog_is_being_read(

@@ -274,8 +274,10 @@ async def test_a_question_is_about_the_prompt_or_the_place_of_the_cursor(run: Ru
         await pilot.press("a")
         await settle(pilot)
         await opened(pilot, run)
-        await pilot.press("p", "right", "f")
-        await pilot.pause()
+        await pilot.press("p")
+        await settle(pilot)
+        await pilot.press("right", "f")
+        await settle(pilot)
         of_the_list, of_the_prompt, of_the_place = app.asked
         assert of_the_list == of_the_prompt
         assert (of_the_prompt.prompt, list(of_the_prompt.prompt_tokens)) == ("prompt 0", [1, 2, 3])

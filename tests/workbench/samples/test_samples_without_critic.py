@@ -89,8 +89,10 @@ async def test_a_place_in_it_is_asked_about(tmp_path: Path) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(pilot, Run(tmp_path), "grpo")
-        await pilot.press("p", "right", "f")
-        await pilot.pause()
+        await pilot.press("p")
+        await settle(pilot)
+        await pilot.press("right", "f")
+        await settle(pilot)
         of_the_prompt, of_the_place = app.asked
         assert list(of_the_prompt.prompt_tokens) == [1, 2, 3]
         assert list(of_the_place.prefix) == [100]

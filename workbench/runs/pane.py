@@ -28,12 +28,12 @@ from workbench.kit.pane import Badge, Pane
 from workbench.kit.throttled import Throttled
 from workbench.kit.wait_screen import WaitScreen
 from workbench.run.config_differences import RunComparison, compare_runs
-from workbench.run.run_listing import SIGNS, Stamp, read_runs
+from workbench.run.run_listing import Stamp, read_runs
 from workbench.run.view import RunView
 from workbench.runs.curves import CurveReader, RunCurves
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.export import ask_and_write
-from workbench.runs.table import RunTable, matching
+from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
 from workbench.text import visible
 
 _INTERVAL = 2.0  # seconds between looks at the folder
@@ -122,9 +122,11 @@ class RunsPane(Pane):
     def on_show(self) -> None:
         self._look()
 
+    def badge_for(self, view: RunView) -> Badge:
+        return training_badge(self._listed, run_on_screen(view, self.runs_dir))
+
     def show_run(self, view: RunView) -> None:
-        folder = Path(view.started.folder) if view.started else None
-        self._open = folder.name if folder and folder.parent.resolve() == self.runs_dir.resolve() else ""
+        self._open = run_on_screen(view, self.runs_dir)
         self.query_one(RunTable).show_marks(self._marked, self._open)
 
     def set_runs_dir(self, path: Path) -> None:
@@ -167,9 +169,7 @@ class RunsPane(Pane):
         none = f"No runs in '{self._folder}' yet. Start training to see a run here."
         self._none = listing.problem or ("The trash is empty" if self._in_trash else none)
         self._listed = listing.runs
-        elsewhere = sum(run.state == "training" and run.name != self._open for run in listing.runs)
-        if not self._in_trash:
-            self.badge = Badge(f"{SIGNS['training']}{elsewhere}") if elsewhere else Badge()
+        self.badge = training_badge(self._listed, self._open)
         self._show_runs()
         names = {run.name for run in listing.runs}
         self._mark([name for name in self._marked if name in names])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -13,9 +14,11 @@ from workbench.columns import fit
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
+from workbench.kit.pane import Badge
 from workbench.numbers import number
 from workbench.run.run_listing import SIGNS, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
+from workbench.run.view import RunView
 from workbench.runs.curves import WIDTH
 from workbench.text import has_words, visible
 
@@ -71,6 +74,18 @@ def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) 
     known.sort(key=lambda run: run.name)
     known.sort(key=column.value, reverse=column.numeric != reverse)
     return known + [run for run in runs if column.value(run) is None]
+
+
+def run_on_screen(view: RunView, runs_dir: Path) -> str:
+    """Return the name of the run on the screen; empty if it is not in `runs_dir`."""
+    folder = Path(view.started.folder) if view.started else None
+    return folder.name if folder and folder.parent.resolve() == runs_dir.resolve() else ""
+
+
+def training_badge(runs: Sequence[RunSummary], open_run: str) -> Badge:
+    """Return how many runs train that are not on the screen, for the strip of panes."""
+    elsewhere = sum(run.state == "training" and run.name != open_run for run in runs)
+    return Badge(f"{SIGNS['training']}{elsewhere}") if elsewhere else Badge()
 
 
 def matching(runs: Sequence[RunSummary], query: str) -> list[RunSummary]:

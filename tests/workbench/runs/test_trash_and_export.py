@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_run import iteration, make_run
+from scripted_run import iteration, make_run, started
 from styles_helper import styles_path
 from textual.app import ComposeResult
 from textual.widgets import Input
@@ -20,6 +20,7 @@ from trainer.runs.journal import Journal
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Badge
+from workbench.run.view import RunView
 from workbench.runs.export import write_comparison
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
@@ -185,6 +186,9 @@ async def test_scores_are_drawn_as_a_curve_and_a_run_that_trains_elsewhere_is_on
             app.pane.refresh_runs()
             await settle(pilot)
             assert app.pane.badge == Badge("●1")
+            view = RunView()
+            view.take(started(name="gamma", folder=str(Path("runs/gamma").absolute())))
+            assert app.pane.badge_for(view) == Badge(), "the run on the screen is not elsewhere"
             await until(pilot, lambda: table._curves["beta"][-1] == -1.0)
             (line,) = [line.text for line in map(table.render_line, range(1, 4)) if "beta" in line.text]
             assert "█▁" in line, "a journal that has grown is read again"

@@ -55,6 +55,28 @@ _SIZES = {  # ascending
 _LOGITS_KEPT = 4  # arrays [tokens, vocabulary] alive at once in a step: logits, their gradient, log-probs, entropy
 
 
+class Memory(NamedTuple):
+    """Bytes that the tensors of an iteration take."""
+
+    weights: int
+    adapter: int
+    """Weights of the adapters, with their gradients and the optimiser's two moments."""
+    activations: int
+    """What an update keeps for its backward pass; freed before the next rollout."""
+    cache: int
+    """Keys and values of a rollout; freed before the update."""
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Parts of the peak: the larger of activations and cache is the third."""
+        return self.weights, self.adapter, max(self.activations, self.cache)
+
+    @property
+    def total(self) -> int:
+        """Peak of the iteration."""
+        return sum(self.parts)
+
+
 class Estimate(NamedTuple):
     """Upper bounds of what one iteration needs; the memory is accurate to about 30%."""
 
@@ -62,10 +84,15 @@ class Estimate(NamedTuple):
     """Tokens of the responses."""
     forward_tokens: int
     """Tokens, with prompts, that pass through a model: generated, scored by policy and reference, and trained on."""
-    memory_bytes: int | None
-    """Peak memory of the tensors; None if the model's size is not known."""
+    memory: Memory | None
+    """Memory of the tensors; None if the model's size is not known."""
     basis: str
     """Short description of what the figures are based on."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Peak memory of the tensors; None if the model's size is not known."""
+        return self.memory and self.memory.total
 
 
 class _Shape(NamedTuple):
@@ -123,7 +150,7 @@ def largest_fitting(config: Config, room: int) -> str:
     fitting = ""
     for name, shape in _SIZES.items():
         _, packed, dtype, memory = _weighed(config, _decoder(shape), length)
-        if memory <= room:
+        if memory.total <= room:
             fitting = f"{name} in {f'{packed[0]} bits' if packed else dtype}"
     return fitting
 
@@ -133,8 +160,8 @@ def model_is_here(path: str) -> bool:
     return _folder(path) is not None
 
 
-def _weighed(config: Config, shape: _Shape, length: int) -> tuple[int, tuple[int, int] | None, str, int]:
-    """Return parameters, bits and group of packed weights, type of the others, and bytes of an iteration."""
+def _weighed(config: Config, shape: _Shape, length: int) -> tuple[int, tuple[int, int] | None, str, Memory]:
+    """Return parameters, bits and group of packed weights, type of the others, and memory of an iteration."""
     dtype = config.model.dtype
     if dtype == "auto":
         dtype = "bfloat16" if _has_gpu() else "float32"
@@ -154,8 +181,8 @@ def _packed(config: Config, shape: _Shape) -> tuple[int, int] | None:
     return shape.packed or chosen if _has_gpu() else None
 
 
-def _memory(config: Config, shape: _Shape, length: int, width: int, weights: int) -> int:
-    """Return bytes of weights, optimiser, and the larger of update activations and rollout key-value cache."""
+def _memory(config: Config, shape: _Shape, length: int, width: int, weights: int) -> Memory:
+    """Return bytes of weights, optimiser, update activations and rollout key-value cache."""
     rollout, optim = config.rollout, config.optim
     layers_a_block = sum(2 if target == "auto" else 1 for target in config.model.lora_targets)
     adapter = layers_a_block * shape.layers * config.model.lora_rank * 2 * shape.hidden
@@ -166,7 +193,7 @@ def _memory(config: Config, shape: _Shape, length: int, width: int, weights: int
     update = rows * length * shape.activations(length) * width + logits
     slots = min(rollout.slots, rollout.batch_size)
     cache = slots * length * 2 * shape.layers * shape.kv_heads * shape.head_size * width
-    return weights + adapter * 4 * 4 + max(update, cache)  # weight, gradient and two moments
+    return Memory(weights, adapter * 4 * 4, update, cache)  # adapter: weight, gradient and two moments
 
 
 def _prompt_tokens(config: Config) -> int:

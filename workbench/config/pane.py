@@ -14,6 +14,7 @@ from textual.widgets import Input, TextArea
 
 from trainer.errors import TrainerError
 from workbench.config.controller import ConfigController, Draft
+from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import editable, fields_by_key, search, sections, stepped
 from workbench.config.file_dialogs import FileDialogs
@@ -21,7 +22,7 @@ from workbench.config.form import ConfigForm
 from workbench.config.rows import ConfigRows, FieldRow, SectionRow
 from workbench.config.toml import line_of
 from workbench.config.views import ConfigReading, ConfigViews
-from workbench.config.widgets import ConfigHeading, EstimateLine, FieldHelp, ProblemsList, SearchLine
+from workbench.config.widgets import ConfigHeading, FieldHelp, ProblemsList, SearchLine
 from workbench.kit.pane import Pane
 from workbench.run.view import RunView
 
@@ -92,7 +93,7 @@ class ConfigPane(Pane):
         yield ConfigReading(id="config-reading")
         yield ProblemsList(id="config-problems")
         yield FieldHelp(id="config-help")
-        yield EstimateLine(id="config-estimate")
+        yield CostLines(id="config-cost")
 
     def on_mount(self) -> None:
         self.refresh_view()
@@ -374,7 +375,7 @@ class ConfigPane(Pane):
         self.take_typed()
         document, controller, reading = self.document, self._controller, self.query_one(ConfigReading)
         reading.display = controller.read_only
-        for widget in (self._views, self.query_one(FieldHelp), self.query_one(EstimateLine)):
+        for widget in (self._views, self.query_one(FieldHelp), self.query_one(CostLines)):
             widget.display = not reading.display
         self.query_one(ConfigHeading).show(document, running=controller.running and not reading.display)
         if reading.display:
@@ -384,4 +385,4 @@ class ConfigPane(Pane):
         self._views.show(folded=self._folded, query=self._query)
         self.query_one(ProblemsList).show(document.problems, document.warnings)
         self._explain()
-        self.query_one(EstimateLine).show(document.config)
+        self.query_one(CostLines).show(document.config, len(document.problems))

@@ -1,4 +1,4 @@
-"""Lines and lists around the form: heading, search, problems, help on a setting, and the estimate."""
+"""Lines and lists around the form: heading, search, problems, and help on a setting."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from trainer.config import Config
-from workbench.columns import fit_end, packed
+from workbench.columns import fit_end
 from workbench.config.document import ConfigDocument, Problem
-from workbench.config.estimates import Estimate, estimate
 from workbench.config.fields import shown
 from workbench.config.rows import Row, SectionRow
 from workbench.kit.drawing import CutText
 from workbench.kit.guard import GuardedWidget
-from workbench.numbers import gigabytes
 from workbench.text import visible
 
 
@@ -142,20 +139,6 @@ class FieldHelp(CutText):
         self.update(help_content(row), layout=False)
 
 
-class EstimateLine(GuardedWidget, Widget):
-    """Line with tokens and memory of an iteration, as far as its width allows."""
-
-    _pieces: Sequence[str] = ()
-
-    def show(self, config: Config | None) -> None:
-        """Show the estimate for `config`; None while it has problems."""
-        self._pieces = estimate_pieces(estimate(config) if config else None)
-        self.refresh()
-
-    def render(self) -> Content:
-        return Content(" · ".join(packed(self._pieces, self.size.width, 3)[0]))
-
-
 def help_content(row: Row | None) -> Content:
     """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
     if row is None:
@@ -173,15 +156,3 @@ def help_content(row: Row | None) -> Content:
     if about.source:
         lines.append(Content.styled(f"default from: {about.source}", "$text-muted"))
     return Content("\n").join(lines)
-
-
-def estimate_pieces(needed: Estimate | None) -> list[str]:
-    """Return the pieces of the estimate line, the most important first."""
-    if needed is None:
-        return ["No estimate until the problems are fixed"]
-    return [
-        f"≤ {needed.tokens_per_iteration:,} tokens/it",
-        "memory unknown" if needed.memory_bytes is None else f"≈ {gigabytes(needed.memory_bytes)}",
-        f"≤ {needed.forward_tokens:,} through a model",
-        needed.basis,
-    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,13 +25,14 @@ from waiting import until
 
 from trainer.config import preset_names
 from trainer.config.dpo import DPOConfig
+from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import fields_by_key
 from workbench.config.form import ChoiceList, FieldEditor, completed
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow, SectionRow, row_line, rows_of
 from workbench.config.views import ConfigReading, TomlView
-from workbench.config.widgets import EstimateLine, ProblemsList, SearchLine, estimate_pieces
+from workbench.config.widgets import ProblemsList, SearchLine
 from workbench.kit.dialog import AnswerScreen
 from workbench.run.view import RunView
 
@@ -512,26 +512,6 @@ async def test_warnings_are_shown_and_block_nothing() -> None:
         assert s.document.config is not None
 
 
-async def test_the_estimate_follows_the_settings() -> None:
-    async with opened("quickstart") as s:
-        assert "≤ 256 tokens/it" in s.text()
-        await s.go_to("rollout.max_new_tokens")
-        await s.press("enter")
-        await s.write("64")
-        await s.press("enter")
-        assert "≤ 512 tokens/it" in s.text()
-
-
-def test_there_is_no_estimate_of_a_configuration_with_problems() -> None:
-    assert estimate_pieces(None) == ["No estimate until the problems are fixed"]
-
-
-async def test_the_estimate_is_cut_to_whole_facts() -> None:
-    async with opened("quickstart", NARROW) as s:
-        line = next(line for line in s.text().split("\n") if "tokens/it" in line)
-        assert re.fullmatch(r"≤ 256 tokens/it · ≈ [\d.]+ GB", line.strip())
-
-
 # Files
 
 
@@ -970,7 +950,7 @@ async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(o
         s.pane.show_document(ConfigDocument.open("quickstart"))
         await s.pilot.pause()
         assert not s.app.query_one(ConfigReading).display
-        assert s.app.query_one(EstimateLine).display
+        assert s.app.query_one(CostLines).display
         s.pane.take_focus()
         await s.press("down")
         assert isinstance(s.app.focused, ConfigRows)

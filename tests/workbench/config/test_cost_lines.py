@@ -1,0 +1,87 @@
+"""Memory, tokens and count of problems below the form."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from test_config_pane import opened
+from textual.widgets import Input
+from waiting import until
+
+from trainer.config import Config
+from workbench.config import cost_lines
+from workbench.config.cost_lines import cost_pieces, memory_line
+from workbench.config.estimates import Estimate, Memory, estimate
+
+GB = 10**9
+MEMORY = Memory(weights=4 * GB, adapter=2 * GB, activations=GB, cache=2 * GB)
+
+
+def test_the_bar_shows_each_part_to_the_scale_of_the_machine() -> None:
+    line = memory_line(MEMORY, 16 * GB, 80).plain
+    bar, _, words = line.partition(" ")
+    assert words == "≈ 8.0 GB of 16.0 GB"
+    assert len(line) == 80
+    assert bar == "█" * 15 + "▆" * 7 + "▃" * 8 + "─" * 30
+    assert memory_line(MEMORY, 16 * GB, 25).plain == words, "a short bar would say nothing"
+
+
+def test_a_machine_that_is_too_small_is_said_in_words_and_fills_the_bar() -> None:
+    line = memory_line(MEMORY, 4 * GB, 80)
+    assert line.plain.endswith(" ≈ 8.0 GB of 4.0 GB: more than this machine has")
+    assert "─" not in line.plain
+    assert line.cell_length <= 80
+    assert any(span.style == "$text-error" for span in line.spans)
+
+
+def test_the_third_part_is_the_larger_of_activations_and_cache() -> None:
+    written = Estimate(256, 2000, MEMORY, "basis")
+    assert list(cost_pieces(written))[:4] == [
+        "≤ 256 tokens/it",
+        "█ weights 4.0 GB",
+        "▆ adapter 2.0 GB",
+        "▃ rollout cache 2.0 GB",
+    ]
+    trained = written._replace(memory=MEMORY._replace(activations=3 * GB))
+    assert "▃ activations 3.0 GB" in cost_pieces(trained)
+    assert trained.memory_bytes == 9 * GB
+    unknown = written._replace(memory=None)
+    assert cost_pieces(unknown)[0] == "≤ 256 tokens/it"
+    assert unknown.memory_bytes is None
+    assert memory_line(None, 16 * GB, 80).plain == "memory unknown"
+
+
+@pytest.mark.parametrize("size", [(34, 30), (80, 22)])
+async def test_memory_and_problems_stay_in_view_and_move_with_each_edit(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    def watched(config: Config) -> Estimate:
+        threads.add(threading.current_thread())
+        return estimate(config)
+
+    monkeypatch.setattr(cost_lines, "estimate", watched)
+    async with opened("quickstart", size) as s:
+        await until(s.pilot, lambda: "≤ 256 tokens/it" in s.text())
+        before = next(line for line in s.text().split("\n") if " GB of " in line)
+        assert ("✓ no problems" if size[0] >= 40 else " ✓") in before
+        await s.go_to("rollout.max_new_tokens")
+        await s.press("enter")
+        await s.write("6400")
+        await s.press("enter")
+        await until(s.pilot, lambda: "≤ 51,200 tokens/it" in s.text())
+        assert next(line for line in s.text().split("\n") if " GB of " in line) != before
+        await s.go_to("ppo.minibatches")
+        await s.press("enter")
+        await s.write("3")
+        await s.press("enter")
+        assert not isinstance(s.app.focused, Input)
+        assert ("✖ 1 problem" if size[0] >= 40 else " ✖ 1") in s.text()
+        assert "No estimate" in s.text()
+        await s.press("u")
+        await until(s.pilot, lambda: "≤ 51,200 tokens/it" in s.text())
+        assert "✖" not in s.text()
+    assert threads
+    assert threading.main_thread() not in threads

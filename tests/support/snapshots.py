@@ -6,6 +6,7 @@ UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,9 @@ from config_files import save_config
 from rich.color import Color as RichColor
 from rich.color import ColorType
 from textual.color import Color
+from textual.geometry import Region
 from textual.pilot import Pilot
+from textual.screen import Screen
 from waiting import until
 from workbench_app import workbench
 
@@ -105,13 +108,20 @@ def check(text: str, path: Path) -> None:
 
 
 def _trimmed(text: str) -> str:
+    """Return the text without blanks at the ends of lines, and with one time of day in place of all: they change."""
+    text = re.sub(r"\b\d\d:\d\d:\d\d\b", "12:00:00", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-def drawn(screen: MainScreen) -> list[Any]:
-    """Return the styles of all words on the terminal, after the application's filters; lines are decoration."""
+def drawn(screen: Screen[Any], region: Region | None = None) -> list[Any]:
+    """Return the styles of all words on the terminal or in a region, after the application's filters.
+
+    Lines are decoration.
+    """
     background = Color.parse("black")
     strips = screen._compositor.render_strips()
+    if region is not None:
+        strips = [strip.crop(region.x, region.right) for strip in strips[region.y : region.bottom]]
     for line_filter in screen.app._filters:
         strips = [strip.apply_filter(line_filter, background) for strip in strips]
     return [

@@ -43,10 +43,10 @@ def test_a_run_gets_the_configuration_its_name_and_the_presets_name(trainer: Scr
     assert (trainer.received["preset"], trainer.received["resume"]) == ("qwen3-0.6b", None)
 
 
-def test_a_file_gives_its_runs_its_name(trainer: Script) -> None:
+def test_a_file_is_passed_on_for_the_name_of_its_runs(trainer: Script) -> None:
     Path("my-study.toml").write_text("[ppo]\nepochs = 3\n")
     assert cli.main(["--no-ui", "--config", "./my-study.toml", "--display", "json"]) == 0
-    assert (trainer.received["preset"], trainer.received["config"].ppo.epochs) == ("my-study", 3)
+    assert (trainer.received["preset"], trainer.received["config"].ppo.epochs) == ("./my-study.toml", 3)
 
 
 def test_stdout_of_a_plain_run_holds_the_numbers_and_nothing_else(

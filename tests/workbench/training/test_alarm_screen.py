@@ -125,7 +125,9 @@ async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None
         if asked != "pause":  # which fixes nothing
             await until(pilot, lambda: screen.supervisor.view.alarms == [])
             assert "opens" not in screen_text(screen)
-        assert not screen.query_one(Banner).display
+        banner = screen.query_one(Banner)
+        assert banner.has_class("-note"), "no error"
+        assert "Requested:" in str(banner.render())
 
 
 @pytest.mark.parametrize(("key", "asked"), [("y", True), ("enter", True), ("n", False), ("escape", False)])

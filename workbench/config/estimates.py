@@ -62,7 +62,7 @@ class Memory(NamedTuple):
     adapter: int
     """Weights of the adapters, with their gradients and the optimiser's two moments."""
     activations: int
-    """What an update keeps for its backward pass; freed before the next rollout."""
+    """Bytes that an update keeps for its backward pass; freed before the next rollout."""
     cache: int
     """Keys and values of a rollout; freed before the update."""
 

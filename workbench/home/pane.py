@@ -32,7 +32,7 @@ _BELOW = 12  # lines that the details below the list need
 
 
 class Facts(NamedTuple):
-    """What Home shows besides the runs: its choices, the labels added since the last visit, and the machine."""
+    """Content of Home besides the runs: its choices, the labels added since the last visit, and the machine."""
 
     choices: list[Choice]
     labels: int = 0
@@ -40,7 +40,7 @@ class Facts(NamedTuple):
 
 
 class HomeActions(Protocol):
-    """What Home asks of the screen, on the screen's thread."""
+    """Actions of the screen that Home calls, on the screen's thread."""
 
     @property
     def here(self) -> Path | None:
@@ -198,7 +198,7 @@ class HomePane(Pane):
 
     @property
     def _enter(self) -> str:
-        """What enter does now; empty if it does nothing."""
+        """Action of enter, in a word or two; empty if it does nothing."""
         match self.query_one(HomeList).selected:
             case Choice():
                 return "choose"

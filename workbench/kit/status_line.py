@@ -48,7 +48,7 @@ class StatusLine(GuardedWidget, Widget):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no run to show."""
+        """True while there is no run to show."""
         return self._pieces == NO_RUN
 
     def render(self) -> Content:

@@ -1,4 +1,4 @@
-"""What the command palette finds besides actions: runs, settings, presets and samples."""
+"""Finders of the command palette for runs, settings, presets and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Home offers and does, on the main screen: its choices, and what it says of the machine and the labels."""
+"""Controller of Home: its choices and their actions, and its words about the machine and the labels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _UNIFIED = 0.7  # of the memory of a Mac: the rest is for others
 
 
 class _Plan(NamedTuple):
-    """What the screen knows of its next run and of the one that trains here, for a thread to read on."""
+    """The next run and the one that trains here, as the screen knows them; a thread reads the rest."""
 
     name: str  # of the configuration
     config: Config | None

@@ -56,7 +56,7 @@ _LOOK = 1.0  # seconds between two looks at the win rate, and at a reward model 
 
 
 class _Situation(NamedTuple):
-    """What the active keys depend on."""
+    """State on which the active keys depend."""
 
     state: str
     note: str

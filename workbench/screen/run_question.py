@@ -31,7 +31,7 @@ _NAMED = 4  # most changed settings that are named
 
 
 class Plan(NamedTuple):
-    """What a run would do, for the user to agree to."""
+    """Summary of the run that would start, for the user to agree to."""
 
     question: str
     facts: Sequence[tuple[str, str]]

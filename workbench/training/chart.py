@@ -32,7 +32,7 @@ _RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "dec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What the chart shows of one metric. others: names and histories of at most five other runs."""
+    """Values that the chart draws of one metric. others: names and histories of at most five other runs."""
 
     charted: Charted
     metric: Metric

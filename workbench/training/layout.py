@@ -1,4 +1,4 @@
-"""How the Training pane shares its lines out: two large charts, a grid of small ones, and what lies below."""
+"""Layout of the Training pane: two large charts, a grid of small ones, and what lies below."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from workbench.training.time_bar import time_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the overview shows. The first metrics have the charts of the layout, the others cells."""
+    """Values that the overview draws. The first metrics have the charts of the layout, the others cells."""
 
     charted: Charted
     metrics: Sequence[Metric]

@@ -45,7 +45,7 @@ class MountedWhole(GuardedWidget):
 
 
 class Badge(NamedTuple):
-    """Mark for what wants attention in a pane, in a few columns behind its name in the strip of panes. No text: nothing does.
+    """Mark behind the name of a pane in the strip, if something there wants attention. No text: nothing does.
 
     text: a sign or a number, safe to print, such as `12`, `⚠` or `✖2`.
     """
@@ -62,7 +62,7 @@ class Pane(MountedWhole, Vertical):
     _applying: tuple[bool | None, ...] = ()  # which of its keys apply, as last reported to the footer
 
     badge: reactive[Badge] = reactive(Badge(), repaint=False)
-    """Mark for what wants attention here; the strip of panes shows it. A pane sets it whenever it likes, or by `badge_for`."""
+    """Mark that the strip of panes shows. A pane sets it whenever it likes, or by `badge_for`."""
 
     def on_mount(self) -> None:
         self.watch(self.screen, "focused", self._show_focus)

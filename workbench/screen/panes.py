@@ -26,7 +26,8 @@ def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> t
 
     Empty if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. The panes
     for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by side.
-    A large terminal shows runs and log below them; a smaller one shows each of these two alone.
+    A large terminal shows runs and log below them, higher when the user is there; a smaller one shows each of these
+    two alone.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return ()
@@ -105,7 +106,9 @@ class Panes:
             if pane.display and not was:
                 pane.update_run(self._supervisor.view)
         screen.query_one("#top").display = bool({*shown} & {*DASHBOARD})
-        screen.query_one("#bottom").display = bool({*shown} & {*DRAWER})
+        drawer = screen.query_one("#bottom")
+        drawer.display = bool({*shown} & {*DRAWER})
+        drawer.set_class(self.current in DASHBOARD, "-low")
         too_small = screen.query_one("#too-small", Static)
         too_small.display = not shown
         too_small.update(f"{width} x {height} is too small: enlarge the terminal to {SMALLEST[0]} x {SMALLEST[1]}")

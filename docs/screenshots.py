@@ -18,6 +18,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from workbench.app import WorkbenchApp
+from workbench.kit.dialog import ConfirmScreen
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOptions, session_plan
 from workbench.opening import Opening
@@ -51,13 +52,32 @@ async def opened(app: WorkbenchApp, pilot: Pilot[str]) -> MainScreen:
     return app.main
 
 
+async def start(app: WorkbenchApp, pilot: Pilot[str]) -> None:
+    """Start the configuration on the screen, and agree to the plan."""
+    await pilot.press("f3", "space")
+    await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+    await pilot.pause(0.5)
+    await pilot.press("enter")
+
+
+async def stop(app: WorkbenchApp, pilot: Pilot[str]) -> None:
+    """Stop the run, and wait for its checkpoint."""
+    assert app.main is not None
+    supervisor = app.main.supervisor
+    await pilot.press("X")
+    await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+    await pilot.pause(0.5)
+    await pilot.press("y")
+    await until(pilot, lambda: not supervisor.trains_here)
+
+
 async def train() -> None:
     """Start, let it learn, pause, change kl_coef, look at a chart, go on, stop."""
     app = WorkbenchApp(Opening())
     async with app.run_test(size=(120, 36)) as pilot:
         screen = await opened(app, pilot)
         view = screen.supervisor
-        await pilot.press("space")
+        await start(app, pilot)
         await until(pilot, lambda: view.view.iteration >= 12 and view.view.phase is not None)
         await pilot.pause(1.0)
         shoot(app, "training")
@@ -68,13 +88,12 @@ async def train() -> None:
         shoot(app, "search")
         await pilot.press("enter", "backspace", "backspace", "backspace", "backspace", *"0.1", "enter")
         await pilot.pause(0.5)
-        await pilot.press("f3", "down", "down", "enter", "e")
+        await pilot.press("f3", "home", "down", "enter", "e")
         await pilot.pause(0.5)
         shoot(app, "chart")
         await pilot.press("escape", "space")
         await until(pilot, lambda: view.view.iteration >= 14)
-        await pilot.press("X")
-        await until(pilot, lambda: not view.trains_here)
+        await stop(app, pilot)
 
 
 async def alarm() -> None:
@@ -84,7 +103,7 @@ async def alarm() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         screen = await opened(app, pilot)
         view = screen.supervisor
-        await pilot.press("space")
+        await start(app, pilot)
         await until(pilot, lambda: bool(view.view.alarms))
         await pilot.press("space")
         await until(pilot, lambda: view.view.state == "paused")
@@ -92,8 +111,8 @@ async def alarm() -> None:
         await until(pilot, lambda: isinstance(app.screen, AlarmScreen))
         await pilot.pause(0.5)
         shoot(app, "alarm")
-        await pilot.press("escape", "X")
-        await until(pilot, lambda: not view.trains_here)
+        await pilot.press("escape")
+        await stop(app, pilot)
 
 
 def answered(app: WorkbenchApp) -> bool:
@@ -122,7 +141,7 @@ async def watch(
 async def label() -> None:
     """Judge pairs that the policy of the run writes."""
     wanted = SessionOptions(run=RUN, repeats=0)
-    choice = SessionChoice(labeller="anna", plan=session_plan(wanted, seed=1))
+    choice = SessionChoice(labeller="anna", plan=session_plan(wanted))
     opening = LabelOpening(store=Path("preferences.db").resolve(), labeller="anna", choice=choice)
     app = WorkbenchApp(Opening(watch=RUN, label=opening))
     async with app.run_test(size=(120, 30)) as pilot:
@@ -158,10 +177,11 @@ async def main() -> None:
     """Make those that are named, or all."""
     made: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
         "samples": ((80, 24), ("f4", "o", "home", "enter", *["right"] * 6)),
-        "tokens": ((120, 36), ("f4", "z", "o", "home", "enter", "K", "g", *["right"] * 6)),
+        "tokens": ((120, 36), ("f4", "z", "o", "home", "enter", "k", "underscore", "a", "g", *["right"] * 6)),
         "advantage": ((120, 36), ("f4", "o", "home", "enter", *["right"] * 6, "enter")),
         "ask": ((120, 36), ("f4", "o", "home", "enter", *["right"] * 4, "f", "ctrl+r")),
-        "large": ((200, 60), ()),
+        "large": ((200, 60), ("f3",)),
+        "home": ((120, 30), ("f9",)),
     }
     named = set(sys.argv[1:]) or {*made, "alarm", "label", "reward-model"}
     FOLDER.mkdir(exist_ok=True)

@@ -88,7 +88,7 @@ async def train() -> None:
         shoot(app, "search")
         await pilot.press("enter", "backspace", "backspace", "backspace", "backspace", *"0.1", "enter")
         await pilot.pause(0.5)
-        await pilot.press("f3", "home", "down", "enter", "e")
+        await pilot.press("f3", "down", "enter", "e")
         await pilot.pause(0.5)
         shoot(app, "chart")
         await pilot.press("escape", "space")

@@ -90,6 +90,7 @@ class WorkbenchApp(Guarded, TypedAhead):
             del os.environ["NO_COLOR"]  # no-color.org: an empty value does not count; Textual accepts any
         super().__init__(ansi_color=True if no_color() else None)  # a filter without colour, not grey
         self.animation_level = "none"
+        self._ascii_only = ascii_only
         if ascii_only:
             from workbench.kit.ascii_only import AsciiOnly
 
@@ -110,6 +111,10 @@ class WorkbenchApp(Guarded, TypedAhead):
 
     def compose(self) -> ComposeResult:
         yield Static("ppo-workbench", id="program")
+
+    def get_key_display(self, binding: Binding) -> str:
+        shown = super().get_key_display(binding)
+        return binding.key if self._ascii_only and not shown.isascii() else shown  # a word: "/" could be ⏎ or /
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return EXTRA_VARIABLES

@@ -123,10 +123,10 @@ class RunsPane(Pane):
         self._look()
 
     def badge_for(self, view: RunView) -> Badge:
-        return training_badge(self._listed, run_on_screen(view, self.runs_dir))
+        self._open = run_on_screen(view, self.runs_dir)  # also of a hidden pane: the runs are read for its badge
+        return training_badge(self._listed, self._open)
 
     def show_run(self, view: RunView) -> None:
-        self._open = run_on_screen(view, self.runs_dir)
         self.query_one(RunTable).show_marks(self._marked, self._open)
 
     def set_runs_dir(self, path: Path) -> None:

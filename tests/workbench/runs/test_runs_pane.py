@@ -558,12 +558,30 @@ async def test_the_run_on_the_screen_is_distinguished_from_the_others() -> None:
         await settle(pilot)
         view = RunView()
         view.take(started(name="b-run", folder=str(Path("runs/b-run").absolute())))
-        app.pane.show_run(view)
+        app.pane.update_run(view)
         assert [line[:2] for line in app.drawn()[1:4]] == ["  ", "▸ ", "  "]
         elsewhere = RunView()
         elsewhere.take(started(name="b-run", folder="/elsewhere/b-run"))
-        app.pane.show_run(elsewhere)
+        app.pane.update_run(elsewhere)
         assert [line[:2] for line in app.drawn()[1:4]] == ["  ", "  ", "  "]
+
+
+async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [summary("b-run", state="training"), summary("c-run", state="training")]
+    monkeypatch.setattr(runs_pane, "read_runs", lambda *_: RunListing(runs, "", ()))
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        assert app.pane.badge.text.endswith("2")
+        view = RunView()
+        view.take(started(name="b-run", folder=str(Path("runs/b-run").absolute())))
+        app.pane.update_run(view, shown=False)
+        assert app.pane.badge.text.endswith("1")
+        app.pane.refresh_runs()
+        await settle(pilot)
+        assert app.pane.badge.text.endswith("1")
 
 
 async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import copy
 import json
-import os
 import re
-import stat
 from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,24 +14,17 @@ from typing import Any, NamedTuple
 
 from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.problems import located_problems
-from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.files import parse_toml, read_given, whole_file
+from trainer.errors import UsageError
+from trainer.files import parse_toml
 from trainer.runs.listing import PPO
-from workbench.config.earlier_text import migrated, numbered
+from workbench.config.earlier_text import migrated
 from workbench.config.fields import fields_by_key
+from workbench.config.files import Save, Saved, expanded, read_text
 from workbench.config.toml import key_lines, line_of, line_typed_on, with_value
 from workbench.run.metrics import training_command
 from workbench.text import visible
 
 _STEPS = 1000  # most steps that can be undone
-
-
-class OverwriteError(StorageError):
-    """Error if saving would overwrite what another program or an earlier save wrote; `overwrite=True` allows it."""
-
-    def __init__(self, message: str, path: Path) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class Problem(NamedTuple):
@@ -102,8 +92,8 @@ class ConfigDocument:
         What an earlier version wrote becomes what this one writes, as unsaved changes.
         """
         preset = str(source) if str(source) in preset_names() else ""
-        path = PRESETS / f"{preset}.toml" if preset else _expanded(Path(source))
-        text, content = _read_text(path, str(source))
+        path = PRESETS / f"{preset}.toml" if preset else expanded(Path(source))
+        text, content = read_text(path, str(source))
         document = cls(text, path=None if preset else path, preset=preset, content=content)
         document._migrate()
         return document
@@ -124,7 +114,7 @@ class ConfigDocument:
                     for name, value in table.items():
                         document.set(f"{section}.{name}", value)
         document._undo.clear()
-        document._mark_saved(document._on_disk)
+        document._mark_saved(document.text, document._on_disk)
         return document
 
     @property
@@ -213,44 +203,31 @@ class ConfigDocument:
                 changes[key] = change
         return changes
 
-    def save(self, *, overwrite: bool = False) -> None:
-        """Write the file, completely or not at all.
+    def to_save(self, path: Path) -> Save:
+        """Return what a thread can write to `path`; then call `saved`."""
+        return Save(path, self.text, self.path, self._on_disk, self.kind == PPO)
 
-        Raises OverwriteError if another program has changed the file since it was read, StorageError if it cannot be
-        written, UsageError if the document has no file, as a preset. In each case nothing is lost.
+    def saved(self, saved: Saved) -> None:
+        """Make the written file the document's own; what was edited meanwhile is unsaved."""
+        self.path = saved.path
+        if self.text == saved.text:
+            self._put(saved.written)
+        self._mark_saved(saved.written, saved.content)
+
+    def save(self, path: Path | None = None, *, overwrite: bool = False) -> None:
+        """Write the document's file, or `path` and make it the document's file. Raises as `Save.write` does.
+
+        Raises UsageError if there is neither, as for a preset.
         """
-        if self.path is None:
+        if (path := path or self.path) is None:
             raise UsageError(f"{self.name} has no file of its own: save it under a name")
-        if not overwrite:
-            with contextlib.suppress(OSError):
-                if read_given(self.path) != self._on_disk:
-                    raise OverwriteError(f"{self.path} was changed by another program since it was read", self.path)
-        self._write(self.path)
+        self.saved(self.to_save(path).write(overwrite=overwrite))
 
-    def save_as(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write another file and make it the document's file.
-
-        Raises OverwriteError if it exists, StorageError if it cannot be written, UsageError for a shipped preset.
-        """
-        path = _expanded(path)
-        if path.resolve().is_relative_to(PRESETS.resolve()):
-            raise UsageError(f"{path} is a preset that ships with the program: choose another folder")
-        if self.path is not None and path.resolve() == self.path.resolve():
-            self.save(overwrite=overwrite)
-            return
-        if not overwrite and path.is_file():
-            raise OverwriteError(f"{path} exists", path)
-        self._write(path)
-        self.path = path
-
-    def reload(self) -> None:
-        """Reload the file, as one step that can be undone. Raises UsageError as `open` does."""
-        if self.path is None:
-            return
-        text, content = _read_text(self.path, str(self.path))
+    def replace(self, text: str, content: bytes) -> None:
+        """Replace the text by the one that `read_text` has read from the file, as one step that can be undone."""
         if text != self.text:
             self._step(text)
-        self._mark_saved(content)
+        self._mark_saved(text, content)
         self._migrate()
 
     @property
@@ -313,57 +290,13 @@ class ConfigDocument:
         except ValueError as error:  # tomllib also lets errors of int() through
             self.syntax_error = str(error)
 
-    def _write(self, path: Path) -> None:
-        """Replace the file at `path`, and keep its permissions. Raises StorageError; then nothing has changed.
-
-        The text gets the number of this version, so that no later one migrates it twice.
-        """
-        target = path.resolve()  # a link stays a link
-        text = numbered(self.text) if self.kind == PPO else self.text
-        content = text.replace("\n", "\r\n" if b"\r\n" in self._on_disk else "\n").encode("utf-8", "replace")
-        if self._on_disk.startswith(codecs.BOM_UTF8):
-            content = codecs.BOM_UTF8 + content
-        try:
-            with whole_file(target, sync=True) as file:
-                with contextlib.suppress(FileNotFoundError):
-                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-                file.write(content)
-        except OSError as error:
-            raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
-        self._put(text)
-        self._mark_saved(content)
-
-    def _mark_saved(self, content: bytes) -> None:
+    def _mark_saved(self, text: str, content: bytes) -> None:
         self._on_disk = content
-        self._saved_text, self._saved = self.text, self._values
+        self._saved_text = text
+        with contextlib.suppress(ValueError):
+            self._saved = self._values if text == self.text else parse_toml(text)
         self._typing = None
         self.__dict__.pop("changes", None)
-
-
-def _expanded(path: Path) -> Path:
-    """Expand ~ in `path`. Raises UsageError if the home folder is not known."""
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise UsageError(f"'{path}': no such home folder; write the path out") from None
-
-
-def _read_text(path: Path, source: str) -> tuple[str, bytes]:
-    """Return the text of `path`, with plain newlines and no byte-order mark, and its bytes.
-
-    Raises UsageError, which calls the file `source`.
-    """
-    try:
-        content = read_given(path)
-        return content.decode("utf-8-sig").replace("\r\n", "\n"), content
-    except FileNotFoundError:
-        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
-        raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
 
 
 def _has(values: dict[str, Any], key: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
@@ -13,10 +11,11 @@ from textual.message import Message
 from textual.widgets import Input, TextArea
 
 from trainer.errors import TrainerError
-from workbench.config.controller import ConfigController, Draft
+from workbench.config.changes import Changes
+from workbench.config.controller import ConfigController
 from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import editable, fields_by_key, search, sections, stepped
+from workbench.config.fields import editable, fields_by_key, search, sections
 from workbench.config.file_dialogs import FileDialogs
 from workbench.config.form import ConfigForm
 from workbench.config.rows import ConfigRows, FieldRow, SectionRow
@@ -77,6 +76,9 @@ class ConfigPane(Pane):
     def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._controller = ConfigController(document)
+        self._changes = Changes(
+            self, self._controller, lambda key, value: self.post_message(self.LiveSettingChanged(key, value))
+        )
         self._files = FileDialogs(self, lambda source: self.post_message(self.OpenRequested(source)))
         self._folded: set[str] = set()
         self._query = ""
@@ -107,21 +109,21 @@ class ConfigPane(Pane):
     def _forget_if_left(self) -> None:
         """Remove the note and the unsent value once the focus has left the pane."""
         if not self.has_focus_within:
-            self._form.say("")
+            self.form.say("")
             if self._controller.draft is not None:
-                self._discard_draft()
+                self._changes.discard()
 
     def take_focus(self) -> None:
         if self._controller.read_only:
             self.query_one(ConfigReading).take_focus()
         elif not self.has_focus_within:
-            (self._form.rows if self._form.display else self._views.toml or self._form.rows).focus()
+            (self.form.rows if self.form.display else self._views.toml or self.form.rows).focus()
 
     def show_document(self, document: ConfigDocument) -> None:
         """Edit another document."""
         focused = self.has_focus_within
         self._controller.open(document)
-        self._form.close()
+        self.form.close()
         self._set_query("" if self._controller.read_only else self._query)
         self.refresh_keys()
         if focused and self._controller.read_only:
@@ -138,7 +140,7 @@ class ConfigPane(Pane):
             if self._controller.follow(view.settings):
                 self.refresh_view()
         except TrainerError as error:
-            self._form.say(str(error))
+            self.form.say(str(error))
 
     def focus_field(self, key: str) -> None:
         """Go to a setting in the form, or to its line in the TOML if the form does not show it."""
@@ -151,72 +153,60 @@ class ConfigPane(Pane):
         self._folded.discard(key.partition(".")[0])
         self._set_query("")
         self._views.show_form()
-        self._form.rows.go_to(key)
-        self._form.rows.focus()
+        self.form.rows.go_to(key)
+        self.form.rows.focus()
 
     @property
     def _views(self) -> ConfigViews:
         return self.query_one(ConfigViews)
 
     @property
-    def _form(self) -> ConfigForm:
+    def form(self) -> ConfigForm:
+        """Form, which may be hidden."""
         return self._views.form
 
     @on(ConfigForm.ValueChosen)
     def _take_value(self, event: ConfigForm.ValueChosen) -> None:
-        self._change(lambda: self.document.set(event.key, event.value), self.document.undo)
+        self._changes.set(event.key, event.value)
 
     @on(ConfigRows.Chosen)
     def _choose(self) -> None:
-        row = self._form.rows.selected
+        row = self.form.rows.selected
         if isinstance(row, SectionRow):
             self._fold(row, is_open=not row.is_open)
         elif isinstance(row, FieldRow):
             if row.locked:
-                self._explain_lock()
+                self._changes.explain_lock()
             elif row.draft:
-                self._send_draft()
+                self._changes.send()
             elif row.field.kind == "switch" and isinstance(row.value, bool):
-                self._form.rows.action_step(1)
+                self.form.rows.action_step(1)
             elif editable(row.field, row.value):
-                self._form.edit(row)
+                self.form.edit(row)
             else:
                 self._views.show_toml(line_of(row.key, self.document.lines))
 
     @on(ConfigRows.Stepped)
     def _step(self, event: ConfigRows.Stepped) -> None:
-        row = self._form.rows.selected
+        row = self.form.rows.selected
         if isinstance(row, SectionRow):
             self._fold(row, is_open=event.direction > 0)
         elif isinstance(row, FieldRow):
-            if row.locked:
-                self._explain_lock()
-            else:
-                value = stepped(row.field, row.value, event.direction)
-                self._propose(row.key, value, partial(self.document.set, row.key, value))
+            self._changes.step(row, event.direction)
 
     def _fold(self, row: SectionRow, *, is_open: bool) -> None:
         (self._folded.discard if is_open else self._folded.add)(row.key)
         self.refresh_view()
 
-    def _send_draft(self) -> None:
-        draft, self._controller.draft = self._controller.draft, None
-        self._form.close()
-        if draft is not None:
-            self._change(draft.act, draft.back)
-
     @on(ConfigForm.LockedChosen)
     def _explain_lock(self) -> None:
-        if self.document.syntax_error:
-            self._form.say("the TOML has an error: fix it there first ({config.toml})")
-        elif row := self._form.rows.selected:
-            self._form.say(f"{row.key} cannot change during a run: only settings marked live can")
+        self._changes.explain_lock()
 
     @on(ConfigRows.Moved)
     def _explain(self) -> None:
-        row, draft = self._form.rows.selected, self._controller.draft
+        row, draft = self.form.rows.selected, self._controller.draft
         if draft is not None and (row is None or row.key != draft.key):
-            self._discard_draft()
+            self._changes.discard()
             return
         self.query_one(FieldHelp).show(row)
         if isinstance(row, FieldRow) and row.problem:
@@ -229,64 +219,15 @@ class ConfigPane(Pane):
 
     def action_reset(self) -> None:
         """Reset the setting under the cursor to the preset's value."""
-        row = self._form.rows.selected
-        if not isinstance(row, FieldRow) or not self._form.rows.has_focus:
-            return
-        if row.locked:
-            self._explain_lock()
-        else:
-            self._propose(row.key, self.document.preset_value(row.key), partial(self.document.reset, row.key))
+        row = self.form.rows.selected
+        if isinstance(row, FieldRow) and self.form.rows.has_focus:
+            self._changes.reset(row)
 
     def action_undo(self) -> None:
-        self._travel(self.document.undo, self.document.redo)
+        self._changes.undo()
 
     def action_redo(self) -> None:
-        self._travel(self.document.redo, self.document.undo)
-
-    def _propose(self, key: str, value: Any, act: Callable[[], object]) -> None:
-        """Set `key` to `value` by `act`; during a run only once the user sends it with enter."""
-        if self._controller.running:
-            self._show_draft(Draft(key, value, act, self.document.undo))
-        else:
-            self._change(act, self.document.undo)
-
-    def _travel(self, act: Callable[[], bool], back: Callable[[], bool]) -> None:
-        """Undo or redo a step of the document; during a run only once the user sends it with enter."""
-        if not self._controller.running:
-            self._change(act, back)
-            return
-        self.take_typed()
-        if draft := self._controller.draft_of(act, back):
-            self.focus_field(draft.key)
-            self.call_after_refresh(self._show_draft, draft)  # after the cursor has moved there
-        else:
-            self._form.say("during a run, only a change of one live setting can be undone or redone")
-
-    def _show_draft(self, draft: Draft) -> None:
-        if draft.value == self.document.get(draft.key):
-            self._discard_draft()
-            return
-        self._controller.draft = draft
-        self.refresh_view()
-        self._form.say(f"{{config.edit}} sends {draft.key} to the run, {{config.back}} discards it")
-
-    def _discard_draft(self) -> None:
-        self._controller.draft = None
-        self._form.close()
-        self.refresh_view()
-
-    def _change(self, act: Callable[[], object], back: Callable[[], object]) -> None:
-        """Change the document and send the change to an active run; undo it with `back` if it is not live."""
-        self.take_typed()
-        try:
-            to_send = self._controller.change(act, back)
-        except TrainerError as error:
-            self._form.say(str(error))
-            return
-        if to_send is not None:
-            for key, value in to_send.items():
-                self.post_message(self.LiveSettingChanged(key, value))
-            self.document_changed()
+        self._changes.redo()
 
     def action_open(self) -> None:
         self._files.open()
@@ -306,14 +247,14 @@ class ConfigPane(Pane):
     @on(Input.Changed, "#config-search")
     def _search(self, event: Input.Changed) -> None:
         self._query = event.value
-        self._form.close()
+        self.form.close()
         self.refresh_view()
         if found := search(event.value) if event.value else []:
-            self._form.rows.go_to(found[0].key)
+            self.form.rows.go_to(found[0].key)
 
     @on(Input.Submitted, "#config-search")
     def _keep_search(self) -> None:
-        self._form.rows.focus()
+        self.form.rows.focus()
 
     def _set_query(self, query: str) -> None:
         self._query = query
@@ -337,7 +278,7 @@ class ConfigPane(Pane):
 
     def action_back(self) -> None:
         if self._controller.draft is not None:
-            self._discard_draft()
+            self._changes.discard()
         elif self._query:
             self._set_query("")
         else:

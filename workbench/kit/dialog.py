@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, NamedTuple, TypeVar, cast
 
+from rich.cells import cell_len
 from textual import events, work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
@@ -15,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static, TextArea
 
+from workbench.columns import padded
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
@@ -129,6 +131,17 @@ class Answer(NamedTuple):
     text: str = ""
 
 
+_WIDTH = 72  # columns of a dialog at most
+_FRAME = 9  # columns of a dialog around an answer, with a scroll bar
+
+
+def _answer_lines(answer: Answer, wide: int, room: int) -> Content:
+    """Return the title in `wide` columns, and beside it the text in lines of `room` columns."""
+    title = Content.styled(padded(visible(answer.title), wide), "bold")
+    below = Content("\n" + " " * wide)
+    return title + below.join(Content.styled(visible(answer.text), "$text-muted").wrap(room))
+
+
 class AnswerScreen(Dialog[str | None]):
     """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
 
@@ -141,15 +154,11 @@ class AnswerScreen(Dialog[str | None]):
         self._question, self._answers = question, answers
 
     def compose(self) -> ComposeResult:
-        wide = max(len(visible(answer.title)) for answer in self._answers) + 2
+        wide = max(cell_len(visible(answer.title)) for answer in self._answers) + 2
+        room = max(min(_WIDTH, self.app.size.width * 9 // 10) - _FRAME - wide, 20)
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
-            yield OptionList(
-                *(
-                    Content.assemble((f"{visible(title):{wide}}", "bold"), (visible(text), "$text-muted"))
-                    for _, title, text in self._answers
-                )
-            )
+            yield OptionList(*(_answer_lines(answer, wide, room) for answer in self._answers))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index].id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -322,7 +323,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(ConfigPane.OpenRequested)
     def _open_configuration(self, message: ConfigPane.OpenRequested) -> None:
-        self.steering.open_configuration(lambda: ConfigDocument.open(message.source))
+        self.steering.open_configuration(partial(ConfigDocument.open, message.source))
 
     @on(TrainingPane.IterationChosen)
     def _show_iteration(self, message: TrainingPane.IterationChosen) -> None:
@@ -371,8 +372,9 @@ class MainScreen(MountedWhole, Screen[None]):
             case "duplicate":
                 if self.supervisor.under_way:  # it is controlled through the document on the screen
                     self.say("A run is training: duplicate once it has ended", about="configuration")
-                elif self.steering.open_configuration(lambda: ConfigDocument.of_run(message.folder)):
-                    self.action_show_pane("config")
+                else:
+                    read = partial(ConfigDocument.of_run, message.folder)
+                    self.steering.open_configuration(read, partial(self.action_show_pane, "config"))
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:

@@ -114,9 +114,16 @@ class Steering:
         fix = self._supervisor.fixes(alarm)[0]
         self._screen.app.push_screen(FixScreen(alarm, fix), lambda agreed: self._apply(alarm, fix) if agreed else None)
 
-    def open_configuration(self, read: Callable[[], ConfigDocument]) -> bool:
-        """Show the configuration that `read` returns, unless the user keeps unsaved changes; False if it fails."""
-        return attempt(self._screen, lambda: self._edit(read()), about="configuration")
+    def open_configuration(self, read: Callable[[], ConfigDocument], then: Callable[[], None] = lambda: None) -> None:
+        """Read a configuration in a thread and show it, unless the user keeps unsaved changes; then call `then`."""
+
+        async def open_it() -> None:
+            document = await tried(self._screen, asyncio.to_thread(read), "configuration")
+            if document is not None:
+                self._edit(document)
+                then()
+
+        self._screen.app.push_screen(WaitScreen(open_it))
 
     def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
         """Call `action`, which discards the configuration on the screen; with unsaved changes, only if the user agrees.

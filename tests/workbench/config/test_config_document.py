@@ -17,7 +17,8 @@ from trainer.config import PRESETS, Config, load_config
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, UsageError
-from workbench.config.document import ConfigDocument, OverwriteError
+from workbench.config.document import ConfigDocument
+from workbench.config.files import OverwriteError, read_text
 
 COMMENTED = """\
 # mine, and dear to me
@@ -114,7 +115,7 @@ def test_an_earlier_versions_file_opens_as_unsaved_changes_that_keep_comments_an
     document.save()
     assert (path.read_text(), document.dirty) == (document.text, False)
     path.write_text("[ppo]\nvalue_clip = 0.6\n")
-    document.reload()
+    document.replace(*read_text(document.path, ""))
     assert (document.get("ppo.relative_value_clip"), document.dirty) == (3.0, True)
 
 
@@ -419,13 +420,13 @@ def test_a_preset_is_saved_as_a_file_of_its_own(tmp_path: Path) -> None:
     document.set("ppo.kl_coef", 0.2)
     with pytest.raises(UsageError, match="preset quickstart has no file of its own"):
         document.save()
-    document.save_as(tmp_path / "mine.toml")
+    document.save(tmp_path / "mine.toml")
     assert document.path == tmp_path / "mine.toml"
     assert document.preset == "quickstart"
     assert load_config(tmp_path / "mine.toml").ppo.kl_coef == 0.2
     assert set(document.changes) == {"ppo.kl_coef"}
     with pytest.raises(UsageError, match="ships with the program"):
-        document.save_as(PRESETS / "quickstart.toml")
+        document.save(PRESETS / "quickstart.toml")
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten_without_asking(mine: Path) -> None:
@@ -455,7 +456,7 @@ def test_the_changed_file_can_be_reloaded_and_the_reload_undone(mine: Path) -> N
     document = ConfigDocument.open(mine)
     document.set("ppo.kl_coef", 0.2)
     mine.write_text(COMMENTED.replace("0.1", "0.7"))
-    document.reload()
+    document.replace(*read_text(document.path, ""))
     assert document.get("ppo.kl_coef") == 0.7
     assert not document.dirty
     document.undo()
@@ -469,9 +470,9 @@ def test_another_file_is_not_overwritten_without_asking(mine: Path, tmp_path: Pa
     other.write_text("precious")
     document = ConfigDocument.open(mine)
     with pytest.raises(OverwriteError, match="exists"):
-        document.save_as(other)
+        document.save(other)
     assert (other.read_text(), document.path) == ("precious", mine)
-    document.save_as(other, overwrite=True)
+    document.save(other, overwrite=True)
     assert (other.read_text(), document.path) == (NUMBER + COMMENTED, other)
 
 
@@ -497,7 +498,7 @@ def test_a_full_disk_loses_nothing(failing: str, mine: Path, monkeypatch: pytest
 def test_a_missing_folder_is_reported(mine: Path) -> None:
     document = ConfigDocument.open(mine)
     with pytest.raises(StorageError, match="No such file or directory"):
-        document.save_as(mine.parent / "absent" / "x.toml")
+        document.save(mine.parent / "absent" / "x.toml")
     assert document.path == mine
 
 

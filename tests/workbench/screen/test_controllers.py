@@ -102,15 +102,16 @@ async def test_a_valid_configuration_starts_if_agreed_and_an_invalid_one_shows_i
     assert screen.calls[-1][0] == "say"
 
 
-def test_unsaved_changes_are_discarded_only_if_the_user_agrees() -> None:
+async def test_unsaved_changes_are_discarded_only_if_the_user_agrees() -> None:
     screen = PlainScreen(False, True)
     steering, other = Steering(screen, supervisor()), ConfigDocument.open("quickstart")  # type: ignore[arg-type]
     screen.config.document.set("run.seed", 9)
     edited = screen.config.document
-    steering.open_configuration(lambda: other)
-    assert screen.config.document is edited
-    steering.open_configuration(lambda: other)
-    assert screen.config.document is other
+    for shown in (edited, other):
+        steering.open_configuration(lambda: other)
+        await screen.action()
+        assert screen.config.document is shown
+    assert len(screen.dialogs) == 2, "each time one question"
 
 
 async def test_a_failed_attempt_is_said_and_a_later_one_settles_it() -> None:

@@ -106,7 +106,7 @@ class Changes:
             return
         self._controller.draft = draft
         self._pane.refresh_view()
-        self._pane.form.say(f"{{config.edit}} sends {draft.key} to the run, {{config.back}} discards it")
+        self._pane.form.say(f"{{config.send}} sends {draft.key} to the run, {{config.back}} discards it")
 
     def _change(self, act: Callable[[], object], back: Callable[[], object]) -> None:
         """Change the document and send the change to an active run; undo it with `back` if it is not live."""

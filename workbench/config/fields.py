@@ -21,6 +21,26 @@ FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "li
 
 _KINDS: dict[str, FieldKind] = {"integer": "integer", "number": "number", "boolean": "switch", "string": "text"}
 _PATHS = {"model.path", "model.adapter", "data.prompts", "run.dir"}  # can also be names; completed as paths
+_BASIC = {  # the settings that most people change first
+    "model.path",
+    "model.lora_rank",
+    "data.prompts",
+    "data.chat",
+    "rollout.batch_size",
+    "rollout.max_new_tokens",
+    "rollout.temperature",
+    "reward.sources",
+    "ppo.iterations",
+    "ppo.epochs",
+    "ppo.minibatches",
+    "ppo.kl_coef",
+    "optim.policy_lr",
+    "optim.value_lr",
+    "eval.every",
+    "checkpoint.every",
+    "run.name",
+    "run.seed",
+}
 _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
 # Mantissas that a step visits in each power of ten: people search a learning rate more coarsely than a coefficient.
@@ -44,6 +64,11 @@ class FormField:
     """Allowed values of a choice, or of the items of a list; empty if any value is allowed."""
     about: ReferenceRow
     """The setting in words, and whether it is live."""
+
+    @property
+    def basic(self) -> bool:
+        """Return whether newcomers see it at once."""
+        return self.key in _BASIC
 
 
 @functools.cache
@@ -122,6 +147,11 @@ def shown(field: FormField, value: Any) -> str:
         return ", ".join(map(_source, value)) or "none"
     text = as_text(field, value)
     return text or ("none" if isinstance(value, list) else "empty" if isinstance(value, str) else "")
+
+
+def toml_line(key: str, value: Any) -> str:
+    """Format a setting as a line of TOML, as in `ppo.kl_coef = 0.05`."""
+    return f"{key} = {_literal(value)}"
 
 
 def stepped(field: FormField, value: Any, direction: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
@@ -11,14 +12,15 @@ from textual.message import Message
 from textual.widgets import Input, TextArea
 
 from trainer.errors import TrainerError
+from trainer.plurals import counted
 from workbench.config.changes import Changes
 from workbench.config.controller import ConfigController
 from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import editable, fields_by_key, search, sections
+from workbench.config.fields import fields_by_key, search, sections, toml_line
 from workbench.config.file_dialogs import FileDialogs
 from workbench.config.form import ConfigForm
-from workbench.config.rows import ConfigRows, FieldRow, SectionRow
+from workbench.config.rows import CHANGED, ConfigRows, FieldRow, SectionRow, Selection, keys_of, row_action
 from workbench.config.toml import line_of
 from workbench.config.views import ConfigReading, ConfigViews
 from workbench.config.widgets import ConfigHeading, FieldHelp, ProblemsList, SearchLine
@@ -33,16 +35,19 @@ class ConfigPane(Pane):
 
     TITLE = "Config"
     HELP = (
-        "The configuration of the next run, or of the active one. {config.edit} edits the value under the cursor; "
-        "{config.less} and {config.more} change it by a step. • differs from the preset, * is unsaved, ✖ is a problem. "
-        "During a run only settings marked live can change: {config.edit} sends a new value (↵) to the run for the "
-        "next iteration, and {config.back} discards it. Reward models and DPO are shown as read-only TOML."
+        "The configuration of the next run, or of the active one. {config.edit} edits the value under the cursor, "
+        "{config.less} and {config.more} change it by a step, {config.copy} copies it as TOML. {config.view} shows the "
+        "basic settings or all. • differs from the preset, * is unsaved, ✖ is a problem. During a run only settings "
+        "marked live can change: {config.send} sends a new value (↵) to the run for the next iteration, and "
+        "{config.back} discards it. Reward models and DPO are shown as read-only TOML."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
         Binding("W", "save_as", "save as", show=False, id="config.save-as", tooltip="Save under another name"),
         Binding("p", "open", "presets", id="config.open", tooltip="Open a preset or another file"),
         Binding("slash", "search", "search", id="config.search", tooltip="Search names and descriptions"),
+        Binding("v", "view", "all/basic", id="config.view", tooltip="Change the view: all settings, or the basic ones"),
+        Binding("y", "copy", "copy", show=False, id="config.copy", tooltip="Copy the setting or section as TOML"),
         Binding("t,ctrl+t", "toggle_toml", "TOML", id="config.toml", tooltip="Show or hide the TOML"),
         Binding("u,ctrl+z", "undo", "undo", id="config.undo", tooltip="Undo the last change, in form or TOML"),
         Binding("U,ctrl+y", "redo", "redo", show=False, id="config.redo", tooltip="Redo the change that was undone"),
@@ -76,28 +81,40 @@ class ConfigPane(Pane):
     def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._controller = ConfigController(document)
+        self._selection = Selection()
         self._changes = Changes(
             self, self._controller, lambda key, value: self.post_message(self.LiveSettingChanged(key, value))
         )
         self._files = FileDialogs(self, lambda source: self.post_message(self.OpenRequested(source)))
-        self._folded: set[str] = set()
-        self._query = ""
 
     @property
     def document(self) -> ConfigDocument:
         """Document on the screen."""
         return self._controller.document
 
+    @property
+    def shows_all(self) -> bool:
+        """Return whether the form shows all settings, not only the basic ones."""
+        return self._selection.everything
+
+    @shows_all.setter
+    def shows_all(self, everything: bool) -> None:
+        if everything != self._selection.everything:
+            self._selection.everything = everything
+            self._views.show(keep="")
+            self.refresh_view()
+
     def compose(self) -> ComposeResult:
         yield ConfigHeading(id="config-heading")
         yield SearchLine(id="config-search")
-        yield ConfigViews(self._controller, id="config-views")
+        yield ConfigViews(self._controller, self._selection, id="config-views")
         yield ConfigReading(id="config-reading")
         yield ProblemsList(id="config-problems")
         yield FieldHelp(id="config-help")
         yield CostLines(id="config-cost")
 
     def on_mount(self) -> None:
+        self._views.watch(self._views, "shown", partial(setattr, self.query_one(ConfigHeading), "shown"))
         self.refresh_view()
 
     def on_resize(self) -> None:
@@ -124,7 +141,8 @@ class ConfigPane(Pane):
         focused = self.has_focus_within
         self._controller.open(document)
         self.form.close()
-        self._set_query("" if self._controller.read_only else self._query)
+        self.form.rows.put_cursor(0)
+        self._set_query("" if self._controller.read_only else self._selection.query)
         self.refresh_keys()
         if focused and self._controller.read_only:
             self.take_focus()
@@ -150,10 +168,9 @@ class ConfigPane(Pane):
         if key not in fields_by_key():
             self._views.show_toml(next((p.line for p in self.document.problems if p.key == key), None))
             return
-        self._folded.discard(key.partition(".")[0])
         self._set_query("")
         self._views.show_form()
-        self.form.rows.go_to(key)
+        self._views.go_to(key)
         self.form.rows.focus()
 
     @property
@@ -175,16 +192,17 @@ class ConfigPane(Pane):
         if isinstance(row, SectionRow):
             self._fold(row, is_open=not row.is_open)
         elif isinstance(row, FieldRow):
-            if row.locked:
-                self._changes.explain_lock()
-            elif row.draft:
-                self._changes.send()
-            elif row.field.kind == "switch" and isinstance(row.value, bool):
-                self.form.rows.action_step(1)
-            elif editable(row.field, row.value):
-                self.form.edit(row)
-            else:
-                self._views.show_toml(line_of(row.key, self.document.lines))
+            match row_action(row):
+                case "explain":
+                    self._changes.explain_lock()
+                case "send":
+                    self._changes.send()
+                case "toggle":
+                    self._changes.step(row, 1)
+                case "toml":
+                    self._views.show_toml(line_of(row.key, self.document.lines))
+                case _:
+                    self.form.edit(row)
 
     @on(ConfigRows.Stepped)
     def _step(self, event: ConfigRows.Stepped) -> None:
@@ -195,7 +213,7 @@ class ConfigPane(Pane):
             self._changes.step(row, event.direction)
 
     def _fold(self, row: SectionRow, *, is_open: bool) -> None:
-        (self._folded.discard if is_open else self._folded.add)(row.key)
+        (self._selection.folded.discard if is_open else self._selection.folded.add)(row.key)
         self.refresh_view()
 
     @on(ConfigForm.LockedChosen)
@@ -214,8 +232,19 @@ class ConfigPane(Pane):
 
     def action_fold_all(self) -> None:
         """Fold all sections, or unfold all if any is folded."""
-        self._folded = set() if self._folded else set(sections())
+        self._selection.folded = set() if self._selection.folded else {CHANGED, *sections()}
         self.refresh_view()
+
+    def action_view(self) -> None:
+        """Show the basic settings or all."""
+        self.shows_all = not self.shows_all
+
+    def action_copy(self) -> None:
+        """Copy the setting under the cursor as TOML, or those of the section."""
+        if row := self.form.rows.selected:
+            keys = keys_of(row, self.document)
+            text = "\n".join(toml_line(key, self.document.get(key)) for key in keys)
+            self.copy(text, row.key if isinstance(row, FieldRow) else counted(len(keys), "setting"))
 
     def action_reset(self) -> None:
         """Reset the setting under the cursor to the preset's value."""
@@ -246,7 +275,7 @@ class ConfigPane(Pane):
 
     @on(Input.Changed, "#config-search")
     def _search(self, event: Input.Changed) -> None:
-        self._query = event.value
+        self._selection.query = event.value
         self.form.close()
         self.refresh_view()
         if found := search(event.value) if event.value else []:
@@ -257,7 +286,7 @@ class ConfigPane(Pane):
         self.form.rows.focus()
 
     def _set_query(self, query: str) -> None:
-        self._query = query
+        self._selection.query = query
         self.query_one(SearchLine).put(query)
         self.refresh_view()
 
@@ -279,7 +308,7 @@ class ConfigPane(Pane):
     def action_back(self) -> None:
         if self._controller.draft is not None:
             self._changes.discard()
-        elif self._query:
+        elif self._selection.query:
             self._set_query("")
         else:
             self._views.hide_toml()
@@ -288,7 +317,7 @@ class ConfigPane(Pane):
         if self._controller.read_only and action != "open":
             return False
         if action == "back":  # otherwise the app handles escape
-            return self._controller.draft is not None or bool(self._query) or self._views.toml is not None
+            return self._controller.draft is not None or bool(self._selection.query) or self._views.toml is not None
         if action == "problem":
             return bool(self.document.problems)
         if action == "open":  # the run is controlled through the document on the screen
@@ -323,7 +352,7 @@ class ConfigPane(Pane):
             reading.show(document)
             self.query_one(ProblemsList).show([], [])
             return
-        self._views.show(folded=self._folded, query=self._query)
+        self._views.show()
         self.query_one(ProblemsList).show(document.problems, document.warnings)
         self._explain()
         self.query_one(CostLines).show(document.config, len(document.problems))

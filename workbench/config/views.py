@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import ClassVar, get_args
 
@@ -13,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.geometry import Region
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widgets import Static, TextArea
 
@@ -20,7 +20,7 @@ from workbench.config.controller import ConfigController
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import fields_by_key
 from workbench.config.form import ConfigForm
-from workbench.config.rows import rows_of
+from workbench.config.rows import SectionRow, Selection, rows_of
 from workbench.config.toml import Token, TokenKind, line_of, tokens_by_line
 from workbench.kit.guard import GuardedWidget
 from workbench.text import visible
@@ -105,9 +105,13 @@ _BESIDE = 96  # columns from which both are shown
 class ConfigViews(Horizontal):
     """Form and TOML, side by side where there is room."""
 
-    def __init__(self, controller: ConfigController, *, id: str | None = None) -> None:
+    shown: reactive[int] = reactive(0, repaint=False)
+    """Number of settings in the form, folded or not."""
+
+    def __init__(self, controller: ConfigController, selection: Selection, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._controller = controller
+        self._selection = selection
         self.toml: TomlView | None = None
         """TOML editor; None while it is hidden."""
         self._shown_text = ""
@@ -128,19 +132,20 @@ class ConfigViews(Horizontal):
         self._controller.document.set_text(self.toml.text)
         return True
 
-    def show(self, *, folded: Collection[str], query: str) -> None:
-        """Show the document as it is now. folded, query: as for `rows_of`."""
-        controller = self._controller
+    def show(self, *, keep: str | None = None) -> None:
+        """Show the document as it is now. keep: as for `rows_of`; None for the row under the cursor."""
+        controller, row = self._controller, self.form.rows.selected
         document, draft = controller.document, controller.draft
         rows = rows_of(
             document,
-            folded=folded,
-            query=query,
+            self._selection,
+            keep=(row.spot if row else "") if keep is None else keep,
             running=controller.running,
             sent=controller.pending,
             draft={draft.key: draft.value} if draft else {},
         )
         self.form.show(rows)
+        self.shown = sum(row.shown for row in rows if isinstance(row, SectionRow))
         self._shown_text = document.text
         if self.toml is not None:
             self.toml.read_only = controller.running
@@ -178,7 +183,14 @@ class ConfigViews(Horizontal):
             return
         for key, line in self._controller.document.lines.items():
             if line == self.toml.cursor_location[0] + 1 and key in fields_by_key():
-                self.form.rows.go_to(key)
+                self.go_to(key)
+
+    def go_to(self, key: str) -> None:
+        """Move the form's cursor to a setting, also if it is hidden or its section is folded."""
+        if not self.form.rows.go_to(key):
+            self._selection.folded.discard(key.partition(".")[0])
+            self.show(keep=key)
+            self.form.rows.go_to(key)
 
     def on_resize(self) -> None:
         self._lay_out()

@@ -8,28 +8,35 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from trainer.runs.listing import PPO
 from workbench.columns import fit_end
 from workbench.config.document import ConfigDocument, Problem
-from workbench.config.fields import shown
+from workbench.config.fields import fields_by_key, shown
 from workbench.config.rows import Row, SectionRow
 from workbench.kit.drawing import CutText
 from workbench.kit.guard import GuardedWidget
+from workbench.kit.keys import with_keys
 from workbench.text import visible
 
 
 class ConfigHeading(GuardedWidget, Widget):
     """Heading with the name of the preset or file, whether it is saved, and the number of changes."""
 
+    shown: reactive[int] = reactive(0)
+    """Number of settings in the form."""
     _subject = ""
     _notes: Sequence[str] = ()
+    _has_form = True
 
     def show(self, document: ConfigDocument, *, running: bool) -> None:
         """Show the state of `document`. running: during a run, only live settings can change."""
         self._subject = visible(document.preset if document.path is None and document.preset else document.name)
+        self._has_form = document.kind == PPO
         changed = sum(change.from_preset for change in document.changes.values())
         against = "the preset" if document.preset else "the defaults"
         self._notes = [
@@ -40,10 +47,17 @@ class ConfigHeading(GuardedWidget, Widget):
         ]
         self.refresh()
 
+    def _hidden(self) -> list[str]:
+        """Return a note on the settings that the form hides, if it does."""
+        every = len(fields_by_key())
+        if not self._has_form or self.shown >= every:
+            return []
+        return [with_keys(f"{self.shown} of {every} shown, {{config.view}} shows all", *self.ancestors)]
+
     def render(self) -> Content:
         width = self.size.width
         notes = ""
-        for note in self._notes:
+        for note in [*self._notes, *self._hidden()]:
             if len(notes) + 2 + len(note) < width - 12:
                 notes += f"  {note}"
         name = fit_end(self._subject, max(width - len(notes), 1))
@@ -144,7 +158,7 @@ def help_content(row: Row | None) -> Content:
     if row is None:
         return Content()
     if isinstance(row, SectionRow):
-        return Content.assemble((row.key, "bold"), "  ", row.purpose)
+        return Content.assemble((row.title, "bold"), "  ", row.purpose)
     field, about = row.field, row.field.about
     lines = [Content.assemble((f"{field.name}  ", "bold"), about.help)]
     if about.advice:

@@ -23,6 +23,7 @@ class ScreenSettings:
     theme: str = ""
     metrics: list[str] = field(default_factory=list)  # shown, in order; empty for the default ones
     label_facts: bool = True  # the Label pane shows authors, scores and lengths after the choice
+    all_settings: bool = False  # the Config pane shows all settings, not only the basic ones
     visits: dict[str, float] = field(default_factory=dict)  # when it was last closed, unix seconds, by workspace
 
     @classmethod
@@ -37,6 +38,8 @@ class ScreenSettings:
             settings.theme = theme
         if isinstance(label_facts := raw.get("label_facts"), bool):
             settings.label_facts = label_facts
+        if isinstance(all_settings := raw.get("all_settings"), bool):
+            settings.all_settings = all_settings
         if isinstance(metrics := raw.get("metrics"), list) and all(isinstance(name, str) for name in metrics):
             settings.metrics = metrics
         if isinstance(visits := raw.get("visits"), dict):

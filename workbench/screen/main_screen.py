@@ -172,6 +172,7 @@ class MainScreen(MountedWhole, Screen[None]):
         if self._settings.metrics:
             self._training.metrics_shown = self._settings.metrics
         self._label.facts_shown = self._settings.label_facts
+        self.config.shows_all = self._settings.all_settings
         self.action_show_pane(self._panes.current)
         self.show_run()
         self.labelling.open()
@@ -184,6 +185,7 @@ class MainScreen(MountedWhole, Screen[None]):
         shown = list(self._training.metrics_shown)
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
         self._settings.label_facts = self._label.facts_shown
+        self._settings.all_settings = self.config.shows_all
         self._settings.visit(Path.cwd())
         self._settings.save(config_dir())
 

@@ -1,0 +1,178 @@
+"""The settings that the Config pane shows: the basic ones, all, and first what differs from the preset."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from config_app import Session, opened
+from waiting import until
+from workbench_app import screen_text, workbench
+
+from workbench.config.document import ConfigDocument
+from workbench.config.fields import fields_by_key
+from workbench.config.pane import ConfigPane
+from workbench.config.rows import CHANGED, ConfigRows, FieldRow, Row, SectionRow, Selection, row_action, rows_of
+from workbench.kit.screen_settings import ScreenSettings
+
+BASIC = {key for key, field in fields_by_key().items() if field.basic}
+EVERY = len(fields_by_key())
+
+
+def keys(rows: list[Row]) -> list[str]:
+    return [row.spot for row in rows if isinstance(row, FieldRow)]
+
+
+def test_the_basic_settings_are_few_and_nothing_that_matters_is_hidden() -> None:
+    assert 12 <= len(BASIC) <= 18
+    assert {"model.path", "data.prompts", "reward.sources", "ppo.iterations", "optim.policy_lr"} <= BASIC
+    document = ConfigDocument.open("quickstart")
+    assert set(keys(rows_of(document, Selection()))) == BASIC
+    assert set(keys(rows_of(document, Selection(everything=True)))) == set(fields_by_key())
+    assert "ppo.gamma" in keys(rows_of(document, Selection(query="discount"))), "a search finds all"
+    document.set("ppo.gamma", 0.9)
+    document.set("health.pause", True)
+    document.set("ppo.minibatches", 3)
+    document.set("eval.best_of", 0)
+    found = keys(rows_of(document, Selection(), keep="optim.eps", sent=["ppo.clip"], draft={"ppo.lam": 0.9}))
+    assert {"ppo.gamma", "health.pause", "eval.best_of", "optim.eps", "ppo.clip", "ppo.lam"} <= set(found)
+    changed = ["changed ppo.minibatches", "changed ppo.gamma", "changed eval.best_of", "changed health.pause"]
+    assert found[:4] == changed
+    assert len(found) == len(set(found)) == len(BASIC) + 6 + 4
+
+
+def test_what_differs_from_the_preset_comes_first_unless_nothing_does() -> None:
+    document = ConfigDocument.open("quickstart")
+    assert rows_of(document, Selection())[0].key != CHANGED
+    document.set("ppo.kl_coef", 0.2)
+    document.set("ppo.gamma", 0.9)
+    head, *rows = rows_of(document, Selection())
+    assert isinstance(head, SectionRow)
+    assert (head.title, head.changed) == ("changed from the preset", 2)
+    assert [row.spot for row in rows[:2]] == ["changed ppo.kl_coef", "changed ppo.gamma"]
+    assert "ppo.kl_coef" in [row.spot for row in rows[2:]], "also in its section"
+    folded = rows_of(document, Selection(folded={CHANGED}))
+    assert [row.key for row in folded[:2]] == [CHANGED, "model"]
+    assert rows_of(document, Selection(query="kl"))[0].key != CHANGED
+    assert rows_of(ConfigDocument("[ppo]\nclip = 0.3\n"), Selection())[0].title == "changed from the defaults"  # type: ignore[union-attr]
+
+
+def at(s: Session) -> str:
+    row = s.app.query_one(ConfigRows).selected
+    assert row is not None
+    return row.spot
+
+
+def enter(s: Session) -> str:
+    """Return what the footer says that enter does."""
+    return s.app.active_bindings["enter"].binding.description
+
+
+async def test_the_view_shows_basic_or_all_and_changes_first_while_the_cursor_stays_in_its_line() -> None:
+    async with opened("quickstart", (80, 24), shows_all=False) as s:
+        rows = s.app.query_one(ConfigRows)
+        assert f"{len(BASIC)} of {EVERY} shown, v shows all" in s.text()
+        assert "gamma" not in s.text()
+        assert at(s) == "model"
+        await s.press("v")
+        assert "shows all" not in s.text()
+        assert "value_model" in s.text()
+        await s.press("v")
+        assert "value_model" not in s.text()
+
+        await s.go_to("ppo.gamma")  # a hidden one, as the command palette does
+        assert at(s) == "ppo.gamma"
+        assert f"{len(BASIC) + 1} of {EVERY} shown" in s.text()
+        line = rows.line
+        await s.press("left")
+        assert (at(s), rows.line) == ("ppo.gamma", line), "the list above got two lines longer"
+        await s.press("right")
+        assert (at(s), rows.line) == ("ppo.gamma", line)
+        assert not s.document.changes
+        assert rows._items[0].key == "model"
+
+        await s.press("left", "home")
+        assert at(s) == CHANGED
+        assert "changed from the preset" in s.text()
+        await s.press("down", "left")
+        assert at(s) == "changed ppo.gamma"
+        assert s.document.get("ppo.gamma") == 0.98
+        await s.press("backspace")
+        assert at(s) == "changed ppo.gamma", "the next key must not reach another setting"
+        assert s.document.get("ppo.gamma") == 1
+        await s.press("left", "enter")
+        await s.write("0.5")
+        await s.press("enter")
+        assert s.document.get("ppo.gamma") == 0.5
+        await s.press("up", "enter")
+        assert "▸ changed from the preset" in s.text()
+
+        await s.press("slash", *"lambda", "enter")
+        assert at(s) == "ppo.lam"
+        await s.press("escape")
+        assert at(s) == "ppo.lam"
+        s.pane.show_document(ConfigDocument.open("quickstart"))
+        assert at(s) == "model"
+
+
+async def test_the_footer_names_what_enter_does_and_y_copies_toml(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    async with opened("quickstart", (80, 40)) as s:
+        monkeypatch.setattr(s.app, "copy_to_clipboard", copied.append)
+        seen = {}
+        for key in ("ppo.iterations", "ppo.estimator", "data.shuffle", "reward.sources"):
+            await s.go_to(key)
+            await s.press("y")
+            seen[key] = enter(s)
+        assert seen == {
+            "ppo.iterations": "edit",
+            "ppo.estimator": "choose",
+            "data.shuffle": "toggle",
+            "reward.sources": "edit TOML",
+        }
+        assert copied == [
+            "ppo.iterations = 40",
+            'ppo.estimator = "gae"',
+            "data.shuffle = true",
+            'reward.sources = ["lexicon"]',
+        ]
+        await until(s.pilot, lambda: "Copied reward.sources" in s.text())
+        s.document.set("data.system", 'say "hi"\n')
+        s.document.set("ppo.epochs", 3)
+        s.pane.document_changed()
+        await s.press("home")
+        assert enter(s) == "fold"
+        await s.press("y", "enter")
+        assert enter(s) == "unfold"
+        assert tomllib.loads(copied[-1]) == {"data": {"system": 'say "hi"\n'}, "ppo": {"epochs": 3}}
+        await s.press("down", "y")
+        assert len(tomllib.loads(copied[-1])["model"]) == sum(key.startswith("model.") for key in fields_by_key())
+
+        s.pane.set_running(True)
+        await s.go_to("ppo.iterations")
+        assert enter(s) == "why locked"
+        await s.go_to("ppo.kl_coef")
+        assert enter(s) == "edit"
+        await s.press("right")
+        await until(s.pilot, lambda: enter(s) == "send")
+        row = s.app.query_one(ConfigRows).selected
+        assert row is not None
+        assert row_action(row) == "send"
+
+
+async def test_the_footer_follows_the_cursor_and_the_view_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+    assert not ScreenSettings.load(tmp_path).all_settings
+    async with workbench(pane="config") as (screen, pilot):
+        pane = screen.query_one(ConfigPane)
+        assert not pane.shows_all
+        for key, does in (("home", "fold"), ("down", "edit"), ("v", "edit"), ("home", "fold")):
+            await pilot.press(key)
+            await until(pilot, lambda does=does: f"⏎ {does} " in screen_text(screen).splitlines()[-1])  # type: ignore[misc]
+        assert pane.shows_all
+    assert ScreenSettings.load(tmp_path).all_settings
+    (tmp_path / "workbench.toml").write_text("all_settings = 3")
+    assert not ScreenSettings.load(tmp_path).all_settings

@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.optimizers as optim
 from mlx.utils import tree_map
 
-from trainer.arrays import leaves
+from trainer.arrays import leaves, to_list
 from trainer.config.reward_model import RewardOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.models.adapters import Parameters
@@ -71,8 +71,9 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 def global_norm(gradients: Any) -> float:
     """Return the norm of all gradients in a tree together."""
-    # Rounded once, so that the order does not matter: a resumed run has its arrays in a different order.
-    return math.sqrt(math.fsum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
+    squares = [mx.square(gradient).sum() for gradient in leaves(gradients)]
+    # One wait for all sums, which are rounded once: a resumed run has its arrays in a different order.
+    return math.sqrt(math.fsum(to_list(mx.stack(squares)) if squares else ()))
 
 
 def clipped(gradients: Tree, norm: float, max_norm: float) -> Tree:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import pytest
 
 from trainer.config.reward_model import RewardOptimConfig
@@ -14,7 +16,7 @@ from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.events import Alert, Event
 from trainer.fitting.micro_batches import accumulate
-from trainer.fitting.optimizer import StepOptimizer, schedule_factor
+from trainer.fitting.optimizer import StepOptimizer, global_norm, schedule_factor
 from trainer.fitting.phases import SkippedSteps
 
 
@@ -40,6 +42,20 @@ def test_the_warm_up_of_a_run_of_steps_is_a_share_of_them(schedule: Any) -> None
     assert rates[:5] == [0.25, 0.5, 0.75, 1, 1]
     expected = {"constant": 1, "linear": 1 - 8 / 16, "cosine": 0.5}[schedule]
     assert rates[12] == pytest.approx(expected)
+
+
+def test_the_norm_of_a_gradient_is_the_same_in_any_order_of_its_arrays() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {str(number): mx.array(rng.normal(0, 10.0 ** (number % 9 - 4), 50), mx.float32) for number in range(60)}
+    expected = math.sqrt(sum((np.array(array, np.float64) ** 2).sum() for array in arrays.values()))
+    assert global_norm(arrays) == pytest.approx(expected, rel=1e-6)
+    for _ in range(20):
+        order = rng.permutation(60)
+        assert global_norm({str(place): arrays[str(place)] for place in order}) == global_norm(arrays)
+    assert global_norm({"a": mx.array([3.0]), "b": {"c": mx.array([[4.0]], mx.bfloat16)}}) == 5.0
+    assert math.isnan(global_norm(arrays | {"bad": mx.array([math.nan, 1.0])}))
+    assert global_norm(arrays | {"bad": mx.array([-math.inf, 1.0])}) == math.inf
+    assert global_norm({}) == 0.0
 
 
 class Sums(NamedTuple):

@@ -110,7 +110,6 @@ class ConfigPane(Pane):
         yield ConfigViews(self._controller, self._selection, id="config-views")
         yield ConfigReading(id="config-reading")
         yield ProblemsList(id="config-problems")
-        yield FieldHelp(id="config-help")
         yield CostLines(id="config-cost")
 
     def on_mount(self) -> None:
@@ -345,7 +344,7 @@ class ConfigPane(Pane):
         self.take_typed()
         document, controller, reading = self.document, self._controller, self.query_one(ConfigReading)
         reading.display = controller.read_only
-        for widget in (self._views, self.query_one(FieldHelp), self.query_one(CostLines)):
+        for widget in (self._views, self.query_one(CostLines)):
             widget.display = not reading.display
         self.query_one(ConfigHeading).show(document, running=controller.running and not reading.display)
         if reading.display:

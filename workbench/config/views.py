@@ -22,6 +22,7 @@ from workbench.config.fields import fields_by_key
 from workbench.config.form import ConfigForm
 from workbench.config.rows import SectionRow, Selection, rows_of
 from workbench.config.toml import Token, TokenKind, line_of, tokens_by_line
+from workbench.config.widgets import FieldHelp
 from workbench.kit.guard import GuardedWidget
 from workbench.text import visible
 
@@ -99,11 +100,12 @@ def _shown(character: str) -> str:
     return safe if len(safe) == 1 else "\ufffd"
 
 
-_BESIDE = 96  # columns from which both are shown
+_BESIDE = 96  # columns from which the TOML or the help is beside the form
+_ALL_BESIDE = 150  # columns from which both are
 
 
 class ConfigViews(Horizontal):
-    """Form and TOML, side by side where there is room."""
+    """Form, TOML and help, side by side where there is room; otherwise the help is below."""
 
     shown: reactive[int] = reactive(0, repaint=False)
     """Number of settings in the form, folded or not."""
@@ -118,6 +120,7 @@ class ConfigViews(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield ConfigForm(id="config-form")
+        yield FieldHelp(id="config-help")
 
     @property
     def form(self) -> ConfigForm:
@@ -196,7 +199,13 @@ class ConfigViews(Horizontal):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        self.form.display = self.toml is None or self.size.width >= _BESIDE
+        width = self.size.width
+        self.form.display = self.toml is None or width >= _BESIDE
+        beside = width >= (_BESIDE if self.toml is None else _ALL_BESIDE)
+        about = self.query_one(FieldHelp)
+        if about.has_class("-beside") != beside:
+            about.set_class(beside, "-beside", update=False)
+            self.app.stylesheet.apply(about)
 
 
 class ConfigReading(Vertical):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
@@ -31,6 +32,7 @@ class ConfigHeading(GuardedWidget, Widget):
     """Number of settings in the form."""
     _subject = ""
     _notes: Sequence[str] = ()
+    _changed = ""
     _has_form = True
 
     def show(self, document: ConfigDocument, *, running: bool) -> None:
@@ -43,22 +45,23 @@ class ConfigHeading(GuardedWidget, Widget):
             *(["preset"] if document.path is None and document.preset else []),
             *(["*unsaved"] if document.dirty else []),
             *(["live settings only"] if running else []),
-            *([f"•{changed} changed from {against}"] if changed else []),
         ]
+        self._changed = f"•{changed} changed from {against}" if changed else ""
         self.refresh()
 
-    def _hidden(self) -> list[str]:
-        """Return a note on the settings that the form hides, if it does."""
+    def _hidden(self) -> str:
+        """Return a note on the settings that the form hides; empty if it hides none."""
         every = len(fields_by_key())
         if not self._has_form or self.shown >= every:
-            return []
-        return [with_keys(f"{self.shown} of {every} shown, {{config.view}} shows all", *self.ancestors)]
+            return ""
+        return with_keys(f"{self.shown} of {every} shown, {{config.view}} shows all", *self.ancestors)
 
     def render(self) -> Content:
         width = self.size.width
         notes = ""
-        for note in [*self._notes, *self._hidden()]:
-            if len(notes) + 2 + len(note) < width - 12:
+        least = min(cell_len(self._subject), 12)
+        for note in filter(None, [*self._notes, self._hidden(), self._changed]):
+            if len(notes) + 2 + len(note) <= width - least:
                 notes += f"  {note}"
         name = fit_end(self._subject, max(width - len(notes), 1))
         return Content.assemble((name, "bold"), (notes, "$text-muted"))

@@ -17,6 +17,7 @@ SIDE_BY_SIDE = (116, 24)
 EVERYTHING = (180, 48)
 
 DASHBOARD = ("config", "training", "samples")
+EDITING = ("config", "training")
 ALONE = ("home", "label", "reward-model")  # they need the whole width, and nothing should distract a labeller
 DRAWER = ("runs", "log")  # below the dashboard if there is room for all
 
@@ -25,9 +26,9 @@ def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> t
     """Return the panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
 
     Empty if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. The panes
-    for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by side.
-    A large terminal shows runs and log below them, higher when the user is there; a smaller one shows each of these
-    two alone.
+    for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by side,
+    without the samples while the user is at the configuration. A large terminal shows all three, and runs and log
+    below them, higher when the user is there; a smaller one shows each of these two alone.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return ()
@@ -35,6 +36,8 @@ def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> t
         return (current,)
     if width >= EVERYTHING[0] and height >= EVERYTHING[1]:
         return DASHBOARD + DRAWER
+    if current == "config":
+        return EDITING
     return DASHBOARD if current in DASHBOARD else (current,)
 
 
@@ -97,6 +100,12 @@ class Panes:
         if before != name:
             self._settle(before)
 
+    def _widen(self, pane: Pane, *, is_wide: bool) -> None:
+        """Give half of the dashboard to `pane`, or only its usual share."""
+        if pane.has_class("-wide") != is_wide:
+            pane.set_class(is_wide, "-wide", update=False)  # without restyling all that is in the pane
+            self._screen.app.stylesheet.apply(pane)
+
     def _arrange(self) -> None:
         screen = self._screen
         width, height = screen.app.size
@@ -105,6 +114,7 @@ class Panes:
             was, pane.display = pane.display, pane.id in shown
             if pane.display and not was:
                 pane.update_run(self._supervisor.view)
+        self._widen(self._pane("config"), is_wide=self.current == "config" and "training" in shown)
         screen.query_one("#top").display = bool({*shown} & {*DASHBOARD})
         drawer = screen.query_one("#bottom")
         drawer.display = bool({*shown} & {*DRAWER})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.screen.panes import DASHBOARD, DRAWER, SMALLEST, arrange
+from workbench.screen.panes import DASHBOARD, DRAWER, EDITING, SMALLEST, arrange
 
 PANES = (*DASHBOARD, *DRAWER)
 sizes = st.integers(1, 400)
@@ -17,7 +17,8 @@ sizes = st.integers(1, 400)
     [
         ((80, 24), "training", ("training",)),
         ((80, 24), "runs", ("runs",)),
-        ((120, 36), "config", DASHBOARD),
+        ((120, 36), "config", EDITING),
+        ((120, 36), "training", DASHBOARD),
         ((120, 36), "runs", ("runs",)),
         ((200, 60), "config", DASHBOARD + DRAWER),
         ((200, 60), "log", DASHBOARD + DRAWER),

@@ -119,6 +119,14 @@ def workbench(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "workbench", *arguments]
 
 
+def start(screen: Terminal) -> None:
+    """Start the run of the configuration, and agree to its plan once it can be read."""
+    screen.send(" ")
+    screen.wait_for(lambda shown: b"Start this run?" in shown)
+    time.sleep(0.5)
+    screen.send("\r")
+
+
 def first_frame(options: argparse.Namespace, folder: Path) -> None:
     """Print the seconds from the start of the process to the first frame, alternating with an empty application."""
     taken: dict[str, list[float]] = {"empty Textual app": [], "first frame": [], "dashboard": []}
@@ -144,7 +152,7 @@ def keys(options: argparse.Namespace, folder: Path) -> None:
     """
     with terminal(workbench("--set", "ppo.iterations=1000"), folder) as screen:
         screen.wait_for(lambda shown: b"Training F3" in shown)
-        screen.send(" ")
+        start(screen)
         screen.wait_for(lambda shown: b"iteration 1/1000" in shown, 300)
         taken = []
         word = b"kl_coefficient"
@@ -182,7 +190,7 @@ def iteration(options: argparse.Namespace, folder: Path) -> None:
             else:
                 with terminal(workbench(*settings), folder) as screen:
                     screen.wait_for(lambda shown: b"Training F3" in shown)
-                    screen.send(" ")
+                    start(screen)
                     screen.wait_for(lambda shown, run=run: _ended(run), 1200)
             times += _seconds(run)[1:]
     base = statistics.mean(taken["--no-ui"])
@@ -216,7 +224,7 @@ def memory(options: argparse.Namespace, folder: Path) -> None:
 async def _run_scripted_trainer() -> None:
     import psutil
     import scripted_run
-    from workbench_app import until, workbench
+    from workbench_app import start_run, until, workbench
 
     process = psutil.Process()
     marks = (1000, 2500, 5000, 10_000)
@@ -233,7 +241,7 @@ async def _run_scripted_trainer() -> None:
 
     print("\nresident memory with a scripted trainer")
     async with workbench(play) as (screen, pilot):
-        await pilot.press("space")
+        await start_run(pilot)
         for mark in marks:
             await until(pilot, lambda mark=mark: screen.supervisor.view.iteration >= mark)
             print(f"  {mark:6} iterations {process.memory_info().rss / 2**20:8.1f} MiB")

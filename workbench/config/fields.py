@@ -154,6 +154,15 @@ def toml_line(key: str, value: Any) -> str:
     return f"{key} = {_literal(value)}"
 
 
+def limits(field: FormField) -> str:
+    """Return which values are allowed, and their unit, as in `at least 0, at most 100 · score per nat`."""
+    kind = {"integer": "whole number", "number": "number", "switch": "true or false"}.get(field.kind, "")
+    allowed = field.about.rule or kind
+    if field.kind == "list":
+        allowed = ", ".join(filter(None, ("items between commas", allowed)))
+    return " · ".join(filter(None, (allowed, field.about.unit)))
+
+
 def stepped(field: FormField, value: Any, direction: int) -> Any:
     """Return the next sensible value up (direction 1) or down (-1); `value` itself at the end of the range.
 

@@ -18,7 +18,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from workbench.config.fields import FormField, as_text, parse
+from workbench.config.fields import FormField, as_text, limits, parse
 from workbench.config.rows import ConfigRows, FieldRow, Row, value_span
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
@@ -33,6 +33,7 @@ class FieldEditor(Input):
     """Input for the text of a setting: enter submits it, escape cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "set", id="config-editor.submit", tooltip="Set the typed value"),
         Binding("escape", "leave", "cancel", id="config-editor.cancel", tooltip="Leave the value as it was"),
         Binding("tab", "take_suggestion", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
     ]
@@ -65,6 +66,7 @@ class ChoiceList(OptionList):
     """List of choices: enter takes one, escape cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select", "take", id="config-choices.take", tooltip="Take this value"),
         Binding("escape", "leave", "cancel", id="config-choices.cancel", tooltip="Leave the value as it was"),
     ]
 
@@ -105,6 +107,16 @@ def completed(text: str) -> str | None:
     return f"{head}{slash}{names[0]}" if names else None
 
 
+def path_kind(text: str) -> str:
+    """Return whether `text` is the path of a file or a folder, in words; empty if nothing is there."""
+    try:
+        path = Path(text).expanduser()
+        return "a folder" if path.is_dir() else "a file" if path.exists() else ""
+    except (OSError, RuntimeError, ValueError):
+        return ""
+
+
+_NAMES = {"model.path", "data.prompts"}  # what is no path is a name
 _EDITOR = 24  # minimum columns for text, paths and lists
 
 
@@ -141,14 +153,16 @@ class ConfigForm(MountedWhole, Container):
         self.rows.show(rows)
         self._place()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, is_hint: bool = False) -> None:
         """Show a note under the cursor's row until the cursor moves; an empty text removes it.
 
-        A key is given by the id of its binding in braces.
+        A key is given by the id of its binding in braces. is_hint: nothing is wrong.
         """
         note = self.query_one("#config-note", Static)
-        note.update(Content(with_keys(visible(text), self.rows, *self.ancestors)))
+        shown = visible(text)
+        note.update(Content(with_keys(shown, self.rows, *self.ancestors) if "{" in shown else shown))
         note.display = bool(text)
+        note.set_class(is_hint, "-hint")
         self._place()
 
     def edit(self, row: FieldRow) -> None:
@@ -157,6 +171,7 @@ class ConfigForm(MountedWhole, Container):
         editor: type[FieldEditor | ChoiceList] = ChoiceList if row.field.kind == "choice" else FieldEditor
         self._editor = editor(row.field, row.value)
         self.mount(self._editor)
+        self._comment()
         self._place()
         self._editor.focus()
 
@@ -195,7 +210,30 @@ class ConfigForm(MountedWhole, Container):
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
-        self.say("")
+        self._comment()
+
+    def _comment(self) -> None:
+        """Say which rule the typed value breaks, or else which values are allowed."""
+        editor = self._editor
+        if not isinstance(editor, FieldEditor):
+            return
+        try:
+            parse(editor.field, editor.value)
+        except ValueError as error:
+            self.say(f"✖ {editor.field.name} {error}")
+        else:
+            self.say(limits(editor.field), is_hint=True)
+            if editor.field.kind == "path" and editor.value.strip():
+                self._look_up(editor)
+
+    @work(exclusive=True, group="existence")
+    async def _look_up(self, editor: FieldEditor) -> None:
+        """Say what is at the typed path, as the file system may be slow."""
+        typed = editor.value
+        found = await asyncio.to_thread(path_kind, typed.strip())
+        if editor is self._editor and editor.value == typed:
+            nothing = "not there: read as a name" if editor.field.key in _NAMES else "not there yet"
+            self.say(f"{limits(editor.field)} · {found or nothing}".removeprefix(" · "), is_hint=True)
 
     def _place(self) -> None:
         """Place the editor over the value, and the note under the row, or above it if there is no room below."""

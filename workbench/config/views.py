@@ -108,7 +108,7 @@ class ConfigViews(Horizontal):
     """Form, TOML and help, side by side where there is room; otherwise the help is below."""
 
     shown: reactive[int] = reactive(0, repaint=False)
-    """Number of settings in the form, folded or not."""
+    """Number of settings in the form, folded or not; all of them during a search."""
 
     def __init__(self, controller: ConfigController, selection: Selection, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -148,7 +148,8 @@ class ConfigViews(Horizontal):
             draft={draft.key: draft.value} if draft else {},
         )
         self.form.show(rows)
-        self.shown = sum(row.shown for row in rows if isinstance(row, SectionRow))
+        shown = sum(row.shown for row in rows if isinstance(row, SectionRow))
+        self.shown = len(fields_by_key()) if self._selection.query else shown  # the line above says what is searched
         self._shown_text = document.text
         if self.toml is not None:
             self.toml.read_only = controller.running

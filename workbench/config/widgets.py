@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from trainer.runs.listing import PPO
 from workbench.columns import fit_end
 from workbench.config.document import ConfigDocument, Problem
-from workbench.config.fields import fields_by_key, shown
+from workbench.config.fields import fields_by_key, limits, shown
 from workbench.config.rows import Row, SectionRow
 from workbench.kit.drawing import CutText
 from workbench.kit.guard import GuardedWidget
@@ -166,9 +166,8 @@ def help_content(row: Row | None) -> Content:
     lines = [Content.assemble((f"{field.name}  ", "bold"), about.help)]
     if about.advice:
         lines.append(Content.styled(about.advice, "$text-accent"))
-    kind = {"integer": "whole number", "switch": "true or false", "list": "list"}.get(field.kind, "")
     default = f"default {visible(shown(field, field.default))}"
-    facts = filter(None, (about.rule or kind, about.unit, default, "live" if about.live else ""))
+    facts = filter(None, (limits(field), default, "live" if about.live else ""))
     lines.append(Content.styled(" · ".join(facts), "$text-muted"))
     if about.source:
         lines.append(Content.styled(f"default from: {about.source}", "$text-muted"))

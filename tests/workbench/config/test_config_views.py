@@ -111,6 +111,7 @@ async def test_the_view_shows_basic_or_all_and_changes_first_while_the_cursor_st
         assert "▸ changed from the preset" in s.text()
 
         await s.press("slash", *"lambda", "enter")
+        assert "shows all" not in s.text()
         assert at(s) == "ppo.lam"
         await s.press("escape")
         assert at(s) == "ppo.lam"

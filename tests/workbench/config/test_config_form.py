@@ -1,0 +1,89 @@
+"""The editors of the form: what they say about a value while it is typed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from config_app import Session, opened
+from textual.widgets import Input, Static
+from waiting import until
+
+from workbench.config import form
+from workbench.config.fields import fields_by_key, limits
+from workbench.config.form import FieldEditor, path_kind
+
+
+def note(s: Session) -> str:
+    shown = s.app.query_one("#config-note", Static)
+    return str(shown.render()) if shown.display else ""
+
+
+def test_what_is_allowed_is_said_with_its_unit() -> None:
+    fields = fields_by_key()
+    assert limits(fields["ppo.kl_coef"]) == "at least 0, at most 100 · score per nat"
+    assert limits(fields["ppo.iterations"]) == "at least 1"
+    assert limits(fields["rollout.stop"]).startswith("items between commas, none")
+    assert limits(fields["data.shuffle"]) == "true or false"
+    assert limits(fields["data.system"]) == ""
+
+
+def test_the_kind_of_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    assert [path_kind(f"{tmp_path}{end}") for end in ("", "/a.jsonl", "/absent", "/a.jsonl/x")] == [
+        "a folder",
+        "a file",
+        "",
+        "",
+    ]
+    assert path_kind("~nobody-of-that-name/x") == path_kind("\0") == path_kind("x" * 5000) == ""
+
+
+async def test_the_range_and_then_the_broken_rule_are_shown_while_a_value_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prompts.jsonl").touch()
+    async with opened("quickstart", (80, 40)) as s:
+        await s.go_to("ppo.kl_coef")
+        await s.press("enter")
+        editor = s.app.query_one(FieldEditor)
+        assert note(s) == "at least 0, at most 100 · score per nat"
+        assert s.app.active_bindings["enter"].binding.description == "set"
+        assert s.app.query_one("#config-note").region.y == editor.region.y + 1
+        await s.press("minus", "1")
+        assert note(s) == "✖ kl_coef must be at least 0.0"
+        await s.press("backspace", "backspace", "x")
+        assert note(s) == "✖ kl_coef must be a number"
+        await s.press("backspace", "2")
+        assert note(s) == "at least 0, at most 100 · score per nat"
+        await s.press("enter")
+        assert s.document.get("ppo.kl_coef") == 2
+        assert note(s) == ""
+
+        threads, slow = [], threading.Event()
+
+        def looked(path: str) -> str:
+            threads.append(threading.current_thread())
+            if path == "slow":
+                slow.wait(30)
+            return path_kind(path)
+
+        monkeypatch.setattr(form, "path_kind", looked)
+        await s.go_to("data.prompts")
+        await s.press("enter")
+        await until(s.pilot, lambda: note(s) == "not empty · not there: read as a name")
+        await s.write("slow")
+        line = s.app.query_one(FieldEditor)
+        line.value = str(tmp_path / "prompts.jsonl")
+        await until(s.pilot, lambda: note(s) == "not empty · a file")
+        slow.set()  # the answer to an older question
+        await s.pilot.pause()
+        assert note(s) == "not empty · a file"
+        line.value = ""
+        await until(s.pilot, lambda: note(s) == "✖ prompts must not be empty")
+        assert isinstance(s.app.focused, Input)
+        await s.press("escape")
+        assert note(s) == ""
+        assert threads
+        assert threading.main_thread() not in threads

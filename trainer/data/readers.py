@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,15 +128,33 @@ def _text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = error.object.count(b"\n", 0, error.start) + 1  # of the object, which is without a byte-order mark
         raise DataError(
-            f"{path}:{line}: byte 0x{content[error.start]:02x} is not UTF-8: save the file as UTF-8"
+            f"{path}:{line}: byte 0x{error.object[error.start]:02x} is not UTF-8: save the file as UTF-8"
         ) from None
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
+def _text_lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    """Yield the lines of `path` one by one, so that a large file is never whole in memory; newline: as for `open`."""
     # Not splitlines(): it also breaks at U+2028 and U+0085, which may occur inside a JSON string.
-    for number, line in enumerate(io.StringIO(_text(path), newline=None), 1):
+    try:
+        with (
+            open_regular(path) as file,
+            _decompressed(path, file) as content,
+            io.TextIOWrapper(content, encoding="utf-8-sig", newline=newline) as text,
+        ):
+            yield from text
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError):
+        _text(path)  # raises the error that names the place
+        raise
+
+
+def _decompressed(path: Path, file: BufferedReader) -> BufferedReader | gzip.GzipFile:
+    return gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(_text_lines(path), 1):
         if line.strip():
             yield f"{path}:{number}", line.rstrip("\n")
 
@@ -186,7 +205,7 @@ def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]
 
 
 def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
-    reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    reader = csv.DictReader(_text_lines(path, newline=""), strict=True)
     try:
         for row in reader:
             place = f"{path}:{reader.line_num}"

@@ -103,7 +103,7 @@ class DPOLearner:
         return accumulate(loss, actor.policy_parameters(), parts(), put=actor.update_policy, backbone=actor.backbone)
 
 
-def to_completions(sequences: Sequence[list[int]], counts: Sequence[int]) -> Completions:
+def to_completions(sequences: Sequence[Sequence[int]], counts: Sequence[int]) -> Completions:
     """Build arrays of `sequences`.
 
     counts: number of tokens of each completion, which are the last of its sequence.
@@ -121,7 +121,7 @@ def to_completions(sequences: Sequence[list[int]], counts: Sequence[int]) -> Com
 
 def to_batch(groups: Sequence[Group]) -> DPOBatch:
     """Build a batch of `groups`, none of them with ties. A ranking counts as its pairs."""
-    sequences: list[list[int]] = []
+    sequences: list[Sequence[int]] = []
     counts: list[int] = []
     better, worse, weights = [], [], []
     for group in groups:

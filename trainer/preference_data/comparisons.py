@@ -93,7 +93,10 @@ def _split(
             f"the longest prompt and completion has {longest} tokens, but the model's context is {model.context}: "
             f"lower data.max_tokens = {config.data.max_tokens} to at most {model.context}"
         )
-    return *split_groups(groups, config.data.eval_fraction, config.run.seed), warnings
+    train, held_out = split_groups(groups, config.data.eval_fraction, config.run.seed)
+    for group in train:  # training reads tokens alone, and a million texts take a gigabyte
+        group.prompt_text, group.texts, group.columns = "", [], {}
+    return train, held_out, warnings
 
 
 def _none_held_out(held_out: Sequence[Group], config: RewardModelConfig | DPOConfig, trained: str) -> list[str]:
@@ -120,7 +123,7 @@ def _held_out_prompts(held_out: Sequence[Group], model: LoadedModel, config: DPO
         first.setdefault(group.prompt, group)
     prompts = []
     for group in list(first.values())[: config.eval.prompts]:
-        start = group.sequences[0][: len(group.sequences[0]) - group.completions[0]]
+        start = list(group.sequences[0][: len(group.sequences[0]) - group.completions[0]])
         text = model.tokenizer.decode(start)
         prompts.append(Prompt(group.number, group.prompt_text, text, start, group.columns))
     room = max((len(prompt.tokens) for prompt in prompts), default=0) + config.rollout.max_new_tokens

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from trainer.data import split_examples
 from trainer.errors import DataError, UsageError
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.plurals import counted
-from trainer.preference_data.encoders import Encoder, Sequenced
+from trainer.preference_data.encoders import Encoder
 from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs
 
 Progress = Callable[[int, int], None]  # groups done, groups in all
@@ -45,7 +46,7 @@ class Group:
     """Completions to one prompt that judgements link. Each is encoded once, however often it is judged."""
 
     prompt: int  # number of the prompt; groups with the same prompt stay on one side of the split
-    sequences: list[list[int]] = field(default_factory=list)  # prompt and completion
+    sequences: list[Sequence[int]] = field(default_factory=list)  # prompt and completion
     completions: list[int] = field(default_factory=list)  # length of each completion, tokens
     judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # pairs and ranking of each judgement
     number: int = 0  # of its first preference, counted from 0
@@ -75,7 +76,7 @@ def group_preferences(
     with a too long sequence if `too_long = "drop"`; the warnings count them. Raises DataError without a decided pair.
     """
     counts: Counter[str] = Counter()
-    by_prompt: dict[str, list[_Judged]] = {}
+    by_prompt: dict[Hashable, list[_Judged]] = {}
     for number, preference in enumerate(preferences):
         counts["all"] += 1
         judgement, comparison = preference.judgement, preference.comparison
@@ -87,14 +88,16 @@ def group_preferences(
             counts["cut"] += 1
             if config.too_long == "drop":
                 continue
-        prompt = json.dumps(comparison.prompt, sort_keys=True)
-        by_prompt.setdefault(prompt, []).append(_Judged(number, sequences, judgement, comparison))
-    groups = [
-        group
-        for number, judged in enumerate(by_prompt.values())
-        for group in _groups(number, judged, counts)
-        if group.judged
-    ]
+        prompt = comparison.prompt
+        key: Hashable = prompt if isinstance(prompt, str) else (json.dumps(prompt, sort_keys=True),)
+        # As arrays, because a list of ids takes nine times the memory.
+        tokens = [array("i", sequence.tokens) for sequence in sequences]
+        lengths = [sequence.completion for sequence in sequences]
+        by_prompt.setdefault(key, []).append(_Judged(number, tokens, lengths, judgement, comparison))
+    groups: list[Group] = []
+    for number, key in enumerate(list(by_prompt)):
+        found = _groups(number, by_prompt.pop(key), counts)  # popped, so that it is freed
+        groups += [group for group in found if group.judged]
     _check(counts, config)
     return groups, _warnings(counts, config)
 
@@ -115,18 +118,17 @@ def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> I
 
 
 def fingerprint(groups: Sequence[Group]) -> str:
-    """Return a SHA-256 hash of everything in `groups` that a model learns from, including their order."""
-    content = json.dumps(
-        [
-            [
-                group.prompt,
-                group.sequences,
-                [([pair[:_LEARNT] for pair in pairs], rank) for pairs, rank in group.judged],
-            ]
-            for group in groups
-        ]
-    )
-    return hashlib.sha256(content.encode()).hexdigest()
+    """Return a SHA-256 hash of everything in `groups` that a model learns from, including their order.
+
+    The hashed text is a JSON list, written group by group, so that it is never whole in memory.
+    """
+    digest, encode = hashlib.sha256(b"["), json.JSONEncoder().encode
+    for place, group in enumerate(groups):
+        judged = [([pair[:_LEARNT] for pair in pairs], rank) for pairs, rank in group.judged]
+        content = encode([group.prompt, [list(tokens) for tokens in group.sequences], judged])
+        digest.update((f", {content}" if place else content).encode())
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def changed_preferences(config: PreferenceDataConfig) -> UsageError:
@@ -136,36 +138,37 @@ def changed_preferences(config: PreferenceDataConfig) -> UsageError:
 
 class _Judged(NamedTuple):
     number: int
-    sequences: list[Sequenced]
+    sequences: list[array[int]]
+    lengths: list[int]  # of the completions, tokens
     judgement: Judgement
     comparison: Comparison
 
 
 def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> list[Group]:
     """Build the groups of one prompt: judgements that share completions go into one group."""
-    leader: dict[tuple[int, ...], tuple[int, ...]] = {}
+    leader: dict[bytes, bytes] = {}
 
-    def find(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def find(tokens: bytes) -> bytes:
         while leader.setdefault(tokens, tokens) != tokens:
             tokens = leader[tokens]
         return tokens
 
-    keys = [[tuple(sequence.tokens) for sequence in one.sequences] for one in judged]
+    keys = [[sequence.tobytes() for sequence in one.sequences] for one in judged]
     for first, *others in keys:
         for other in others:
             leader[find(other)] = find(first)
-    groups: dict[tuple[int, ...], Group] = {}
-    places: dict[tuple[int, ...], int] = {}
+    groups: dict[bytes, Group] = {}
+    places: dict[bytes, int] = {}
     said: set[tuple[object, ...]] = set()
     for one, tokens in zip(judged, keys, strict=True):
         comparison = one.comparison
         new = Group(prompt, number=one.number, prompt_text=comparison.prompt, columns=comparison.columns)
         group = groups.setdefault(find(tokens[0]), new)
-        for key, sequence, text in zip(tokens, one.sequences, comparison.completions, strict=True):
+        for key, sequence, length, text in zip(tokens, one.sequences, one.lengths, comparison.completions, strict=True):
             if key not in places:
                 places[key] = len(group.sequences)
-                group.sequences.append(sequence.tokens)
-                group.completions.append(sequence.completion)
+                group.sequences.append(sequence)
+                group.completions.append(length)
                 group.texts.append(text)
         found = _pairs(one, [places[key] for key in tokens], counts)
         if found[0]:

@@ -84,7 +84,7 @@ class RewardLearner:
 
 def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
     """Return `groups` as arrays."""
-    sequences: list[list[int]] = []
+    sequences: list[Sequence[int]] = []
     pairs: list[tuple[Pair, int, float]] = []  # pair, first row of its group, weight
     rankings: list[tuple[Ranking, int, float]] = []
     for group in groups:

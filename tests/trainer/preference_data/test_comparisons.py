@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -19,9 +22,9 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.fitting.step_run import step_groups, steps_in
-from trainer.preference_data.comparisons import load_preferences
+from trainer.preference_data.comparisons import load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
-from trainer.preference_data.groups import Group, fingerprint, group_preferences, micro_batches, split_groups
+from trainer.preference_data.groups import Group, Pair, fingerprint, group_preferences, micro_batches, split_groups
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_learner import to_batch
@@ -168,6 +171,32 @@ def test_the_fingerprint_detects_other_comparisons_and_another_order() -> None:
     assert fingerprint(groups) == fingerprint(list(groups))
     assert fingerprint(groups) != fingerprint(groups[::-1])
     assert fingerprint(groups) != fingerprint(groups[1:])
+
+
+def test_the_fingerprint_is_that_of_earlier_runs_which_hashed_all_groups_as_one_json_list() -> None:
+    groups, _ = grouped(
+        preference("p", ["a", "b", "c"], ((0,), (1,), (2,))), preference("q", ["ä", "b"]), preference("q", ["c", "d"])
+    )
+    for some in (groups, groups[:1], []):
+        content = [
+            [group.prompt, [list(tokens) for tokens in group.sequences], [(_learnt(pairs), rank) for pairs, rank in j]]
+            for group in some
+            for j in [group.judged]
+        ]
+        assert fingerprint(some) == hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _learnt(pairs: list[Pair]) -> list[list[object]]:
+    return [[pair.better, pair.worse, pair.is_tie, pair.strength, pair.source] for pair in pairs]
+
+
+def test_a_token_takes_four_bytes_and_a_group_to_train_on_keeps_no_texts() -> None:
+    model = SimpleNamespace(tokenizer=Wrapper(), context=0)
+    found = reward_comparisons(labelled(20), model, RewardModelConfig())  # type: ignore[arg-type]
+    for group in [*found.train, *found.held_out]:
+        assert all(memoryview(tokens).itemsize == 4 for tokens in group.sequences)  # type: ignore[arg-type]
+    assert {(group.prompt_text, len(group.texts)) for group in found.train} == {("", 0)}
+    assert all(group.prompt_text and len(group.texts) == 2 for group in found.held_out)
 
 
 def test_an_epoch_visits_every_group_once_and_the_next_in_another_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from workbench.config.fields import fields_by_key, search, sections, toml_line
 from workbench.config.file_dialogs import FileDialogs
 from workbench.config.form import ConfigForm
 from workbench.config.rows import CHANGED, ConfigRows, FieldRow, SectionRow, Selection, keys_of, row_action
-from workbench.config.toml import line_of
+from workbench.config.toml import line_of, load_writer
 from workbench.config.views import ConfigReading, ConfigViews
 from workbench.config.widgets import ConfigHeading, FieldHelp, ProblemsList, SearchLine
 from workbench.kit.pane import Pane
@@ -82,6 +83,7 @@ class ConfigPane(Pane):
         super().__init__(id=id)
         self._controller = ConfigController(document)
         self._selection = Selection()
+        self._loaded = False
         self._changes = Changes(
             self, self._controller, lambda key, value: self.post_message(self.LiveSettingChanged(key, value))
         )
@@ -130,6 +132,9 @@ class ConfigPane(Pane):
                 self._changes.discard()
 
     def take_focus(self) -> None:
+        if not self._loaded:
+            self._loaded = True
+            self.run_worker(asyncio.to_thread(load_writer), group="load")  # before the first change needs it
         if self._controller.read_only:
             self.query_one(ConfigReading).take_focus()
         elif not self.has_focus_within:

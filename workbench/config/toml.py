@@ -72,6 +72,11 @@ def line_of(key: str, lines: dict[str, int]) -> int | None:
     return None
 
 
+def load_writer() -> None:
+    """Import what the first change of a value needs: that takes some 0.2 s."""
+    import tomlkit.exceptions  # noqa: F401
+
+
 def with_value(text: str, section: str, name: str, value: Any) -> str | None:
     """Return `text` with a key of a table set, or removed if `value` is None; comments stay. None if that fails."""
     import tomlkit  # imported only for a change

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from textual.command import Provider
 
-from trainer.config import preset_names
 from workbench.config.fields import search
+from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.command_provider import Finder, Found
 from workbench.run.run_listing import read_runs
@@ -57,8 +57,11 @@ class PresetFinder(Finder):
     async def find(self, words: str) -> list[Found]:
         if not self.screen.query_one(ConfigPane).check_action("open", ()):
             return []
-        names = await asyncio.to_thread(preset_names)
-        return [Found(name, "Open in Config", partial(self._open, name)) for name in names if has_words(name, words)]
+        return [
+            Found(preset.name, preset.purpose, partial(self._open, preset.name))
+            for preset in await asyncio.to_thread(sources)
+            if has_words(f"{preset.name} {preset.purpose}", words)
+        ]
 
     async def _open(self, name: str) -> None:
         await self.app.run_action("screen.show_pane('config')")

@@ -10,7 +10,7 @@ from config_app import Session, opened
 from textual.widgets import Input, Static
 from waiting import until
 
-from workbench.config import form
+from workbench.config import form, pane
 from workbench.config.fields import fields_by_key, limits
 from workbench.config.form import FieldEditor, path_kind
 
@@ -87,3 +87,13 @@ async def test_the_range_and_then_the_broken_rule_are_shown_while_a_value_is_typ
         assert note(s) == ""
         assert threads
         assert threading.main_thread() not in threads
+
+
+async def test_what_a_change_needs_is_imported_in_a_thread_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(pane, "load_writer", lambda: threads.append(threading.current_thread()))
+    async with opened("quickstart") as s:
+        s.pane.take_focus()
+        s.pane.take_focus()
+        await until(s.pilot, lambda: len(threads) == 1)
+        assert threads != [threading.main_thread()]

@@ -19,6 +19,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import platformdirs
+
 SHARED = 0o666
 """Permissions of a file that others may read, as far as the umask allows."""
 
@@ -42,6 +44,12 @@ _STRING_OR_COMMENT = re.compile(  # an unclosed one extends to the end of the li
     re.DOTALL,
 )
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
+
+
+def cache_folder() -> Path:
+    """Return the folder of what can be made again: `$PPO_WORKBENCH_CACHE`, or else the user's on this platform."""
+    root = os.environ.get("PPO_WORKBENCH_CACHE") or platformdirs.user_cache_dir("ppo-workbench")
+    return Path(root).expanduser()
 
 
 @contextlib.contextmanager

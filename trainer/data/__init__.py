@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
 from trainer.data.readers import SourceRow, source_rows
+from trainer.data.token_cache import read_tokens, token_file, write_tokens
 from trainer.errors import DataError, one_line, shortened
 
 SHIPPED = PRESETS / "prompts"
@@ -121,8 +122,7 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     limit = config.max_prompt_tokens
     prompts: list[Prompt] = []
     too_long: list[int] = []
-    for row in rows:
-        prompt = render_prompt(row, tokenizer, config)
+    for row, prompt in zip(rows, _rendered_rows(rows, tokenizer, config), strict=True):
         if (count := len(prompt.tokens)) > limit:
             too_long.append(count)
             if config.too_long == "error":
@@ -143,6 +143,24 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
         )
     dropped = len(rows) - len(prompts)
     return EncodedPrompts(prompts, dropped, len(too_long) - dropped)
+
+
+def _rendered_rows(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig) -> Iterator[Prompt]:
+    """Yield each of `rows` rendered and tokenised, from the cache if all of them are there."""
+    path = token_file([row.prompt for row in rows], tokenizer, config)
+    kept = read_tokens(path, len(rows)) if path else None
+    if kept is not None:
+        for row, (text, tokens) in zip(rows, kept, strict=True):
+            yield Prompt(row.index, row.prompt, str(row.prompt) if text is None else text, list(tokens), row.columns)
+        return
+    encoded = []
+    for row in rows:
+        prompt = render_prompt(row, tokenizer, config)
+        if path:
+            encoded.append((None if prompt.text == row.prompt else prompt.text, prompt.tokens))
+        yield prompt
+    if path:
+        write_tokens(path, encoded)
 
 
 def render_prompt(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> Prompt:

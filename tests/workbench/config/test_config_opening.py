@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input, OptionList
 from waiting import until
-from workbench_app import press_when_asked, workbench
+from workbench_app import press_when_asked, screen_text, workbench
 
 from trainer.config import preset_names
 from workbench.config import files
@@ -82,13 +82,14 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
             screen.app, "push_screen", lambda shown, *more, **how: (asked.append(shown), push(shown, *more, **how))[1]
         )
 
-        async def choose(wanted: str) -> None:
+        async def choose(wanted: str, sees: str = "") -> None:
             await pilot.press("p")
             await until(pilot, lambda: isinstance(screen.app.screen, AnswerScreen))
             options = screen.app.screen.query_one(OptionList)
             titles = [str(option.prompt) for option in options.options]
             assert "in this folder: Mine learns to rhyme." in "\n".join(titles)
             options.highlighted = next(place for place, title in enumerate(titles) if title.startswith(wanted))
+            await until(pilot, lambda: sees in screen_text(screen.app.screen))  # type: ignore[arg-type]
             await pilot.press("enter")
 
         pane.document.set("ppo.epochs", 9)
@@ -100,7 +101,9 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
             await until(pilot, lambda: screen.app.screen is screen)
             assert pane.document.get("ppo.epochs") == epochs
             assert [type(one) for one in asked if isinstance(one, ConfirmScreen)] == [ConfirmScreen]
-        await choose("another file")
+        for number in range(40):  # more than the screen has lines
+            Path(f"mine-{number}.toml").write_text(MINE)
+        await choose("another file", sees="another file …")
         await until(pilot, lambda: isinstance(screen.app.screen, TextPromptScreen))
         screen.app.screen.query_one(Input).value = "absent.toml"
         await pilot.press("enter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from trainer.events import DPOEvaluation
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.logprobs import token_logprobs
+from trainer.models.vocabulary import Head
 from trainer.preference_data.groups import Group
 from trainer.reward_model.pair_evaluation import Leads, outcomes_of, report_on
 from trainer.reward_model.predictions import Baseline
@@ -86,17 +88,25 @@ def read_completions(
     for rows in micro_batch_rows(lengths, budget, progress=progress):
         part = to_completions([sequences[row] for row in rows], [counts[row] for row in rows])
         where = (part.sequences, part.prompt_lengths, part.tokens.shape[1])
-        logits = filled(actor(*where, want="logits").logits)
+        policy = actor(*where, want="logits")
         with actor.reference():
-            ref_logits = filled(actor(*where, want="logits").logits)
-        written, expected = (
-            mx.where(part.mask > 0, token_logprobs(given, part.tokens), 0.0).sum(axis=1)
-            for given in (logits, ref_logits)
-        )
-        kl += float(mx.where(part.mask > 0, maths.kl_divergence(logits, ref_logits), 0.0).sum())
+            reference = actor(*where, want="logits")
+        columns = {"tokens": part.tokens, "ref_states": filled(reference.states)}
+        by_token = policy.at_positions(part.mask, partial(_scores, head=reference.head), columns)
+        written, expected, divergence = (found.sum(axis=1) for found in by_token)
+        kl += float(divergence.sum())
         rewards[rows] = np.array(implicit_rewards(written, expected, part.mask, config.train))
         logprobs[rows] = np.array(written)
     return Read(rewards, logprobs, kl / max(sum(counts), 1))
+
+
+def _scores(
+    logits: mx.array, tokens: mx.array, ref_states: mx.array, *, head: Head
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Return the log-probs of n tokens under policy and reference, and the KL of the two: [n] each."""
+    ref_logits = head(ref_states[None])[0]
+    kl = maths.kl_divergence(logits, ref_logits)
+    return token_logprobs(logits, tokens), token_logprobs(ref_logits, tokens), kl
 
 
 def _mean(values: Leads) -> float:

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from trainer import maths
-from trainer.arrays import filled, pad
+from trainer.arrays import pad
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import StepOptimizer
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.models.logprobs import token_logprobs
 from trainer.preference_data.groups import Group, Progress, micro_batches
 
 _MEANS = (
@@ -92,7 +91,7 @@ class DPOLearner:
                 batch = to_batch(part)
                 with self.actor.reference():
                     reference = completion_logprobs(self.actor, batch.completions)
-                    mx.eval(reference)  # frees the reference's logits
+                    mx.eval(reference)  # frees the reference's states
                 yield batch, reference
 
         def loss(part: tuple[DPOBatch, mx.array]) -> tuple[mx.array, DPOLossSums]:
@@ -140,7 +139,7 @@ def pair_loss(actor: ActorCriticLLM, batch: DPOBatch, reference: mx.array, confi
 
     reference: [N] log-probs of the completions under the reference.
     """
-    logprobs = completion_logprobs(actor, batch.completions)
+    logprobs = completion_logprobs(actor, batch.completions, gradient=True)
     rewards = implicit_rewards(logprobs, reference, batch.completions.mask, config)
     chosen, rejected = rewards[batch.better], rewards[batch.worse]
     lead = chosen - rejected
@@ -157,12 +156,11 @@ def pair_loss(actor: ActorCriticLLM, batch: DPOBatch, reference: mx.array, confi
     )
 
 
-def completion_logprobs(actor: ActorCriticLLM, completions: Completions) -> mx.array:
+def completion_logprobs(actor: ActorCriticLLM, completions: Completions, *, gradient: bool = False) -> mx.array:
     """Return log pi(completion | prompt), summed over the completion's own tokens: [N]."""
     width = completions.tokens.shape[1]
     forward = actor(completions.sequences, completions.prompt_lengths, width, want="logits")
-    logprobs = token_logprobs(filled(forward.logits), completions.tokens)
-    return mx.where(completions.mask > 0, logprobs, 0.0).sum(axis=1)
+    return forward.logprobs(completions.tokens, completions.mask, gradient=gradient).sum(axis=1)
 
 
 def implicit_rewards(logprobs: mx.array, reference: mx.array, mask: mx.array, config: DPOTrainConfig) -> mx.array:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Literal, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from trainer.arrays import filled
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import (
@@ -21,7 +23,9 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
+from trainer.models.logprobs import token_logprobs
 from trainer.models.trunk import check_family, hidden_size, hidden_states, logits_of
+from trainer.models.vocabulary import Columns, Compute, Head, at_positions
 
 Want = Literal["both", "logits", "values"]
 
@@ -29,8 +33,30 @@ Want = Literal["both", "logits", "values"]
 class Forward(NamedTuple):
     """Outputs of one pass over B sequences, at the T response positions of each."""
 
-    logits: mx.array | None  # [B, T, V] before token t; None if only values were requested
+    states: mx.array | None  # [B, T, D] of the policy before token t; None if only values were requested
     values: mx.array | None  # [B, T + 1] V(s_t), then V after the last token (at index length of each row)
+    head: Head  # from states to logits
+
+    @property
+    def logits(self) -> mx.array | None:
+        """Logits [B, T, V] before token t, all at once; for the memory, use `at_positions`."""
+        return None if self.states is None else self.head(self.states)
+
+    def at_positions(
+        self, mask: mx.array, compute: Compute, columns: Columns, *, gradient: bool = False
+    ) -> tuple[mx.array, ...]:
+        """Return the results of `compute` on the logits of the real positions, as in `vocabulary.at_positions`."""
+        return at_positions(self.head, filled(self.states), mask, compute, columns, gradient=gradient)
+
+    def logprobs(
+        self, tokens: mx.array, mask: mx.array, temperature: float = 1.0, *, gradient: bool = False
+    ) -> mx.array:
+        """Return the log-prob of each real token, 0 elsewhere. tokens, mask: [B, T]. Returns [B, T], float32."""
+
+        def compute(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
+            return (token_logprobs(logits, tokens, temperature),)
+
+        return self.at_positions(mask, compute, {"tokens": tokens}, gradient=gradient)[0]
 
 
 class ActorCriticLLM:
@@ -78,17 +104,15 @@ class ActorCriticLLM:
         """
         needs_policy = want != "values" or self.shares_trunk
         states = self._response_states(sequences, prompt_lengths, width) if needs_policy else None
-        logits = values = None
-        if want != "values":
-            assert states is not None
-            logits = logits_of(self.backbone, states[:, :-1])
+        before = None if want == "values" else filled(states)[:, :-1]
+        values = None
         if want != "logits":
             if not self.shares_trunk:
                 with self._value_adapter_on():
                     states = self._response_states(sequences, prompt_lengths, width)
             assert states is not None
             values = states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
-        return Forward(logits, values)
+        return Forward(before, values, partial(logits_of, self.backbone))
 
     def reference(self) -> AbstractContextManager[None]:
         """Make the policy the reference inside the block: the backbone with its adapter off."""

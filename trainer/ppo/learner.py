@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
 
 import mlx.core as mx
@@ -176,9 +177,8 @@ class Learner:
         ratios, order = [], []
         for rows, part in micro_batches(batch, self.config.micro_batch_tokens, progress):
             forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-            logprobs = token_logprobs(filled(forward.logits), part.responses, temperature)
+            logprobs = forward.logprobs(part.responses, part.mask, temperature)
             ratio = mx.exp(logprobs - filled(part.logprobs))
-            mx.eval(ratio)  # frees this micro-batch's logits
             order += rows
             ratios.append(ratio)
         return batch.gathered(ratios, order)
@@ -327,28 +327,17 @@ def _loss(
         return maths.aggregated(x, batch.mask, ppo.loss_aggregation)
 
     loss, sums, ratios = zero, LossSums(*(zero for _ in LossSums._fields)), list[mx.array]()
-    if forward.logits is not None:
-        old_logprobs, advantages = real(filled(batch.logprobs)), real(filled(batch.advantages))
-        logprobs = real(token_logprobs(forward.logits, batch.responses, temperature))
-        token_loss = maths.clipped_policy_loss(
-            logprobs,
-            old_logprobs,
-            advantages,
-            clip=ppo.clip,
-            clip_high=ppo.clip_high or None,
-            dual_clip=ppo.dual_clip or None,
-        )
+    if forward.states is not None:
+        columns = {"tokens": batch.responses, "old": filled(batch.logprobs), "advantages": filled(batch.advantages)}
         if ppo.importance_cap:
-            sampled = real(batch.sampler_logprobs)
-            token_loss = token_loss * maths.importance_weights(old_logprobs, sampled, ppo.importance_cap)
-        policy_loss = aggregated(token_loss)
-        loss = loss + policy_loss
-        if ppo.entropy_coef > 0:
-            loss = loss - ppo.entropy_coef * aggregated(entropy(forward.logits, temperature))
+            columns["sampled"] = batch.sampler_logprobs
         if ppo.kl_in == "loss" and kl_coef > 0:
-            kl = maths.kl_loss(logprobs, real(filled(batch.ref_logprobs)), ppo.kl_estimator)
-            loss = loss + kl_coef * aggregated(kl)
-        log_ratio = mx.stop_gradient(logprobs - old_logprobs)
+            columns["reference"] = filled(batch.ref_logprobs)
+        compute = partial(_token_losses, ppo=ppo, temperature=temperature, kl_coef=kl_coef)
+        token_loss, policy, logprobs = forward.at_positions(batch.mask, compute, columns, gradient=True)
+        loss = loss + aggregated(token_loss)
+        policy_loss = aggregated(policy)
+        log_ratio = logprobs - real(filled(batch.logprobs))
         ratio = mx.exp(log_ratio)
         ratios = [ratio]
         outside = (ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))
@@ -367,3 +356,38 @@ def _loss(
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
     return loss / total_weight, _Found(sums, ratios)
+
+
+def _token_losses(
+    logits: mx.array,
+    tokens: mx.array,
+    old: mx.array,
+    advantages: mx.array,
+    sampled: mx.array | None = None,
+    reference: mx.array | None = None,
+    *,
+    ppo: PPOConfig,
+    temperature: float,
+    kl_coef: float,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Compute L_clip - c2 H (+ beta KL) of n tokens, L_clip alone, and their log-probs: [n] each.
+
+    logits: [n, V]; old, sampled, reference: [n] log-probs, the last two only where the loss needs them.
+    """
+    logprobs = token_logprobs(logits, tokens, temperature)
+    policy = maths.clipped_policy_loss(
+        logprobs,
+        old,
+        advantages,
+        clip=ppo.clip,
+        clip_high=ppo.clip_high or None,
+        dual_clip=ppo.dual_clip or None,
+    )
+    if sampled is not None:
+        policy = policy * maths.importance_weights(old, sampled, ppo.importance_cap)
+    loss = policy
+    if ppo.entropy_coef > 0:
+        loss = loss - ppo.entropy_coef * entropy(logits, temperature)
+    if reference is not None:
+        loss = loss + kl_coef * maths.kl_loss(logprobs, reference, ppo.kl_estimator)
+    return loss, policy, logprobs

@@ -54,18 +54,24 @@ def add_policy_logprobs_and_values(
     needed at all.
     """
     critic = critic and actor.shares_trunk
+
+    def scores(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
+        logprob, entropy = logprobs_and_entropy(logits, tokens, temperature)
+        if not alternatives:
+            return logprob, entropy
+        others = likeliest_tokens(logits, alternatives)
+        return logprob, entropy, others, logprobs_of(logits, others, tokens, logprob, temperature)
+
     logprobs, entropies, values, top_tokens, top_logprobs = [], [], [], [], []
     order: list[int] = []
     for rows, part in micro_batches(batch, micro_batch_tokens, progress):
         want: Want = "both" if critic else "logits"
         forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want=want)
-        assert forward.logits is not None
-        logprob, entropy = logprobs_and_entropy(forward.logits, part.responses, temperature)
-        if alternatives:
-            top_tokens.append(likeliest_tokens(forward.logits, alternatives))
-            top_logprobs.append(logprobs_of(forward.logits, top_tokens[-1], part.responses, logprob, temperature))
-        mx.eval(logprob, entropy, forward.values, top_tokens, top_logprobs)  # frees this micro-batch's logits
+        logprob, entropy, *top = forward.at_positions(part.mask, scores, {"tokens": part.responses})
+        mx.eval(logprob, entropy, forward.values, top)  # frees this micro-batch's states
         order += rows
+        top_tokens += top[:1]
+        top_logprobs += top[1:]
         logprobs.append(logprob)
         entropies.append(entropy)
         values.append(forward.values)
@@ -102,17 +108,25 @@ def add_kl_to_sa_pairs(
     progress: Progress = silent,
 ) -> Experience:
     """Add reference log-probs (adapter off), also of the alternatives, and KL_t of policy against reference."""
+
+    def scores(logits: mx.array, tokens: mx.array, others: mx.array | None = None) -> tuple[mx.array, ...]:
+        logprob = token_logprobs(logits, tokens, temperature)
+        if others is None:
+            return (logprob,)
+        return logprob, logprobs_of(logits, others, tokens, logprob, temperature)
+
     logprobs, top_logprobs, order = [], [], []
     with actor.reference():
         for rows, part in micro_batches(batch, micro_batch_tokens, progress):
             forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-            assert forward.logits is not None
-            logprob = token_logprobs(forward.logits, part.responses, temperature)
+            columns = {"tokens": part.responses}
             if part.top_tokens is not None:
-                top_logprobs.append(logprobs_of(forward.logits, part.top_tokens, part.responses, logprob, temperature))
-            mx.eval(logprob, top_logprobs)  # frees this micro-batch's logits
+                columns["others"] = part.top_tokens
+            logprob, *of_others = forward.at_positions(part.mask, scores, columns)
+            mx.eval(logprob, of_others)  # frees this micro-batch's states
             order += rows
             logprobs.append(logprob)
+            top_logprobs += of_others
     reference = batch.gathered(logprobs, order)
     kl = mx.where(batch.mask > 0, maths.kl_estimate(filled(batch.logprobs), reference, estimator), 0.0)
     top = batch.gathered(top_logprobs, order) if top_logprobs else None

@@ -23,7 +23,6 @@ from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeEr
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.models.logprobs import token_logprobs
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.steps import micro_batches
@@ -193,9 +192,8 @@ def _logprobs(
     lengths = to_list(batch.response_lengths)
     found: list[list[float]] = [[] for _ in lengths]
     for rows, part in micro_batches(batch, config.optim.micro_batch_tokens):
-        logits = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits").logits
-        assert logits is not None
-        logprobs = to_list(token_logprobs(logits, part.responses, config.rollout.temperature))
+        forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
+        logprobs = to_list(forward.logprobs(part.responses, part.mask, config.rollout.temperature))
         for row, numbers in zip(rows, logprobs, strict=True):
             found[row] = numbers[: lengths[row]]
         progress()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 from styles_helper import styles_path
@@ -15,6 +16,7 @@ from themed_app import ThemedApp
 
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
+from workbench.run.view import RunView
 
 
 class PaneApp(ThemedApp[None]):
@@ -89,3 +91,10 @@ async def opened(
         app.query_one(ConfigPane).shows_all = shows_all
         await pilot.pause()
         yield Session(app, pilot)
+
+
+def settings(*changes: tuple[str, Any]) -> RunView:
+    """Return the state of a run in which these settings were changed."""
+    view = RunView()
+    view.settings.extend(cast("Any", SimpleNamespace(key=key, value=value)) for key, value in changes)
+    return view

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from test_config_pane import opened
+from config_app import opened
 from textual.widgets import Input
 from waiting import until
 

@@ -1,0 +1,311 @@
+"""Files, sizes, hostile text and other kinds of run in the Config pane."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_app import Session, opened, settings
+from config_files import save_config
+from textual.binding import Binding
+from textual.widgets import Input, OptionList
+from waiting import until
+
+from trainer.config import preset_names
+from trainer.config.dpo import DPOConfig
+from workbench.config.cost_lines import CostLines
+from workbench.config.document import ConfigDocument
+from workbench.config.form import ChoiceList, FieldEditor
+from workbench.config.pane import ConfigPane
+from workbench.config.rows import ConfigRows
+from workbench.config.views import ConfigReading, TomlView
+from workbench.config.widgets import ProblemsList, SearchLine
+from workbench.kit.dialog import AnswerScreen
+
+HOSTILE = "[/x] [@click=app.quit]x[/] [red]\x1b[31m\u202e"
+NARROW = (38, 30)
+
+
+# Files
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text("schema = 2\n[ppo]\nepochs = 2  # two\n")
+    return path
+
+
+async def test_a_file_is_saved(mine: Path) -> None:
+    async with opened(str(mine)) as s:
+        await s.go_to("ppo.epochs")
+        await s.press("right")
+        assert "*unsaved" in s.text()
+        await s.press("w")
+        await until(s.pilot, lambda: s.notices() == [f"Saved {mine}"])
+        assert mine.read_text() == "schema = 2\n[ppo]\nepochs = 3  # two\n"
+        assert "*unsaved" not in s.text()
+
+
+async def test_a_preset_is_saved_under_a_name_that_is_asked_for(tmp_path: Path) -> None:
+    async with opened("quickstart") as s:
+        await s.press("w")
+        line = s.app.screen.query_one(Input)
+        assert line.value == "my-quickstart.toml"
+        line.value = str(tmp_path / "new.toml")
+        await s.press("enter")
+        await until(s.pilot, lambda: not s.document.dirty and s.document.path is not None)
+        assert s.document.path == tmp_path / "new.toml"
+        assert (tmp_path / "new.toml").exists()
+        assert s.notices() == [f"Saved {tmp_path / 'new.toml'}"]
+
+
+async def answer(s: Session, wanted: str) -> None:
+    """Choose the answer whose text begins with `wanted`, once it is asked."""
+    await until(s.pilot, lambda: isinstance(s.app.screen, AnswerScreen) and bool(s.app.screen.query(OptionList)))
+    options = s.app.screen.query_one(OptionList)
+    titles = [str(option.prompt) for option in options.options]
+    options.highlighted = next(place for place, title in enumerate(titles) if title.startswith(wanted))
+    await s.press("enter")
+
+
+@pytest.mark.parametrize(("wanted", "on_disk", "epochs"), [("Cancel", 7, 3), ("Overwrite", 3, 3), ("Reload", 7, 7)])
+async def test_overwriting_a_file_that_changed_meanwhile_needs_consent(
+    wanted: str, on_disk: int, epochs: int, mine: Path
+) -> None:
+    async with opened(str(mine)) as s:
+        await s.go_to("ppo.epochs")
+        await s.press("right")
+        mine.write_text("[ppo]\nepochs = 7\n")
+        await s.press("w")
+        await answer(s, wanted)
+        await until(s.pilot, lambda: wanted == "Cancel" or not s.document.dirty)
+        assert f"epochs = {on_disk}" in mine.read_text()
+        assert s.document.get("ppo.epochs") == epochs
+
+
+async def test_another_file_is_overwritten_only_with_consent(mine: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("precious")
+    async with opened(str(mine)) as s:
+        for wanted, left in (("Cancel", "precious"), ("Overwrite", mine.read_text())):
+            await s.press("W")
+            s.app.screen.query_one(Input).value = str(other)
+            await s.press("enter")
+            await answer(s, wanted)
+            if wanted == "Overwrite":
+                await until(s.pilot, lambda: s.document.path == other)
+            assert other.read_text() == left
+
+
+async def test_a_full_disk_is_reported_and_loses_nothing(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with opened(str(mine)) as s:
+        await s.go_to("ppo.epochs")
+        await s.press("right")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            await s.press("w")
+            await until(s.pilot, lambda: any("No space left on device" in message for message in s.notices()))
+        assert s.document.dirty
+        assert not any("Saved" in message for message in s.notices())
+        assert "epochs = 2" in mine.read_text()
+
+
+async def test_a_preset_is_chosen_from_a_list() -> None:
+    async with opened("quickstart") as s:
+        await s.press("p")
+        await answer(s, "qwen3-0.6b")
+        assert [message.source for message in s.messages(ConfigPane.OpenRequested)] == ["qwen3-0.6b"]
+
+
+async def test_another_document_takes_the_place_of_the_first(mine: Path) -> None:
+    async with opened("quickstart", (120, 40)) as s:
+        await s.press("t")
+        s.pane.show_document(ConfigDocument.open(mine))
+        await s.pilot.pause()
+        assert s.pane.document.path == mine
+        assert s.app.query_one(TomlView).text == mine.read_text()
+        assert "mine.toml" in s.text()
+        await s.press("ctrl+z")
+        assert s.pane.document.text == mine.read_text()
+
+
+# Anything at all
+
+
+def nothing_to_obey(text: str) -> bool:
+    return not any(character in text for character in "\x1b\u202e")
+
+
+async def test_hostile_values_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    document = ConfigDocument("")
+    document.set("data.system", HOSTILE)
+    document.set("run.name", HOSTILE)
+    document.save(tmp_path / "[bold]evil.toml")
+    async with opened(document, (120, 60)) as s:
+        await s.go_to("data.system")
+        assert r"[/x] [@click=app.quit]x[/] [red]␛[31m\u202e" in s.text()
+        assert "[bold]evil.toml" in s.text()
+        assert "✖ run.name = '[/x]" in s.text()
+        assert nothing_to_obey(s.text())
+        await s.press("enter")
+        view = s.app.query_one(TomlView)
+        assert view.has_focus  # not a text for one line
+        assert "[/x] [@click=app.quit]x[/]" in s.text()
+        assert nothing_to_obey(s.text())
+        await s.go_to("ppo.kl_coef")
+        await s.press("right", "w", "p", "escape")
+        assert s.app.is_running
+        assert nothing_to_obey(s.text())
+
+
+async def test_a_file_with_escape_sequences_is_shown_literally(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f"# {HOSTILE}\n")
+    async with opened(ConfigDocument.open(path), (120, 40)) as s:
+        assert "✖ not TOML" in s.text()
+        await s.press("t")
+        assert "# [/x] [@click=app.quit]x[/] [red]␛[31m" in s.text()
+        assert nothing_to_obey(s.text())
+
+
+@pytest.mark.parametrize("size", [(36, 16), (38, 18), (60, 20), (80, 24), (120, 36), (200, 60)])
+async def test_the_pane_is_usable_at_every_size(size: tuple[int, int]) -> None:
+    async with opened("quickstart", size) as s:
+        await s.go_to("optim.policy_lr")
+        await s.press("right")
+        assert "policy_lr" in s.text()
+        assert "5e-4" in s.text()
+        assert "tokens/it" in s.text()
+        assert s.app.query_one(ConfigRows).region.height >= 8
+        await s.pilot.resize_terminal(80, 24)
+        assert "policy_lr" in s.text()
+
+
+def bindings(*classes: Any) -> Iterable[Binding]:
+    return (binding for kind in classes for binding in kind.__dict__["BINDINGS"])
+
+
+def test_every_key_can_be_given_another_and_is_explained() -> None:
+    classes = (ConfigPane, ConfigRows, FieldEditor, ChoiceList, SearchLine, AnswerScreen, TomlView)
+    for binding in bindings(*classes):
+        assert binding.id, binding
+        assert binding.tooltip, binding
+    taken = {key for binding in bindings(ConfigPane, ConfigRows) for key in binding.key.split(",")}
+    assert not taken & {"space", "s", "c", "X", "z", "q", "ctrl+p", "ctrl+q", "tab", *map(str, range(10))}
+    assert not {key for binding in bindings(TomlView) for key in binding.key.split(",")} & {"f6", "f7"}
+    assert preset_names()
+
+
+async def test_text_typed_a_moment_ago_is_neither_overwritten_nor_left_unsaved(mine: Path) -> None:
+    async with opened(str(mine), (120, 40)) as s:
+        await s.press("t")
+        view = s.app.query_one(TomlView)
+        view.insert("# a note\n", (0, 0))  # its message is still on the way
+        s.pane.action_save()
+        await until(s.pilot, lambda: mine.read_text().startswith("# a note\nschema"))
+        view.insert("# more\n", (0, 0))
+        s.pane.show_run(settings())
+        s.pane.set_running(True)
+        assert view.text.startswith("# more\n# a note\n")
+        assert s.document.text == view.text
+
+
+async def test_steps_that_come_in_a_burst_all_count() -> None:
+    async with opened("quickstart") as s:
+        await s.go_to("ppo.epochs")
+        rows = s.app.query_one(ConfigRows)
+        for _ in range(5):
+            rows.action_step(1)
+        await s.pilot.pause()
+        assert s.document.get("ppo.epochs") == 7
+
+
+# Other kinds of run
+
+
+@pytest.fixture
+def of_dpo(tmp_path: Path) -> ConfigDocument:
+    run = tmp_path / "preferred"
+    run.mkdir()
+    save_config(DPOConfig(), run / "config.toml")
+    return ConfigDocument.of_run(run)
+
+
+@pytest.mark.parametrize("size", [NARROW, (120, 40)])
+async def test_the_configuration_of_another_kind_is_read_only_text_without_problems(
+    of_dpo: ConfigDocument, size: tuple[int, int]
+) -> None:
+    async with opened(of_dpo, size) as s:
+        text = s.text()
+        assert "config.toml of preferred" in text
+        assert "configuration of a dpo run" in " ".join(text.split())
+        assert 'kind = "dpo"' in text
+        assert "✖" not in text
+        assert "No estimate" not in text
+        assert not s.app.query_one(ProblemsList).display
+        assert not s.app.query_one(ConfigRows).is_on_screen
+
+
+async def test_the_text_of_another_kind_scrolls_and_no_key_changes_it(of_dpo: ConfigDocument) -> None:
+    before = of_dpo.text
+    async with opened(of_dpo, (80, 24)) as s:
+        s.pane.take_focus()
+        await s.press(*"xtuUfeEw", "slash", "backspace", "delete", "enter", "escape", "ctrl+s", "ctrl+e", "ctrl+u")
+        assert s.app.screen is s.app.screen_stack[0], "nothing asks under which name to save"
+        await s.press(*["pagedown"] * 9)
+        assert "trackers = []" in s.text()
+        view = s.app.query_one(TomlView)
+        assert (view.text, s.document.text) == (before, before)
+        assert not s.document.dirty
+        assert not s.messages(ConfigPane.Changed)
+
+
+async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(of_dpo: ConfigDocument) -> None:
+    before = of_dpo.text
+    async with opened("quickstart", (80, 40)) as s:
+        await s.go_to("ppo.epochs")
+        await s.press("slash")
+        await s.write("clip")
+        s.pane.show_document(of_dpo)
+        await s.pilot.pause()
+        assert isinstance(s.app.focused, TomlView)
+        assert not s.app.query_one(SearchLine).display
+        s.pane.set_running(True)
+        s.pane.show_run(settings(("ppo.clip", 0.3)))
+        s.pane.focus_field("kind")
+        await s.pilot.pause()
+        assert s.document.text == before
+        s.pane.set_running(False)
+        s.pane.show_document(ConfigDocument.open("quickstart"))
+        await s.pilot.pause()
+        assert not s.app.query_one(ConfigReading).display
+        assert s.app.query_one(CostLines).display
+        s.pane.take_focus()
+        await s.press("down")
+        assert isinstance(s.app.focused, ConfigRows)
+        await s.go_to("ppo.epochs")
+        assert s.row("epochs")
+        assert "dpo" not in s.text()
+
+
+async def test_the_cursor_stays_in_its_line_when_saving_adds_the_version_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[ppo]\nepochs = 2\n")
+    async with opened(str(path), (120, 40)) as s:
+        await s.press("t")
+        view = s.app.query_one(TomlView)
+        view.move_cursor((1, 10))
+        view.insert("3")
+        s.pane.action_save()
+        await until(s.pilot, lambda: view.text.startswith("schema = "))
+        await s.press("4")
+        assert "epochs = 234" in view.text
+        assert view.text.startswith("schema = ")

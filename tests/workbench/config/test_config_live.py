@@ -1,0 +1,184 @@
+"""Settings that may change during a run, and those that wait for its end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from config_app import opened, settings
+from textual.geometry import Region
+from waiting import until
+
+from workbench.config.form import FieldEditor
+from workbench.config.pane import ConfigPane
+from workbench.config.views import TomlView
+
+
+async def test_the_key_that_sends_a_live_setting_is_the_users() -> None:
+    async with opened("quickstart") as s:
+        s.app.set_keymap({"config.send": "j", "config.back": "y"})
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("right")
+        assert "j sends ppo.kl_coef to the run, y discards it" in s.text()
+
+
+async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() -> None:
+    async with opened("quickstart") as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("right", "right", "left")
+        assert "0.06" in s.row("kl_coef")
+        assert "↵" in s.row("kl_coef")
+        assert "⏎ sends ppo.kl_coef to the run, esc discards it" in s.text()
+        assert s.messages(ConfigPane.LiveSettingChanged) == []
+        assert s.document.get("ppo.kl_coef") == 0.05, "it is that of the run"
+        await s.press("enter")
+        [sent] = s.messages(ConfigPane.LiveSettingChanged)
+        assert (sent.key, sent.value) == ("ppo.kl_coef", 0.06)
+        assert " sent" in s.row("kl_coef")
+        s.pane.show_run(settings(("ppo.kl_coef", 0.06)))
+        await s.pilot.pause()
+        assert " live" in s.row("kl_coef")
+        assert len(s.messages(ConfigPane.LiveSettingChanged)) == 1
+
+
+@pytest.mark.parametrize("away", ["escape", "down", "left", "f6"])
+async def test_a_live_setting_that_is_not_sent_is_restored(away: str) -> None:
+    async with opened("quickstart") as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("right")
+        if away == "f6":
+            s.app.set_focus(None)  # as another pane takes it
+        else:
+            await s.press(away)
+        await until(s.pilot, lambda: "0.05" in s.row("kl_coef") and "⏎ sends" not in s.text())
+        assert "↵" not in s.row("kl_coef")
+        s.pane.take_focus()
+        await s.go_to("ppo.kl_coef")
+        await s.press("enter", "escape")
+        assert s.messages(ConfigPane.LiveSettingChanged) == []
+
+
+async def test_the_presets_value_waits_for_enter_too() -> None:
+    async with opened("quickstart") as s:
+        s.document.set("ppo.kl_coef", 0.3)
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("backspace")
+        assert "0.05" in s.row("kl_coef")
+        assert s.document.get("ppo.kl_coef") == 0.3
+        await s.press("enter")
+        assert [(one.key, one.value) for one in s.messages(ConfigPane.LiveSettingChanged)] == [("ppo.kl_coef", 0.05)]
+
+
+async def test_text_typed_into_a_value_while_the_run_ends_does_not_act_as_keys() -> None:
+    async with opened("quickstart") as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("enter", "0")
+        s.pane.set_running(False)
+        await s.press(".", "1", "u", "W")
+        assert isinstance(s.app.focused, FieldEditor)
+        assert s.app.focused.value.startswith("0.1")
+        assert s.app.screen is s.app.screen_stack[0]
+
+
+async def test_a_note_does_not_stay_when_the_pane_is_left() -> None:
+    async with opened("quickstart", (120, 40)) as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.minibatches")
+        await s.press("right")
+        assert "cannot change during a run" in s.text()
+        s.app.set_focus(None)
+        await until(s.pilot, lambda: "cannot change during a run" not in s.text())
+
+
+async def test_other_settings_wait_for_the_end_of_the_run() -> None:
+    async with opened("quickstart", (120, 40)) as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.minibatches")
+        for key in ("right", "enter", "backspace"):
+            await s.press(key)
+            assert "ppo.minibatches cannot change during a run: only settings marked live can" in s.text()
+        assert not s.document.dirty
+        await s.press("t")
+        await s.press("x")
+        assert s.app.query_one(TomlView).read_only
+        assert not s.document.dirty
+        assert s.app.heard == []
+        await s.press("escape")
+        s.pane.set_running(False)
+        await s.go_to("ppo.minibatches")
+        await s.press("right")
+        assert s.document.get("ppo.minibatches") == 2
+        assert s.messages(ConfigPane.LiveSettingChanged) == []
+
+
+async def test_a_repaint_between_the_removal_of_the_toml_and_the_next_layout_does_not_fail() -> None:
+    repaints: list[str] = []
+    async with opened("quickstart", (120, 40)) as s:
+        await s.press("t")
+        toml = s.app.query_one(TomlView)
+        leave = toml._message_loop_exit
+
+        async def leave_and_repaint() -> None:
+            await leave()
+            toml.notify_style_update()  # as the loss of the focus does
+            lines = toml.render_lines(Region(0, 0, *toml.size))  # as the compositor does until it lays out again
+            repaints.append("".join(line.text for line in lines))
+
+        toml._message_loop_exit = leave_and_repaint  # type: ignore[method-assign]
+        await s.press("escape")
+        assert [text.strip() for text in repaints] == [""]
+
+
+async def test_changes_from_another_terminal_are_shown() -> None:
+    async with opened("quickstart") as s:
+        view = settings(("ppo.kl_coef", 0.3), ("ppo.clip", 0.1), ("ppo.kl_coef", 0.4), ("no.such", 1))
+        s.pane.show_run(view)
+        assert s.document.get("ppo.kl_coef") == 0.05  # no run of ours
+        s.pane.set_running(True)
+        s.pane.show_run(view)
+        await s.pilot.pause()
+        assert s.document.get("ppo.kl_coef") == 0.4
+        assert s.document.get("ppo.clip") == 0.1
+        await s.go_to("ppo.kl_coef")
+        await s.press("left", "enter")
+        changed = s.document.get("ppo.kl_coef")
+        s.pane.show_run(view)  # nothing new in it
+        assert s.document.get("ppo.kl_coef") == changed
+        view.settings.append(cast("Any", SimpleNamespace(key="ppo.clip", value=0.3)))
+        s.pane.show_run(view)
+        assert (s.document.get("ppo.kl_coef"), s.document.get("ppo.clip")) == (changed, 0.3)
+
+
+async def test_undo_during_a_run_informs_the_run_and_stops_before_settings_that_wait() -> None:
+    async with opened("quickstart") as s:
+        await s.go_to("ppo.iterations")
+        await s.press("right")
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("right", "enter", "u")
+        sent = [(message.key, message.value) for message in s.messages(ConfigPane.LiveSettingChanged)]
+        assert sent == [("ppo.kl_coef", 0.06)]
+        assert "0.05" in s.row("kl_coef")
+        await s.press("enter")
+        sent = [(message.key, message.value) for message in s.messages(ConfigPane.LiveSettingChanged)]
+        assert sent == [("ppo.kl_coef", 0.06), ("ppo.kl_coef", 0.05)]
+        await s.press("u")
+        assert s.document.get("ppo.iterations") == 41
+        assert "only a change of one live setting can be undone" in s.text()
+
+
+async def test_undo_and_redo_without_a_step_change_nothing_during_a_run() -> None:
+    async with opened("quickstart") as s:
+        await s.go_to("ppo.kl_coef")
+        await s.press("right", "u")
+        s.pane.set_running(True)
+        await s.press("u")
+        assert s.document.get("ppo.kl_coef") == 0.05
+        await s.press("U", "enter")
+        assert [(one.key, one.value) for one in s.messages(ConfigPane.LiveSettingChanged)] == [("ppo.kl_coef", 0.06)]

@@ -1,0 +1,94 @@
+"""Search, help and problems of the Config pane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config_app import opened
+
+from workbench.config.document import ConfigDocument
+from workbench.config.rows import ConfigRows
+from workbench.config.views import TomlView
+from workbench.config.widgets import ProblemsList, SearchLine
+
+NARROW = (38, 30)
+
+
+async def test_search_shows_the_matches_and_goes_to_the_best() -> None:
+    async with opened("quickstart", NARROW) as s:
+        await s.press("slash", *"kl pen")
+        shown = s.text()
+        assert "kl_coef" in shown
+        assert "lora_rank" not in shown
+        await s.press("enter", "right")
+        assert s.document.get("ppo.kl_coef") == 0.06
+        await s.press("escape")
+        assert s.pane.query_one(SearchLine).display is False
+        assert "minibatches" in s.text()
+        assert s.app.query_one(ConfigRows).selected.key == "ppo.kl_coef"  # type: ignore[union-attr]
+
+
+async def test_a_search_that_finds_nothing_says_so_and_escape_ends_it() -> None:
+    async with opened("quickstart") as s:
+        await s.press("slash", *"qqq")
+        assert "No matching settings" in s.text()
+        await s.press("escape")
+        assert "lora_rank" in s.text()
+        assert isinstance(s.app.focused, ConfigRows)
+
+
+async def test_the_help_describes_the_setting_under_the_cursor() -> None:
+    async with opened("quickstart", (80, 40)) as s:
+        await s.go_to("ppo.kl_coef")
+        shown = s.text()
+        for text in (
+            "Strength of the KL penalty.",
+            "KL too high: raise it. Nothing is learned: lower it.",
+            "at least 0, at most 100 · score per nat · default 0.05 · live",
+            "default from: PPO concepts reference",
+        ):
+            assert text in shown
+        await s.press("down")
+        assert "Estimator of the KL in the penalty." in s.text()
+
+
+async def test_problems_are_listed_and_can_be_jumped_to(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("[optim]\npolicy_lr = 7\n[ppo]\nkl = 3\n")
+    async with opened(str(path)) as s:
+        assert "✖ optim.policy_lr = 7: must be at most 1" in s.text()
+        assert "unknown key 'ppo.kl'" in s.text()
+        keys = []
+        for key in ("e", "ctrl+n"):  # e is a letter in the TOML
+            await s.press(key)
+            view = next(iter(s.app.query(TomlView)), None)
+            row = s.app.query_one(ConfigRows).selected
+            keys.append(f"line {view.cursor_location[0] + 1}" if view else row and row.key)
+        assert keys == ["line 4", "optim.policy_lr"]
+
+
+async def test_choosing_a_problem_jumps_to_it_and_fixing_it_removes_it() -> None:
+    document = ConfigDocument("[ppo]\nminibatches = 3\n[run]\ndir = ''\n")
+    async with opened(document) as s:
+        problems = s.app.query_one(ProblemsList)
+        assert problems.option_count == 2
+        problems.focus()
+        await s.press("home", "enter")
+        row = s.app.query_one(ConfigRows).selected
+        assert row is not None
+        assert row.key == document.problems[0].key
+        document_keys = {problem.key for problem in document.problems}
+        assert document_keys == {"run.dir", "ppo.minibatches"}
+        for key in document_keys:
+            await s.go_to(key)
+            await s.press("backspace")
+        assert not problems.display
+        assert s.app.active_bindings.get("e") is None
+
+
+async def test_warnings_are_shown_and_block_nothing() -> None:
+    async with opened("quickstart") as s:
+        await s.go_to("ppo.whiten_rewards")
+        await s.press("enter")
+        assert "⚠ ppo.whiten_rewards" in s.text()
+        assert s.document.config is not None

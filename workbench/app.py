@@ -107,6 +107,7 @@ class WorkbenchApp(Guarded, TypedAhead):
         self.crashed = False  # ended by a bug, while a run goes on without the screen
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
+        self._saving = asyncio.Lock()
         self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
 
     def compose(self) -> ComposeResult:
@@ -121,7 +122,7 @@ class WorkbenchApp(Guarded, TypedAhead):
 
     def on_mount(self) -> None:
         self._use_themes()
-        self.set_interval(1.0, self._reload_themes)
+        self.set_interval(1.0, self._look_at_themes)
         self._loop_and_context = asyncio.get_running_loop(), contextvars.copy_context()
         if self.terminal_gone or self.ended_by is not None:  # a signal came before there was a loop
             self.exit()
@@ -187,13 +188,19 @@ class WorkbenchApp(Guarded, TypedAhead):
         """Save a theme that the user chose, but not the default one: another terminal may need another."""
         if theme.name != self._shown_theme:
             self._settings.theme = self._shown_theme = theme.name
-            self._settings.save(config_dir())
+            self._save_settings()
 
-    def _reload_themes(self) -> None:
+    @work(group="settings")
+    async def _save_settings(self) -> None:
+        async with self._saving:  # so that the newest settings are written last
+            await asyncio.to_thread(self._settings.save, config_dir())
+
+    @work(exclusive=True, group="themes")
+    async def _look_at_themes(self) -> None:
         folder = config_dir() / "themes"
-        if (stamps := theme_stamps(folder)) != self._theme_stamps:
+        if (stamps := await asyncio.to_thread(theme_stamps, folder)) != self._theme_stamps:
+            themes, problems = await asyncio.to_thread(_load_themes, folder)
             self._theme_stamps = stamps
-            themes, problems = _load_themes(folder)
             apply_themes(self, themes)
             if self._shown_theme == self._default_theme and self._settings.theme in themes:
                 self.theme = self._settings.theme  # its file could not be read before

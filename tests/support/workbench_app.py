@@ -10,6 +10,7 @@ from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
+from file_guard import files_on_this_thread
 from scripted_run import Script
 from textual._context import visible_screen_stack
 from textual.app import App
@@ -54,7 +55,9 @@ async def workbench(
                 app.main.action_show_pane(pane)
                 await pilot.pause()
             try:
-                yield app.main, pilot
+                with files_on_this_thread() as found:
+                    yield app.main, pilot
+                assert not found, f"files were used on the thread of the screen: {found}"
                 assert list(app.main.bugs.values()) == list(bugs)
             finally:  # a thread that is left behind would keep the test run from ending
                 if app.main.supervisor.trains_here:

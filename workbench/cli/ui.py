@@ -165,7 +165,7 @@ def _go_on_without(app: WorkbenchApp, supervisor: Supervisor) -> None:
     app.crashed = True
     if app.bug is not None:
         output.crash(app.bug, state_dir())
-    supervisor.poll()  # the run may have its folder since
+    supervisor.take()  # the run may have its folder since
     folder = supervisor.folder
     name, watch = (folder.name, f"watch {short_path(str(folder))}") if folder else ("the run", "runs, then watch RUN")
     output.note(f"the screen has closed, but {name} goes on training in this process")

@@ -15,6 +15,7 @@ from trainer.plurals import counted
 from workbench.config.document import ConfigDocument
 from workbench.config.files import OverwriteError, Source, read_text, sources
 from workbench.kit.dialog import Answer, AnswerScreen, TextPromptScreen
+from workbench.kit.file_names import no_name
 from workbench.kit.wait_screen import WaitScreen
 from workbench.text import visible
 
@@ -56,7 +57,7 @@ class FileDialogs:
         source = await app.push_screen_wait(AnswerScreen("Open a configuration", answers))
         if source == "":
             folder = f"{path.parent}/" if path else ""
-            name = await app.push_screen_wait(TextPromptScreen("Open a file", folder, _no_name, _unreadable))
+            name = await app.push_screen_wait(TextPromptScreen("Open a file", folder, no_name, _unreadable))
             source = name and name.strip()
         if source:
             self._open_source(source)
@@ -71,7 +72,7 @@ class FileDialogs:
     def save_as(self) -> None:
         """Ask for a name and save the document under it."""
         path = self._document.path or Path(f"my-{self._document.preset or 'run'}.toml")
-        self._pane.app.push_screen(TextPromptScreen("Save as", str(path), _no_name, self._save_as))
+        self._pane.app.push_screen(TextPromptScreen("Save as", str(path), no_name, self._save_as))
 
     async def _save(self, path: Path) -> None:
         if problem := await self._problem_of_saving(path):
@@ -124,10 +125,6 @@ class FileDialogs:
 def _about(source: Source) -> str:
     place = "preset" if source.folder is None else f"in {source.folder}/" if source.folder.parts else "in this folder"
     return f"{place}: {source.purpose}" if source.purpose else place
-
-
-def _no_name(text: str) -> str:
-    return "" if text.strip() else "Enter a file name"
 
 
 async def _unreadable(text: str) -> str:

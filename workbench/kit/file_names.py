@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from trainer.config.fields import PATTERNS, RUN_NAME
+from trainer.errors import StorageError
 
 
 def unused(path: Path) -> Path:
@@ -17,8 +18,8 @@ def unused(path: Path) -> Path:
 
 def path_problem(text: str) -> str:
     """Return why no file can be written to the path `text`, in one line; empty when it can."""
-    if not text.strip():
-        return "Enter a file name"
+    if problem := no_name(text):
+        return problem
     try:
         path = Path(text).expanduser()
         return f"{path} is a folder: enter a file name" if path.is_dir() else ""
@@ -34,6 +35,24 @@ def path_note(text: str) -> str:
     path = Path(text).expanduser()
     free = unused(path)
     return "" if free == path else f"File exists; {free.name} will be written"
+
+
+def no_name(text: str) -> str:
+    """Return that a name is missing if `text` is blank, else nothing. Unlike `path_problem`, it looks at no file."""
+    return "" if text.strip() else "Enter a file name"
+
+
+def path_to_write(text: str) -> Path:
+    """Return the path `text`. Raises StorageError with its `path_problem`."""
+    if problem := path_problem(text):
+        raise StorageError(problem)
+    return Path(text).expanduser()
+
+
+def about_path(text: str) -> tuple[str, str]:
+    """Return `path_problem` and, without one, `path_note`."""
+    problem = path_problem(text)
+    return problem, "" if problem else path_note(text)
 
 
 def run_name_problem(name: str) -> str:

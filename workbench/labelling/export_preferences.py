@@ -107,49 +107,45 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         path.focus()
 
     @on(Select.Changed, "#format")
-    def _propose(self) -> None:
+    @work(exclusive=True, group="proposing")
+    async def _propose(self) -> None:
         """Fill in a path for the format, unless the user has typed one."""
         path = self.query_one("#path", Input)
         if path.value == self._proposed:
             name = f"preferences-{self.query_one('#format', Select).value}{_SUFFIX}"
-            self._proposed = path.value = str(unused(Path.cwd() / name))
-            path.cursor_position = len(path.value)
+            proposed = await asyncio.to_thread(unused, Path.cwd() / name)
+            if path.value == self._proposed:
+                self._proposed = path.value = str(proposed)
+                path.cursor_position = len(path.value)
 
     @on(Select.Changed)
     @on(Input.Changed)
-    def _follow(self) -> None:
-        export = self._export()
-        if export is None:
-            self._tried = ()
-            self.show_problem(path_problem(self.query_one("#path", Input).value))
-        elif self._tried == (tried := (export._replace(path=Path()), export.path.suffix)):
-            self._show_count()
-        else:
-            self._tried, self._count = tried, None
-            self._try(export)
-
     @work(exclusive=True, group="counting")
-    async def _try(self, export: Export) -> None:
-        self.show_work("Counting...")
-        self._count = await self.tried(asyncio.to_thread(try_export, self._store, export))
-        self._show_count()
+    async def _follow(self) -> None:
+        """Count what would be written, or say why nothing can be."""
+        if (export := await self._checked()) is None:
+            self._tried = ()
+            return
+        tried = export._replace(path=Path()), export.path.suffix
+        if self._count is None or self._tried != tried:
+            self._tried, self._count = tried, None
+            self.show_work("Counting...")
+            self._count = await self.tried(asyncio.to_thread(try_export, self._store, export))
+        if self._count is not None:
+            what = " asks before it overwrites" if await asyncio.to_thread(export.path.exists) else " writes it"
+            counts = (f"{_counts(self._count)}   ", "$text-accent")
+            self.show_status(Content.assemble(counts, ("enter", "bold"), (what, "$text-muted")))
 
     @on(Input.Submitted)
-    def action_write(self) -> None:
+    @work(exclusive=True, group="asking")
+    async def action_write(self) -> None:
         """Write the file; overwrite an existing one only if the user agrees."""
-        export = self._export()
-        if export is None or self._count is None or self.busy:
+        if self._count is None or self.busy or (export := await self._checked()) is None:
             return
-        if not export.path.exists():
-            self._write(export, overwrite=False)
-            return
-
-        def answered(agreed: bool | None) -> None:
-            if agreed:
-                self._write(export, overwrite=True)
-
+        exists = await asyncio.to_thread(export.path.exists)
         question, detail = f"Overwrite {export.path.name}?", f"It is in {export.path.parent.absolute()}."
-        self.app.push_screen(ConfirmScreen(question, detail, "Overwrite", "Keep file"), answered)
+        if not exists or await self.app.push_screen_wait(ConfirmScreen(question, detail, "Overwrite", "Keep file")):
+            self._write(export, overwrite=exists)
 
     @work(exclusive=True, group="writing")
     async def _write(self, export: Export, *, overwrite: bool) -> None:
@@ -160,25 +156,17 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         if written is not None:
             self.dismiss(f"Exported {visible(str(written.path))} as {export.format}: {_counts(written)}")
 
-    def _export(self) -> Export | None:
-        """Return the options in the fields; None if the path is not valid."""
+    async def _checked(self) -> Export | None:
+        """Return the options in the fields; None, and the problem on the screen, if the path is not valid."""
         text = self.query_one("#path", Input).value
-        if path_problem(text):
+        if problem := await asyncio.to_thread(path_problem, text):
+            self.show_problem(problem)
             return None
         return Export(
             Path(text).expanduser(),
             str(self.query_one("#format", Select).value),
             cast("Literal['keep', 'drop']", self.query_one("#ties", Select).value),
             self.query_one("#provenance", Select).value == "yes",
-        )
-
-    def _show_count(self) -> None:
-        export = self._export()
-        if self._count is None or export is None:
-            return
-        what = " asks before it overwrites" if export.path.exists() else " writes it"
-        self.show_status(
-            Content.assemble((f"{_counts(self._count)}   ", "$text-accent"), ("enter", "bold"), (what, "$text-muted"))
         )
 
 

@@ -20,7 +20,7 @@ from trainer.files import PRIVATE, open_file
 from workbench.columns import fit_start
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.drawing import CutText
-from workbench.kit.file_names import path_problem, unused
+from workbench.kit.file_names import no_name, path_to_write, unused
 from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.throttled import Throttled
@@ -193,13 +193,13 @@ class LogPane(Pane):
 
         async def save(text: str) -> str:
             try:
-                await asyncio.to_thread(_save, Path(text).expanduser(), lines)
+                await asyncio.to_thread(lambda: _save(path_to_write(text), lines))
             except TrainerError as error:
                 return str(error)
             self.confirm(f"Saved '{text}'")
             return ""
 
-        self.app.push_screen(TextPromptScreen("Save the shown lines as", str(name), path_problem, save))
+        self.app.push_screen(TextPromptScreen("Save the shown lines as", str(name), no_name, save))
 
 
 def _save(path: Path, lines: Sequence[str]) -> None:

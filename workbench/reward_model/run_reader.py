@@ -48,7 +48,7 @@ class RewardRunLister:
     """
 
     def __init__(self, runs_dir: Path) -> None:
-        self.runs_dir = runs_dir.resolve()
+        self.runs_dir = runs_dir.absolute()
         self._kinds: dict[Path, tuple[Stamp, bool]] = {}
         self._begins: dict[Path, float] = {}
 
@@ -101,7 +101,7 @@ class RunFollower:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self._source = JournalSource(folder.root)
+        self._source: JournalSource | None = None  # from the first look on
         self._predictions: Predictions | None = None
         self._stamp: tuple[int, ...] | None = None
         self._problem = ""
@@ -110,18 +110,19 @@ class RunFollower:
     @property
     def finished(self) -> bool:
         """Return whether no process trains the run and the last look found nothing new."""
-        return self._source.finished
+        return self._source is not None and self._source.finished
 
     def look(self) -> Look | None:
         """Return what is new in the run; None if nothing has changed since the last look.
 
         Imports pyarrow, which takes about 0.3 s the first time.
         """
-        events = [event for event in self._source.take() if not isinstance(event, PhaseProgress)]
-        was, self._live = self._live, self._source.live
+        source = self._source = self._source or JournalSource(self.folder.root)
+        events = [event for event in source.take() if not isinstance(event, PhaseProgress)]
+        was, self._live = self._live, source.live
         if not (self._read_predictions() or events or self._live != was):
             return None
-        problems = [*self._source.problems, *([self._problem] if self._problem else [])]
+        problems = [*source.problems, *([self._problem] if self._problem else [])]
         return Look(events, self._predictions, self._live, problems)
 
     def _read_predictions(self) -> bool:
@@ -183,14 +184,14 @@ class RunReader:
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the reward models of another folder."""
-        if path.resolve() != self.runs_dir:
+        if path.absolute() != self.runs_dir:
             self._lister, self._listing = RewardRunLister(path), Throttled()
             self.runs, self.problem, self._chosen = [], "", None
             self._follow()
 
     def choose(self, folder: Path) -> None:
         """Show the run in `folder`, which may be outside the folder of runs."""
-        self._chosen = folder.resolve()
+        self._chosen = folder.absolute()
         self._follow()
 
     async def read_runs(self) -> None:

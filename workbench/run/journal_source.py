@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import queue
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from trainer.control import inbox
 from trainer.control.questions import Answer, Question
-from trainer.errors import StorageError, UsageError
+from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.journal import JournalReader
@@ -25,6 +26,7 @@ _NEWEST = 2000  # iterations that the first `take` returns
 _BLOCK_BYTES = 64 * 1024  # of older events, read at a time: some 1 ms
 _SHARE = 0.007  # seconds after which `earlier` begins no further block
 _LOOK_AGAIN = 1.0  # seconds between two checks whether the run is live
+_CANCELLED = "the question was cancelled: ask again"
 _WITHIN = ("generate", "score", "reward", "update")  # the phases of an iteration
 
 
@@ -53,10 +55,7 @@ class JournalSource:
 
     @property
     def live(self) -> bool:
-        """Return whether some process is training the run; checked at most once a second."""
-        now = time.monotonic()
-        if now - self._looked >= _LOOK_AGAIN:
-            self._live, self._looked = self._run.is_live(), now
+        """Return whether some process was training the run when `take` last looked, at most once a second."""
         return self._live
 
     @property
@@ -73,7 +72,10 @@ class JournalSource:
 
         If another journal has replaced the first one, it is read as the first one was.
         """
-        live = self.live  # checked first: then everything that a trainer wrote before it ended can be read
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_AGAIN:
+            self._live, self._looked = self._run.is_live(), now
+        live = self._live  # checked first: then everything that a trainer wrote before it ended can be read
         try:
             events = self._new_events()
         except StorageError as error:
@@ -186,29 +188,43 @@ class RunOnDisk(JournalSource):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._asked: dict[Path, Future[Answer]] = {}  # by the path of the answer
+        self._to_ask: queue.SimpleQueue[tuple[Question, Future[Answer]]] = queue.SimpleQueue()
 
     def take(self) -> list[Event]:
-        """Return what is new in the journal, and pass on the answers that have arrived."""
+        """Return what is new in the journal; pass on new questions, and the answers that have arrived."""
+        self._pass_on()
         if self._asked:
             self._take_answers()
         return super().take()
 
     def close(self) -> None:
         """Fail the open questions with UsageError, because nobody takes answers any more."""
-        self._fail("the question was cancelled: ask again")
+        while not self._to_ask.empty():
+            give(self._to_ask.get()[1], UsageError(_CANCELLED))
+        self._fail(_CANCELLED)
 
     def send(self, command: inbox.Command, **values: Any) -> None:
         """Send a request with the values that `inbox.send` describes. Returns at once."""
         inbox.send(self.folder, command, **values)
 
     def ask(self, question: Question) -> Future[Answer]:
-        """Ask the model to write. The answer arrives by `take`.
+        """Ask the model to write. The next `take` passes the question on, and a later one brings the answer.
 
         The future fails with UsageError if the run ends first. Once it is cancelled, the next `take` ends the writing.
         """
         future: Future[Answer] = Future()
-        self._asked[inbox.ask(self.folder, question)] = future
+        self._to_ask.put((question, future))
         return future
+
+    def _pass_on(self) -> None:
+        while not self._to_ask.empty():
+            question, future = self._to_ask.get()
+            if future.cancelled():
+                continue
+            try:
+                self._asked[inbox.ask(self.folder, question)] = future
+            except TrainerError as error:
+                give(future, error)
 
     def _take_answers(self) -> None:
         live = self._run.is_live()  # checked first: then all answers of a trainer that has ended are there

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trainer.config import Config
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, TrainerError, UsageError
-from trainer.events import Alarm, Fix, RunEnded, RunStarted, SettingChanged, StateChanged
+from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, SettingChanged, StateChanged
 from trainer.files import PRIVATE, open_file
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, read_config
+from workbench.run.history import History
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.training_thread import Train, TrainingThread
@@ -52,6 +54,16 @@ def kl_target(folder: Path) -> float | None:
 
 
 Request = Literal["start", "pause", "resume", "step", "checkpoint", "stop"]
+_TELL_TARGET = RunStarted | SettingChanged  # events after which `kl_target` may be another
+
+
+class Found(NamedTuple):
+    """What is new in a run's folder."""
+
+    run: TrainingThread | RunOnDisk
+    events: list[Event]
+    past: list[History]  # pieces of a long journal's past, newest first
+    kl_target: tuple[float | None] | None  # None: not read
 
 
 class Supervisor:
@@ -65,6 +77,7 @@ class Supervisor:
         self._thread: TrainingThread | None = None  # `run` while it is trained here
         self._policies: PolicyThread | None = None  # set once a run that has ended is asked
         self._past: RunOnDisk | None = None  # the journal to be read further, from its newest part backwards
+        self._target_is_old = False  # `kl_target` has to be read again
         self.run: TrainingThread | RunOnDisk | None = None
         self.view = RunView()
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
@@ -97,7 +110,7 @@ class Supervisor:
 
     def shows(self, folder: Path) -> bool:
         """Return whether the run is the one in `folder`."""
-        return self.folder is not None and self.folder.resolve() == folder.resolve()
+        return self.folder is not None and self.folder.absolute() == folder.absolute()
 
     @property
     def under_way(self) -> bool:
@@ -120,11 +133,18 @@ class Supervisor:
                 return self.under_way and not self._ending
 
     def start(
-        self, config: Config, *, preset: str = "run", resume: Path | None = None, one_iteration: bool = False
+        self,
+        config: Config,
+        *,
+        preset: str = "run",
+        resume: Path | None = None,
+        past: tuple[RunOnDisk, Found] | None = None,
+        one_iteration: bool = False,
     ) -> None:
         """Train `config` in this process, or continue the run in `resume`.
 
-        one_iteration: pause after one iteration. Raises UsageError while another run trains here, or if the name is in
+        past: what `opened` read of the run that continues; without it, it is read here. one_iteration: pause after one
+        iteration. Raises UsageError while another run trains here, or if the name is in
         use; then nothing changes.
         """
         self.check_free()
@@ -134,17 +154,27 @@ class Supervisor:
         self._attach(thread)
         self._thread = thread
         if resume is not None:
-            self._read_what_was(resume)
+            self._show_what_was(*(past or self.opened(resume)))
         if one_iteration:
             thread.send("step")
         thread.start()
 
     def watch(self, folder: Path) -> None:
         """Show the run in `folder`, live or ended. Raises UsageError while another run trains here."""
+        self.show(*self.opened(folder))
+
+    @staticmethod
+    def opened(folder: Path) -> tuple[RunOnDisk, Found]:
+        """Read the run in `folder` for `show`. May be called on any thread."""
+        run = RunOnDisk(folder)
+        return run, _found(run, run, folder, with_target=True)
+
+    def show(self, run: RunOnDisk, found: Found) -> None:
+        """Show a run that was `opened`. Raises UsageError while another run trains here."""
         self.check_free()
-        self._attach(run := RunOnDisk(folder))
+        self._attach(run)
         self._past = run
-        self.poll()
+        self.fold(found)
 
     def ask(self, request: Literal["pause", "resume", "step", "checkpoint"]) -> None:
         """Send a request to the run's trainer, in any process. Raises UsageError, StorageError."""
@@ -212,10 +242,51 @@ class Supervisor:
             self.run.close()
 
     def poll(self) -> bool:
-        """Fold what is new into the view; return whether anything was."""
-        if self.run is None:
+        """Fold what is new into the view; return whether anything was. Reads files."""
+        changed = self.take()
+        found = self.look()
+        return (found is not None and self.fold(found)) or changed
+
+    def take(self) -> bool:
+        """Fold the events of a run that trains here into the view; return whether there were any. Reads no file."""
+        if (thread := self._thread) is None:
             return False
-        events = self.run.take()
+        changed = self._fold(thread.take())
+        if thread.finished:
+            self._conclude(thread)
+            changed = True
+        return changed
+
+    @property
+    def has_to_look(self) -> bool:
+        """Return whether `look` may find something."""
+        return isinstance(self.run, RunOnDisk) or self._past is not None or self._target_is_old
+
+    def look(self) -> Found | None:
+        """Read what is new in the run's folder; the view stays as it is. May be called on any thread, one at a time."""
+        if self.run is None or not self.has_to_look:
+            return None
+        return _found(self.run, self._past, self.folder, with_target=self._target_is_old)
+
+    def fold(self, found: Found) -> bool:
+        """Fold what `look` has found into the view; return whether anything changed."""
+        if found.run is not self.run:  # another run is shown since
+            return False
+        changed = self._fold(found.events)
+        if found.kl_target is not None:
+            (self.view.kl_target,) = found.kl_target
+            self._target_is_old = False
+            changed = True
+        for chunk in found.past:
+            self.view.history.prepend(chunk)
+            changed = True
+        if isinstance(self.run, RunOnDisk):
+            self.view.problems = self.run.problems
+        elif not found.past:
+            self._past = None
+        return changed
+
+    def _fold(self, events: Sequence[Event]) -> bool:
         for event in events:
             self.view.take(event)
             if isinstance(event, RunStarted) and self.trains_here:
@@ -223,18 +294,10 @@ class Supervisor:
                 # the screen ignores keys. Undone when the run is over.
                 gc.collect()
                 gc.freeze()
-        changed = bool(events)
-        if self.folder is not None and any(isinstance(event, RunStarted | SettingChanged) for event in events):
-            self.view.kl_target = kl_target(self.folder)
+        self._target_is_old |= any(isinstance(event, _TELL_TARGET) for event in events)
         if self.view.state == "paused" or not self.under_way:
             self._pausing = False
-        if isinstance(self.run, RunOnDisk):
-            self.view.problems = self.run.problems
-        changed |= self._read_past()
-        if self._thread is not None and self._thread.finished:
-            self._conclude(self._thread)
-            changed = True
-        return changed
+        return bool(events)
 
     def stop(self, reason: str = "stopped by the user") -> None:
         """Ask the run to save a checkpoint and end."""
@@ -283,24 +346,15 @@ class Supervisor:
         self._thread = None
         self._past = None
 
-    def _read_what_was(self, folder: Path) -> None:
+    def _show_what_was(self, past: RunOnDisk, found: Found) -> None:
         """Show the journal of a run that is about to continue, so that its charts do not start empty."""
-        self._past = RunOnDisk(folder)
-        for event in self._past.take():
+        self._past = past
+        for event in found.events:
             self.view.take(event)
+        for chunk in found.past:
+            self.view.history.prepend(chunk)
         self.view.take(StateChanged(state="loading"))
         self.view.ended = None
-
-    def _read_past(self) -> bool:
-        """Read two more pieces of a long journal's past, so that each poll is short; return whether there were any."""
-        found = False
-        for _ in range(2):
-            chunk = self._past.earlier() if self._past is not None else None
-            if chunk is None:
-                break
-            self.view.history.prepend(chunk)
-            found = True
-        return found
 
     def _conclude(self, thread: TrainingThread) -> None:
         self._thread = None
@@ -316,6 +370,15 @@ class Supervisor:
         if self.failure and self.view.ended is None:
             self.view.state = "failed"
             self.view.phase = None
+
+
+def _found(run: TrainingThread | RunOnDisk, past: RunOnDisk | None, folder: Path | None, *, with_target: bool) -> Found:
+    events = run.take() if isinstance(run, RunOnDisk) else []
+    chunks: list[History] = []
+    while past is not None and len(chunks) < 2 and (chunk := past.earlier()) is not None:  # each reading is short
+        chunks.append(chunk)
+    with_target |= any(isinstance(event, _TELL_TARGET) for event in events)
+    return Found(run, events, chunks, (kl_target(folder),) if with_target and folder else None)
 
 
 def report_bug(bug: BaseException, folder: Path | None = None, log: Path | None = None) -> str:

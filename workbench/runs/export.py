@@ -14,7 +14,7 @@ from trainer.runs.folder import RunFolder
 from workbench.compare.compared_run import LETTERS, read_runs
 from workbench.compare.report import report_lines
 from workbench.kit.dialog import TextPromptScreen
-from workbench.kit.file_names import path_problem, unused
+from workbench.kit.file_names import no_name, path_to_write, unused
 from workbench.kit.lines import plain
 from workbench.kit.pane import Pane
 from workbench.text import visible
@@ -28,13 +28,13 @@ async def ask_and_write(pane: Pane, folders: Sequence[RunFolder]) -> None:
 
     async def write(text: str) -> str:
         try:
-            path = await asyncio.to_thread(write_comparison, folders, Path(text).expanduser())
+            path = await asyncio.to_thread(lambda: write_comparison(folders, path_to_write(text)))
         except TrainerError as error:
             return str(error)
         pane.confirm(f"Saved '{path}'")
         return ""
 
-    pane.app.push_screen(TextPromptScreen("Save the comparison as", str(name), path_problem, write))
+    pane.app.push_screen(TextPromptScreen("Save the comparison as", str(name), no_name, write))
 
 
 def write_comparison(folders: Sequence[RunFolder], path: Path) -> Path:

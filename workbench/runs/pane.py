@@ -131,7 +131,7 @@ class RunsPane(Pane):
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the runs in another folder."""
-        if path.resolve() != self.runs_dir.resolve():
+        if path.absolute() != self.runs_dir.absolute():
             self.runs_dir = path
             self._in_trash = False
             self._mark([])

@@ -79,7 +79,7 @@ def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) 
 def run_on_screen(view: RunView, runs_dir: Path) -> str:
     """Return the name of the run on the screen; empty if it is not in `runs_dir`."""
     folder = Path(view.started.folder) if view.started else None
-    return folder.name if folder and folder.parent.resolve() == runs_dir.resolve() else ""
+    return folder.name if folder and folder.parent.absolute() == runs_dir.absolute() else ""
 
 
 def training_badge(runs: Sequence[RunSummary], open_run: str) -> Badge:

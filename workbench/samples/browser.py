@@ -81,7 +81,7 @@ class SampleBrowser:
 
     def __init__(self, folder: RunFolder | None = None) -> None:
         self.folder = folder
-        self.bookmarks = Bookmarks(folder) if folder is not None else None
+        self.bookmarks: Bookmarks | None = None  # until they are read
         self.newest: SamplesWritten | None = None
         self.filter: Query = ()
         self.order = Order()

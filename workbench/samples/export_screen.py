@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -15,7 +16,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.file_names import path_note, path_problem, unused
+from workbench.kit.file_names import about_path, path_problem, unused
 from workbench.text import visible
 
 What = Literal["this", "shown", "marked"]
@@ -94,14 +95,16 @@ class SampleExportScreen(Dialog[ExportChoice | None]):
         self.query_one(OptionList).focus()
 
     @on(OptionList.OptionHighlighted)
-    def _propose(self) -> None:
+    @work(exclusive=True, group="propose")
+    async def _propose(self) -> None:
         """Fill in a path for the choice; of a path that the user edited, change only the suffix."""
         what, format_ = self._choice()
         path = self.query_one(Input)
         if path.value == self._proposed:
             name = self._name if what == "this" else f"{self._name}-{what}"
-            self._proposed = str(unused(self._folder / f"{name}{_SUFFIXES[format_]}"))
-            path.value = self._proposed
+            proposed = await asyncio.to_thread(unused, self._folder / f"{name}{_SUFFIXES[format_]}")
+            if path.value == self._proposed:
+                path.value = self._proposed = str(proposed)
         else:
             written = Path(path.value)
             path.value = str(written.with_suffix("") if written.suffix in _SUFFIXES.values() else written)
@@ -113,19 +116,25 @@ class SampleExportScreen(Dialog[ExportChoice | None]):
         path.focus()
         path.cursor_position = len(path.value)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        problem = path_problem(event.value)
-        self._show_note(f"✖ {problem}" if problem else path_note(event.value))
+    @on(Input.Changed)
+    @work(exclusive=True, group="look")
+    async def _look(self, event: Input.Changed) -> None:
+        """Say what is wrong with the path, or which file will be written."""
+        problem, note = await asyncio.to_thread(about_path, event.value)
+        self._show_note(f"✖ {problem}" if problem else note)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if not self._writing and not path_problem(event.value):
+        if not self._writing:
             self._writing = True
-            self._export(ExportChoice(*self._choice(), Path(event.value).expanduser()))
+            self._export(*self._choice(), event.value)
 
     @work
-    async def _export(self, choice: ExportChoice) -> None:
+    async def _export(self, what: What, format_: Format, typed: str) -> None:
         try:
-            problem = await self._write(choice) if self._write else ""
+            problem = await asyncio.to_thread(path_problem, typed)
+            if not problem:
+                choice = ExportChoice(what, format_, Path(typed).expanduser())
+                problem = await self._write(choice) if self._write else ""
         finally:
             self._writing = False
         if problem:

@@ -32,6 +32,7 @@ from workbench.numbers import number
 from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
+from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.browser import NO_SAMPLES_YET, SampleBrowser, Selection, read_iteration
 from workbench.samples.whole_run import RunPart, scan
 from workbench.text import visible
@@ -207,12 +208,24 @@ class SampleListView(MountedWhole, Vertical):
             self.workers.cancel_group(self, "scan")
             self.browser = self.browser.for_run(folder)
             self._show_listed()
-            if self.browser.bookmarks is not None and self.browser.bookmarks.problem:
-                self.warn(self.browser.bookmarks.problem)
+            if folder is not None:
+                self._read_bookmarks(folder)
         if self.browser.announce(view.samples):
             self.update_list(patiently=True)
         self._show_heading()
         return is_other
+
+    @work(exclusive=True, group="bookmarks")
+    async def _read_bookmarks(self, folder: RunFolder) -> None:
+        bookmarks = await asyncio.to_thread(Bookmarks, folder)
+        if folder != self.browser.folder:
+            return
+        self.browser.bookmarks = self.sample_list.marked = bookmarks
+        if bookmarks.problem:
+            self.warn(bookmarks.problem)
+        if bookmarks:
+            self.sample_list.redraw()
+            self.select()
 
     def show_iteration(self, iteration: int | None) -> None:
         """List the samples of `iteration`; with None follow the newest."""

@@ -178,7 +178,7 @@ class LabellingController:
     def ask_model(self, folder: Path, question: Question) -> Future[Answer]:
         """Ask the model of the run in `folder`, loading it unless it is on the screen; at most one is loaded."""
         shown = self._supervisor.shows(folder)
-        if self._policies is not None and (shown or self._policies.folder != folder.resolve()):
+        if self._policies is not None and (shown or self._policies.folder != folder.absolute()):
             self._policies.close()
             self._policies = None
         if shown:

@@ -17,10 +17,8 @@ from textual.events import DescendantFocus
 from textual.screen import Screen
 from textual.widgets import Static
 
-from trainer.config import load_config
-from trainer.config.schema import RolloutConfig, RunConfig
-from trainer.errors import TrainerError
-from trainer.runs.folder import TRASH, RunFolder
+from trainer.config.schema import RunConfig
+from trainer.runs.folder import TRASH
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.home.pane import HomePane
@@ -32,6 +30,7 @@ from workbench.kit.pane_strip import PaneStrip, TopLines
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.selection import copy_selection
 from workbench.kit.styles import ALL_STYLES
+from workbench.kit.throttled import Throttled
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
 from workbench.opening import Opening
@@ -40,10 +39,9 @@ from workbench.run.journal_source import whole_run
 from workbench.run.metrics import DEFAULT
 from workbench.run.supervisor import Request, Supervisor, report_bug
 from workbench.runs.pane import RunsPane
-from workbench.samples.ask_form import StartingPoint
-from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
+from workbench.screen.asking import ask_about
 from workbench.screen.finders import FINDERS
 from workbench.screen.home import HomeController
 from workbench.screen.host import attempt
@@ -136,6 +134,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self._home = HomeController(
             self, self.supervisor, self.steering, self.labelling, settings.visits.get(workspace, 0.0)
         )
+        self._looking = Throttled(rests=False)
         self._situation: _Situation | None = None
         self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
         self.bugs: dict[str, str] = {}  # reported so far, by where they arose
@@ -149,7 +148,7 @@ class MainScreen(MountedWhole, Screen[None]):
             with Horizontal(id="top"):
                 yield self.config
                 yield self._training
-                yield SamplesPane(self._ask, id="samples")
+                yield SamplesPane(partial(ask_about, self, self.supervisor), id="samples")
             yield self._label
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
@@ -179,7 +178,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.set_interval(_LOOK, self.labelling.watch)
         self.ready = True
 
-    def on_unmount(self) -> None:
+    async def on_unmount(self) -> None:
         self.labelling.close()
         self.supervisor.close()
         shown = list(self._training.metrics_shown)
@@ -187,7 +186,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self._settings.label_facts = self._label.facts_shown
         self._settings.all_settings = self.config.shows_all
         self._settings.visit(Path.cwd())
-        self._settings.save(config_dir())
+        await asyncio.to_thread(self._settings.save, config_dir())
 
     def on_resize(self) -> None:
         self._panes.resize()
@@ -212,11 +211,22 @@ class MainScreen(MountedWhole, Screen[None]):
         self._panes.zoom()
 
     def poll(self) -> None:
-        """Fold in the events since the last call, and show the result."""
+        """Fold in the events since the last call, and show the result; look into the run's folder in a thread."""
         try:
-            if self.supervisor.poll() or self._situation_now() != self._situation:
+            if self.supervisor.take() or self._situation_now() != self._situation:
                 self.show_run()
+            if self.supervisor.has_to_look:
+                self._look()
         except Exception as bug:  # noqa: BLE001  a screen that shows less is better than a run that ends
+            self.report(bug)
+
+    @work(group="look")
+    async def _look(self) -> None:
+        try:
+            found = await self._looking.read(self.supervisor.look)
+            if found is not None and self.supervisor.fold(found):
+                self.show_run()
+        except Exception as bug:  # noqa: BLE001  as in `poll`
             self.report(bug)
 
     def report(self, bug: Exception) -> None:
@@ -336,26 +346,6 @@ class MainScreen(MountedWhole, Screen[None]):
         self._training.update_run(self.supervisor.view)  # while hidden, it may still show the run before
         self._training.show_scores(message.iteration, message.scores)
 
-    async def _ask(self, start: StartingPoint) -> None:
-        """Show the dialog that asks the run's models: the trainer's if it is under way, else a saved one."""
-        folder = self.supervisor.folder
-        if folder is None:
-            return
-        rollout, checkpoints = await asyncio.gather(
-            asyncio.to_thread(_rollout, folder), asyncio.to_thread(self.supervisor.saved_policies)
-        )
-        if folder != self.supervisor.folder:
-            return
-        self.app.push_screen(
-            AskScreen(
-                self.supervisor.ask_model,
-                start,
-                temperature=rollout.temperature,
-                max_new_tokens=rollout.max_new_tokens,
-                checkpoints=checkpoints,
-            )
-        )
-
     @on(LabelPane.LabelsChanged)
     def _settle_training(self) -> None:
         self.settle("train")  # an error about missing labels
@@ -388,11 +378,3 @@ class MainScreen(MountedWhole, Screen[None]):
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
         runs = [(folder, await asyncio.to_thread(whole_run, folder)) for folder in message.folders]
         self._training.compare(runs)
-
-
-def _rollout(folder: Path) -> RolloutConfig:
-    """Return how the run in `folder` samples; the defaults where its configuration cannot be read."""
-    try:
-        return load_config(RunFolder(folder).config).rollout
-    except TrainerError:
-        return RolloutConfig()

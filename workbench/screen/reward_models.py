@@ -147,7 +147,7 @@ def rewarded_by(model: Path, before: Sequence[dict[str, Any]]) -> list[dict[str,
     because they cost memory.
     """
     kept = [{**source, "weight": 0.0} for source in before if source["kind"] != "model"]
-    return [{"kind": "model", "path": str(model.resolve())}, *kept]
+    return [{"kind": "model", "path": str(model.absolute())}, *kept]
 
 
 def change_text(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:

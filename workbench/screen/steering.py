@@ -35,6 +35,7 @@ class Steering:
     def __init__(self, screen: Host, supervisor: Supervisor) -> None:
         self._screen = screen
         self._supervisor = supervisor
+        self._sending = asyncio.Lock()
 
     def request(self, request: Request) -> None:
         """Do what a key requests of the run."""
@@ -43,11 +44,11 @@ class Steering:
         elif request == "stop":
             self._stop()
         else:
-            attempt(self._screen, lambda: self._supervisor.ask(request), about="steer")
+            self._send(partial(self._supervisor.ask, request))
 
-    def watch(self, folder: Path) -> bool:
-        """Show the run in `folder`, and its configuration unless the user keeps unsaved changes; False if it fails."""
-        return self._watch(folder, self._edit)
+    def watch(self, folder: Path) -> None:
+        """Show the run in `folder`, and its configuration unless the user keeps unsaved changes."""
+        self._screen.app.push_screen(WaitScreen(partial(self._watch, folder)))
 
     def open_run(self, folder: Path) -> None:
         """Show the run in `folder` in the Training pane, and its configuration.
@@ -55,15 +56,7 @@ class Steering:
         A run that trains is controlled through that configuration, so with unsaved changes it opens only if the user
         discards them.
         """
-
-        def open_run(show: Callable[[ConfigDocument], None]) -> None:
-            if self._watch(folder, show):
-                self._screen.action_show_pane("training")
-
-        if RunFolder(folder).is_live():
-            self.when_nothing_is_lost(lambda: open_run(self._screen.config.show_document))
-        else:
-            open_run(self._edit)
+        self._screen.app.push_screen(WaitScreen(partial(self._watch, folder, "training")))
 
     def resume(self, folder: Path, overrides: Sequence[str] = (), *, agreed: bool = False) -> None:
         """Resume the run in `folder` on this process's trainer thread, once the user agrees to the plan.
@@ -85,7 +78,7 @@ class Steering:
             reward = RewardConfig(sources=value)
             self._screen.app.push_screen(WaitScreen(partial(self._once_trusted, reward, change, about="steer")))
         else:
-            attempt(self._screen, change, about="steer")
+            self._send(change)
 
     def allows_alarm(self, action: str) -> bool:
         """Return whether the key for `open_alarm` or `fix_alarm` applies now."""
@@ -144,8 +137,27 @@ class Steering:
         if fix not in self._supervisor.fixes(alarm):
             message = f"{name} is no longer active, or its run has ended: nothing was changed"
             self._screen.say(message, about="steer")
-        elif attempt(self._screen, lambda: self._supervisor.apply(fix, name), about="steer"):
-            self._screen.notify(f"Requested: {fix.label}", title=name, markup=False)
+        else:
+            requested = partial(self._screen.notify, f"Requested: {fix.label}", title=name, markup=False)
+            self._send(partial(self._supervisor.apply, fix, name), requested)
+
+    def _send(self, request: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
+        """Send a request to the trainer in a thread, because to one of another process it is a file; then call `then`.
+
+        Requests arrive in the order in which they were sent.
+        """
+
+        def sent() -> bool:
+            request()
+            return True
+
+        async def send() -> None:
+            async with self._sending:
+                if await tried(self._screen, asyncio.to_thread(sent), "steer"):
+                    then()
+                self._screen.show_run()
+
+        self._screen.run_worker(send(), group="steer")
 
     def _start(self, *, one_iteration: bool) -> None:
         document = self._screen.config.document
@@ -201,9 +213,10 @@ class Steering:
         elif not agreed and not await app.push_screen_wait(RunQuestion(planned, "Resume run")):
             return
         config, document = found
+        past = await asyncio.to_thread(self._supervisor.opened, folder)
 
         def train() -> None:
-            self._supervisor.start(config, resume=folder)
+            self._supervisor.start(config, resume=folder, past=past)
             self._screen.action_show_pane("training")
             self._screen.config.show_document(document)
 
@@ -214,7 +227,7 @@ class Steering:
 
         def answered(agreed: bool | None) -> None:
             if agreed and self._supervisor.allows("stop"):
-                attempt(self._screen, self._supervisor.stop, about="steer")
+                self._send(self._supervisor.stop)
 
         folder = self._supervisor.folder
         question = f"Stop {f'run {folder.name}' if folder else 'the run'} after a checkpoint?"
@@ -232,12 +245,28 @@ class Steering:
             await tried(self._screen, asyncio.to_thread(trusted_code().remember, codes), "trust")
         attempt(self._screen, action, about=about)
 
-    def _watch(self, folder: Path, show: Callable[[ConfigDocument], None]) -> bool:
-        def watch() -> None:
-            self._supervisor.watch(folder)
-            show(ConfigDocument.of_run(folder))
+    async def _watch(self, folder: Path, pane: str = "") -> None:
+        """Read the run in `folder` and its configuration in threads, and show both; then go to `pane`."""
+        opened = await tried(self._screen, asyncio.to_thread(self._supervisor.opened, folder), "start")
+        if opened is None:
+            return
+        run, found = opened
+        configuration = await asyncio.gather(asyncio.to_thread(ConfigDocument.of_run, folder), return_exceptions=True)
 
-        return attempt(self._screen, watch, about="start")
+        def show(edit: Callable[[ConfigDocument], None]) -> None:
+            def both() -> None:
+                self._supervisor.show(run, found)
+                if isinstance(document := configuration[0], BaseException):
+                    raise document
+                edit(document)
+
+            if attempt(self._screen, both, about="start") and pane:
+                self._screen.action_show_pane(pane)
+
+        if pane and run.live:  # it is controlled through its configuration
+            self.when_nothing_is_lost(lambda: show(self._screen.config.show_document))
+        else:
+            show(self._edit)
 
     def _edit(self, document: ConfigDocument) -> None:
         """Show another configuration, unless the user keeps unsaved changes."""

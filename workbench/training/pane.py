@@ -148,7 +148,7 @@ class TrainingPane(Pane):
 
         The run on the screen may be among them; it is not drawn twice.
         """
-        self._others = [(folder.resolve(), view) for folder, view in runs]
+        self._others = [(folder.absolute(), view) for folder, view in runs]
         self._show()
 
     @property
@@ -280,7 +280,7 @@ class TrainingPane(Pane):
     def _marked(self) -> list[tuple[str, RunView]]:
         """Return names of the marked runs and their views, but for this one."""
         started = self._view.started
-        this = Path(started.folder).resolve() if started and self._others else None
+        this = Path(started.folder).absolute() if started and self._others else None
         return [(folder.name, view) for folder, view in self._others if folder != this][:OVERLAYS]
 
     def _beside(self) -> tuple[tuple[str, History], ...]:

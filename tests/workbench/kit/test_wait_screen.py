@@ -32,7 +32,7 @@ from workbench.screen.main_screen import MainScreen
 MATERIAL = "workbench.screen.labelling_controller.labelling_material"
 MODELS = "workbench.screen.reward_models.labelling_material"
 SAMPLE = "workbench.samples.pane.read_token_sample"
-SETTINGS = "workbench.screen.main_screen.load_config"
+SETTINGS = "workbench.screen.asking.load_config"
 
 
 @pytest.fixture(autouse=True)

@@ -318,6 +318,7 @@ def test_a_lost_question_is_reported_while_the_run_continues(tmp_path: Path) -> 
     with folder.lock():
         run = RunOnDisk(folder.root)
         lost = run.ask(QUESTION)
+        run.take()
         Inbox(folder.control, create_autospec(Control, instance=True), print)  # a trainer that just begins
         run.take()
         with pytest.raises(StorageError, match="run 'a' lost the question: ask again"):
@@ -331,6 +332,7 @@ def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(tmp_path:
         run = RunOnDisk(folder.root)
         inbox = Inbox(folder.control, control := create_autospec(Control, instance=True), print)
         dropped, closed_ = run.ask(QUESTION), run.ask(QUESTION)
+        run.take()
         inbox.take()
         (_, _, one_is_dropped), (_, _, two_is_dropped) = [asked.args for asked in control.ask.call_args_list]
         assert dropped.cancel()
@@ -391,6 +393,7 @@ def test_a_run_of_another_process_answers_by_its_inbox() -> None:
         supervisor.watch(folder)
         assert supervisor.saved_policies() == []
         futures = [supervisor.ask_model(QUESTION) for _ in range(3)]
+        supervisor.poll()
         inbox.take()
         (_, reply_to_first, _), (_, reply_to_second, _), _ = [asked.args for asked in control.ask.call_args_list]
         reply_to_first(answered(QUESTION))
@@ -412,6 +415,7 @@ def test_a_broken_answer_and_one_that_nobody_waits_for_are_reported() -> None:
         inbox = Inbox(folder / "control", create_autospec(Control, instance=True), pytest.fail)
         supervisor.watch(folder)
         broken = supervisor.ask_model(QUESTION)
+        supervisor.poll()
         (name,) = [path.name for path in (folder / "control").glob("*.json")]
         inbox.take()
         (folder / "control/answers").mkdir()

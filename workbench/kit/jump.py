@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,6 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from workbench.kit.dialog import Dialog
+from workbench.kit.keys import remapped
 from workbench.kit.pane_strip import PaneStrip
 
 LETTERS = "asdfghjklwertyuiopzxcvbnm1234567890"  # without q, which quits
@@ -24,6 +25,7 @@ class Target(NamedTuple):
 
     place: Offset
     go: Callable[[], object]
+    is_control: bool  # its letter has room around it
 
 
 def targets(screen: Screen[Any]) -> list[Target]:
@@ -32,24 +34,25 @@ def targets(screen: Screen[Any]) -> list[Target]:
     for strip in screen.query(PaneStrip):
         for tab, start, _ in strip.places():
             go = partial(strip.post_message, PaneStrip.Chosen(tab.id))
-            found.append(Target(strip.region.offset + Offset(start, 0), go))
+            found.append(Target(strip.region.offset + Offset(start, 0), go, is_control=False))
     for widget in screen.focus_chain:
         shown = screen.find_widget(widget).visible_region
         if shown.area:
-            found.append(Target(shown.offset, partial(screen.set_focus, widget)))
+            found.append(Target(shown.offset, partial(screen.set_focus, widget), is_control=True))
     return found
 
 
-class JumpScreen(Dialog[int]):
-    """Overlay with a letter on each target. The result is the number of the target that was chosen."""
+class JumpScreen(Dialog[Callable[[], object]]):
+    """Overlay with a letter on each target, which goes there; the keys of the panes go to them as ever."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "cancel", id="jump.cancel", tooltip="Close without a jump"),
     ]
 
-    def __init__(self, places: Sequence[Offset]) -> None:
+    def __init__(self, below: Screen[Any]) -> None:
         super().__init__()
-        self._places = places[: len(LETTERS)]
+        self._below = below
+        self._targets = targets(below)[: len(LETTERS)]
 
     @classmethod
     def toggle(cls, app: App[Any]) -> None:
@@ -57,22 +60,25 @@ class JumpScreen(Dialog[int]):
         if isinstance(app.screen, cls):
             app.screen.dismiss()
             return
-        found = targets(app.screen)
 
-        def jump(chosen: int | None) -> None:
-            if chosen is not None:
-                app.call_later(found[chosen].go)
+        def jump(go: Callable[[], object] | None) -> None:
+            if go is not None:
+                app.call_later(go)
 
-        app.push_screen(cls([target.place for target in found]), jump)
+        app.push_screen(cls(app.screen), jump)
 
     def compose(self) -> ComposeResult:
-        for letter, place in zip(LETTERS, self._places, strict=False):
-            label = Static(letter, markup=False, classes="letter")
-            label.styles.offset = place
+        for letter, target in zip(LETTERS, self._targets, strict=False):
+            label = Static(letter, markup=False, classes=f"letter{' -control' if target.is_control else ''}")
+            label.styles.offset = target.place
             yield label
 
     def on_key(self, event: events.Key) -> None:
         chosen = LETTERS.find(event.character or " ")
-        if 0 <= chosen < len(self._places):
+        if 0 <= chosen < len(self._targets):
             event.stop()
-            self.dismiss(chosen)
+            self.dismiss(self._targets[chosen].go)
+        for _, binding in remapped(self._below):
+            if binding.key == event.key and (binding.id or "").startswith("pane."):
+                event.stop()
+                self.dismiss(partial(self._below.run_action, binding.action))

@@ -31,6 +31,13 @@ async def test_a_letter_goes_to_its_pane_or_control_at_every_size_and_in_dialogs
             assert letters[number].region.offset == (strip.places()[number][1], 0)
             await pilot.press(LETTERS[number])
             await until(pilot, lambda number=number: strip.current == strip.tabs[number].id)  # type: ignore[misc]
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        for key, pane in (("f4", "samples"), ("right_parenthesis", "label"), ("left_parenthesis", "samples")):
+            await pilot.press(key, "ctrl+o")
+            await until(pilot, lambda pane=pane: strip.current == pane and isinstance(app.screen, JumpScreen))  # type: ignore[misc]
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
         app.push_screen(dialog := ConfirmScreen("Sure?"))
         await until(pilot, lambda: app.screen is dialog and app.focused is not None)
         await pilot.press("ctrl+o")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ class PlainScreen:
         self.calls: list[tuple[object, ...]] = []
         self.dialogs: list[Any] = []
         self.action: Any = None  # of the newest wait screen
+        self.workers: list[asyncio.Future[None]] = []
         self.answers = [*answers]
         self.app = SimpleNamespace(push_screen=self._push, push_screen_wait=self._ask)
         self.config = SimpleNamespace(
@@ -37,6 +39,9 @@ class PlainScreen:
 
     def keys(self) -> dict[str, str]:
         return {"label.train": "t"}
+
+    def run_worker(self, work: Coroutine[None, None, None], *, group: str) -> None:
+        self.workers.append(asyncio.ensure_future(work))
 
     def show_run(self) -> None:
         pass
@@ -79,9 +84,10 @@ def supervisor(**more: Any) -> Any:
 
 
 @pytest.mark.parametrize(("agreed", "stopped"), [(True, ["stop"]), (False, []), (None, [])])
-def test_a_run_stops_once_the_user_agrees(agreed: bool | None, stopped: list[str]) -> None:
+async def test_a_run_stops_once_the_user_agrees(agreed: bool | None, stopped: list[str]) -> None:
     screen, run = PlainScreen(agreed), supervisor()
     Steering(screen, run).request("stop")  # type: ignore[arg-type]
+    await asyncio.gather(*screen.workers)
     assert [type(dialog) for dialog in screen.dialogs] == [ConfirmScreen]
     assert run.calls == stopped
 

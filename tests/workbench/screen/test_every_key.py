@@ -172,7 +172,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ran]:
     dispatch = WorkbenchApp._dispatch_action
 
     async def record(app: WorkbenchApp, node: DOMNode, name: str, parameters: Any) -> bool:
-        recorded.append((node, name, parameters))
+        if any(callable(getattr(node, f"{prefix}action_{name}", None)) for prefix in ("", "_")):
+            recorded.append((node, name, parameters))
         return await dispatch(app, node, name, parameters)
 
     monkeypatch.setattr(WorkbenchApp, "_dispatch_action", record)

@@ -1,4 +1,4 @@
-"""Finders of the command palette for runs, settings, presets and samples."""
+"""Finders of the command palette for runs, settings, presets, samples and the documentation."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from workbench.run.run_listing import read_runs
 from workbench.run.sample_table import SampleKey
 from workbench.runs.pane import RunsPane
 from workbench.samples.pane import SamplesPane
+from workbench.screen.docs_reader import DocsFinder
 from workbench.text import has_words
 
 _BEFORE = 30  # characters shown before the word that was found in a sample
@@ -96,4 +97,4 @@ def around(text: str, words: str) -> str:
     return f"…{text[start:]}" if start > 0 else text
 
 
-FINDERS: tuple[type[Provider], ...] = (RunFinder, SettingFinder, PresetFinder, SampleFinder)
+FINDERS: tuple[type[Provider], ...] = (RunFinder, SettingFinder, PresetFinder, SampleFinder, DocsFinder)

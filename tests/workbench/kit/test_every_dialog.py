@@ -45,6 +45,7 @@ from workbench.samples.ask_screen import AskScreen
 from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import QuitScreen, TrustScreen
+from workbench.screen.docs_reader import DocScreen
 from workbench.screen.main_screen import MainScreen
 from workbench.screen.run_question import Plan, RunQuestion
 from workbench.training.alarms import AlarmScreen, FixScreen
@@ -72,11 +73,12 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     AskScreen: lambda: AskScreen(cast("Any", no_labels), StartingPoint(), temperature=1.0, max_new_tokens=4),
     ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),
+    DocScreen: lambda: DocScreen("# Title\n\nText.", "Title"),
     ExportPreferencesScreen: lambda: ExportPreferencesScreen(STORE),
     SampleExportScreen: lambda: SampleExportScreen({"this": 1}, Path.cwd(), "a"),
     FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
     GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
-    JumpScreen: lambda: JumpScreen([]),
+    JumpScreen: lambda: JumpScreen(Screen()),
     LabelHistoryScreen: lambda: LabelHistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
     ImportPreferencesScreen: lambda: ImportPreferencesScreen(STORE),
     LabelStartScreen: lambda: LabelStartScreen(

@@ -66,6 +66,9 @@ _MOST_WANTED = (
     "model",
 )  # a narrow table drops the last ones first
 
+_AFTER_THE_NAME = ("curve", "model")  # are dropped before a name is cut to less than this
+_LONG_NAME = 24
+
 
 def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) -> list[RunSummary]:
     """Return `runs` sorted by a column, in its usual order or reversed; runs without a value always come last."""
@@ -107,7 +110,8 @@ def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
             continue
         least = min(natural[key], _BY_KEY[key].least or natural[key])
         gap = _GAP if widths else 0
-        if widths and gap + least > left:
+        cut = natural["name"] - widths["name"] if key in _AFTER_THE_NAME else 0
+        if widths and gap + least + min(cut, _LONG_NAME - _BY_KEY["name"].least) > left:
             break
         widths[key] = min(least, left)
         left -= gap + widths[key]

@@ -178,8 +178,7 @@ def sample_rows(
         if token_texts is not None:
             values["token_texts"] = token_texts(values["tokens"].tolist())
             if "top_tokens" in arrays:
-                places = values["top_tokens"].tolist()
-                values["top_texts"] = [[token_texts.piece(token) for token in place] for place in places]
+                values["top_texts"] = token_texts.pieces(values["top_tokens"])
         rows.append(values)
     return rows
 

@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _REPLACEMENT = "\ufffd"
 
@@ -40,8 +43,16 @@ class TokenTexts:
             self._pieces[token] = self._after_anchor([token])
         return self._pieces[token]
 
+    def pieces(self, tokens: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
+        """Return `piece` of each of `tokens`, in the same shape."""
+        distinct, places = np.unique(tokens, return_inverse=True)
+        texts = np.array([self.piece(token) for token in distinct.tolist()], dtype=np.object_)
+        return texts[places].reshape(tokens.shape)
+
     def _from_pieces(self, ids: list[int]) -> list[str]:
         """Decode token by token; correct if tokens, or characters in several tokens, decode independently."""
+        if all(self._kind(token) == "whole" for token in set(ids)):
+            return list(map(self._pieces.__getitem__, ids))  # as `_kind` filled it
         texts: list[str] = []
         for kind, run in itertools.groupby(ids, self._kind):
             group = list(run)

@@ -32,12 +32,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Build lists from one flat array and the offsets at which they begin, without a loop over their numbers."""
     there = [value for value in values if value is not None]
     lengths = np.array([0 if value is None else len(value) for value in values], dtype=np.int32)
-    if pa.types.is_list(kind.value_type):
-        inner = _inner_lists(there, kind.value_type)
-    elif pa.types.is_string(kind.value_type):
-        inner = _strings(list(itertools.chain.from_iterable(there)))
-    else:
-        inner = _numbers(there, kind.value_type)
+    inner = _inner_lists(there, kind.value_type) if pa.types.is_list(kind.value_type) else _flat(there, kind.value_type)
     missing = pa.array([value is None for value in values], type=pa.bool_())
     return pa.ListArray.from_arrays(_offsets(lengths), inner, type=kind, mask=missing)
 
@@ -47,12 +42,18 @@ def _inner_lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if not all(isinstance(value, np.ndarray) and value.ndim == 2 for value in values):
         return _lists(list(itertools.chain.from_iterable(values)), kind)
     lengths = np.repeat(np.array([x.shape[1] for x in values], dtype=np.int32), [x.shape[0] for x in values])
-    flat = _numbers([value.ravel() for value in values], kind.value_type)
+    flat = _flat([value.ravel() for value in values], kind.value_type)
     return pa.ListArray.from_arrays(_offsets(lengths), flat, type=kind)
 
 
 def _offsets(lengths: Any) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]), type=pa.int32())
+
+
+def _flat(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(kind):
+        return _strings(list(itertools.chain.from_iterable(values)))
+    return _numbers(values, kind)
 
 
 def _numbers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

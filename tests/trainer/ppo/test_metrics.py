@@ -187,7 +187,9 @@ def test_ratios_and_alternatives_are_columns_where_there_are_any(batch: Experien
         assert row["top_tokens"].tolist() == tops[place, :count].tolist()
         assert row["top_ref_logprobs"].tolist() == logprobs[1, place, :count].tolist()
         assert row["token_texts"] == texts(row["tokens"].tolist())
-        assert row["top_texts"] == [[texts.piece(token) for token in ids] for ids in row["top_tokens"].tolist()]
+        assert row["top_texts"].tolist() == [
+            [texts.piece(token) for token in ids] for ids in row["top_tokens"].tolist()
+        ]
     assert set(rows[0]) == set(sample_schema().names) - {"baseline", "advantage_scale"}  # which the critic replaces
 
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -223,3 +224,10 @@ def test_the_starters_tokenizer_keeps_both_rules(starter: Any) -> None:
 
     of_texts()
     of_tokens()
+
+
+def test_the_pieces_of_an_array_are_those_of_its_tokens_in_its_shape() -> None:
+    texts, tokens = TokenTexts(BYTE_LEVEL), np.array([[[3, 262], [3, 256], [65, 66]]] * 2, np.int32)
+    found = texts.pieces(tokens)
+    assert found.tolist() == [[[texts.piece(token) for token in place] for place in row] for row in tokens.tolist()]
+    assert texts.pieces(tokens[:, :0]).shape == (2, 0, 2)

@@ -363,7 +363,11 @@ async def test_the_keys_of_samples(ran: list[Ran]) -> None:
             await run(samples, "close")
             await run(samples, "go(-1)")
 
-        await press_all("samples", SamplesPane, SampleList)
+        async def listed() -> None:
+            if samples.opened is not None:
+                await run(samples, "close")
+
+        await press_all("samples", SamplesPane, SampleList, prepare=listed)
         await press_all("samples", SamplesPane, SampleList, prepare=older, only=["end"])
         await press_all("samples", SampleFilter, prepare=partial(run, samples, "filter"))
         await press_all("samples", SamplesPane, TokenText, prepare=opened)

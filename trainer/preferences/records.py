@@ -14,6 +14,7 @@ Text = str | Messages  # plain text, or chat messages with the keys role and con
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 Verdict = Literal["ranked", "both_bad", "skip"]
 STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
+FLAGGED = "flagged"  # in a judgement's flags: the item deserves a second look
 LATEST = 2**36  # bound of times that have a date, seconds since 1970
 _PER_COMPLETION = ("scores", "lengths", "reward_models")  # our columns with a value for each completion
 _canonical = json.JSONEncoder(sort_keys=True).encode  # made once: json.dumps would make one at each call

@@ -14,7 +14,7 @@ from trainer.preferences.connection import connect, make_writable, storage_error
 from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
-from trainer.preferences.records import Comparison, Preference
+from trainer.preferences.records import FLAGGED, Comparison, Preference
 from trainer.preferences.rows import as_utf8
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
@@ -158,6 +158,17 @@ class PreferenceStore:
         """
         query = f"{LABELS} AND e.id > :after AND c.key = :key ORDER BY e.id"
         return [self.log.label(*row) for row in self.log.paged(query, key=key)]
+
+    def flagged(self) -> list[str]:
+        """Return the keys of the comparisons whose newest label has the flag, in the order of labelling.
+
+        A newer label without it lifts the flag, whoever made it.
+        """
+        query = f"""{LABELS} AND e.id > :after AND e.payload LIKE '%"flags"%' AND NOT EXISTS (
+            SELECT 1 FROM events n WHERE n.comparison = e.comparison AND n.kind = 'label' AND n.id > e.id
+            AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = n.id)) ORDER BY e.id"""  # noqa: S608  our own names
+        labels = (self.log.label(*row) for row in self.log.paged(query))
+        return [label.comparison.key for label in labels if FLAGGED in label.judgement.flags]
 
     def counts(self) -> Counts:
         """Return the counts as of one moment."""

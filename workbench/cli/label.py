@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 from trainer.errors import UsageError
 from trainer.files import may_exist
-from trainer.preferences.items import Queue, SessionRecord
+from trainer.preferences.items import SessionRecord
 from trainer.preferences.rows import guidelines_hash
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore, default_store
@@ -25,6 +25,7 @@ from workbench.labelling.plans import (
     LabelOpening,
     SessionChoice,
     SessionOptions,
+    Source,
     default_labeller,
     labeller_name,
     labelling_material,
@@ -86,11 +87,11 @@ def run(args: argparse.Namespace) -> int:
 def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: a session if the options name its items, else the screen that asks. Raises TrainerError."""
     path = (Path(args.store) if args.store else default_store(Path.cwd())).resolve()
-    kept = _sessions(path)
+    kept, flagged = _labelled(path)
     labeller = labeller_name(args.labeller if args.labeller is not None else default_labeller(kept))
     guidelines = read_guidelines(args.guidelines) if args.guidelines else ""
     where = runs_dir(args)
-    options = _options(args, where)
+    options = replace(_options(args, where), flagged=flagged)
     choice = None
     if args.run or args.data or options.queues:
         plan = session_plan(options)
@@ -113,7 +114,7 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
         raise UsageError("--queue: a queue is named twice; give it one weight")
     run = open_run(args.run, where).root if args.run else None
     models = [open_run(name, where).root for name in args.models]
-    needs_run = bool(names - {"dataset"})
+    needs_run = bool(names - {"dataset", "flagged"})
     if needs_run and not (run and models):
         found = labelling_material(where)
         run = run or next(iter(found.runs), None)
@@ -129,9 +130,9 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
     )
 
 
-def _weighted(text: str) -> tuple[Queue, float]:
+def _weighted(text: str) -> tuple[Source, float]:
     name, equals, weight = text.partition("=")
-    queue = next((queue for queue in get_args(Queue) if queue == name and queue in QUEUES), None)
+    queue = next((queue for queue in QUEUES if queue == name), None)
     if queue is None:
         raise UsageError(f"--queue {text}: must be one of {', '.join(QUEUES)}")
     try:
@@ -143,14 +144,14 @@ def _weighted(text: str) -> tuple[Queue, float]:
     return queue, value
 
 
-def _sessions(path: Path) -> list[SessionRecord]:
-    """Return the sessions in the store, newest first; none without a store.
+def _labelled(path: Path) -> tuple[list[SessionRecord], tuple[str, ...]]:
+    """Return the sessions in the store, newest first, and the keys of what is flagged in it; none without a store.
 
     Raises UsageError if there is no store and none can be created.
     """
     if may_exist(path):
         with PreferenceStore(path) as store:
-            return list_sessions(store)
+            return list_sessions(store), tuple(store.flagged())
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise UsageError(f"cannot create '{path}': its folder is missing or read-only; name another with --store")
-    return []
+    return [], ()

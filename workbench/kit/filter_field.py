@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from textual import on
+from textual.widget import Widget
 from textual.widgets import Input
 
-from workbench.kit.cursor_list import CursorList
 from workbench.kit.dialog import PlainInput
 
 
@@ -35,5 +35,5 @@ class FilterField(PlainInput):
     def leave(self) -> None:
         """Go back to the list."""
         if self.parent is not None:
-            self.parent.query_one(CursorList).focus()
+            self.parent.query("CursorList, OptionList").first(Widget).focus()
         self.display = bool(self.value)

@@ -39,6 +39,7 @@ from workbench.labelling.session_thread import SessionThread
 LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
 """Request by a key of the pane that goes beyond the open session."""
 
+_TALL = 36  # lines of the pane from which all figures are shown
 _LOOK = 0.25  # seconds between checks for the next item, while there is none
 _HELP = """\
 Which completion is better? A key decides, saves the label at once, and shows the next item. Who wrote the \
@@ -196,7 +197,8 @@ class LabelPane(Pane):
         guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
         progress = self.query_one("#label-progress", Static)
         width, height = progress.size
-        lines = in_lines([*found, *guidelines], width) if self._all_figures else [fitting(found, guidelines, width)]
+        all_figures = self._all_figures or self.size.height >= _TALL
+        lines = in_lines([*found, *guidelines], width) if all_figures else [fitting(found, guidelines, width)]
         progress.update("\n".join(lines), layout=len(lines) != height)
         self.query_one("#label-hint", Static).update(hints(session, self._style, self._keys), layout=False)
         last = self.query_one("#label-last", Static)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,16 @@ from workbench.text import visible
 
 _GAP = "   "
 _BAR = 16  # columns
+_JUDGING = {
+    "first": "the left or upper one is better",
+    "second": "the right or lower one is better",
+    "tie": "both are equally good",
+    "both-bad": "both are bad",
+    "skip": "skip this item",
+    "flag": "flag it for a second look; the queue of flagged items asks again",
+    "undo": "undo the last label",
+}
+"""What the keys of a session do, by the ids of their bindings."""
 _LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range
 
 Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
@@ -78,7 +89,9 @@ def no_session(keys: Keys) -> list[Piece]:
         ("No labelling session open.\n\n", "strong"),
         (f"{keys['start']} begins or resumes a session.\n", "text"),
         (f"{keys['import']} imports preferences from a file, {keys['export']} exports them.\n", "muted"),
-        (f"{keys['train']} trains a reward model on the labels.", "muted"),
+        (f"{keys['train']} trains a reward model on the labels.\n\n", "muted"),
+        ("In a session, one key judges an item, saves the label, and shows the next:\n", "text"),
+        *((f"{keys[name]:>9}  {what}\n", "muted") for name, what in _JUDGING.items()),
     ]
 
 
@@ -122,12 +135,17 @@ def figures(labeller: str, progress: Progress) -> list[str]:
 
 
 def _of_target(done: int, left: int | None) -> str:
-    """Return a bar with the number of labels against the target; without the bar if the target is not known."""
-    if left is None:
-        return f"{done:,} done"
-    target = done + left
+    """Return a bar with the number of labels against the target: all items, or a round number while more may come."""
+    target = _round_above(done) if left is None else done + left
     filled = _BAR * done // target if target else _BAR
-    return f"{'━' * filled}{'─' * (_BAR - filled)} {done:,} of {target:,}"
+    goal = f"{done:,} of {target:,}" if left is not None else f"{done:,} done, next goal {target:,}"
+    return f"{'━' * filled}{'─' * (_BAR - filled)} {goal}"
+
+
+def _round_above(done: int) -> int:
+    """Return the next goal after `done` labels: 50, 100, 200, 500, 1,000 and so on."""
+    goals = (int(digit + "0" * zeros) for zeros in itertools.count(1) for digit in "125")
+    return next(goal for goal in goals if goal > max(done, 49))
 
 
 def fitting(figures: Sequence[str], end: Sequence[str], width: int) -> str:

@@ -7,29 +7,33 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trainer.errors import DataError, UsageError
 from trainer.plurals import counted
-from trainer.preferences.items import Queue, QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO, list_runs
 from trainer.runs.samples import kept_iterations
 from workbench.text import visible
 
-QUEUES: dict[Queue, str] = {
+Source = Literal["samples", "policy-reference", "dataset", "uncertain", "disagreement", "flagged"]
+"""Source of items that a user can choose: the queue of that name; "flagged" is the queue "again" with their keys."""
+
+QUEUES: dict[Source, str] = {
     "samples": "responses of the run's policy, newest first",
     "policy-reference": "policy against reference, written now",
     "dataset": "pairs from a file or dataset",
     "uncertain": "samples that a reward model is least sure of",
     "disagreement": "samples that reward models disagree on",
+    "flagged": "items flagged for a second look, once more",
 }
 """Queues that a user can choose, each with a description."""
 
 REPEATS = SessionPlan(queues=()).repeats
 MOST_REPEATS = 0.5
-MODELS_NEEDED: dict[Queue, int] = {"uncertain": 1, "disagreement": 2}
+MODELS_NEEDED: dict[Source, int] = {"uncertain": 1, "disagreement": 2}
 ENSEMBLE = 3  # reward models that "disagreement" uses unless some are named: each scores every sample
 _LONGEST_NAME = 60  # characters
 _LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
@@ -54,16 +58,17 @@ class SessionOptions:
     """User's options for a new session.
 
     queues: with their weights; if empty, run and data decide. models: folders of reward models, the newest first.
-    guidelines: the path of a text file.
+    guidelines: the path of a text file. flagged: keys of the comparisons that are flagged in the store.
     """
 
-    queues: tuple[tuple[Queue, float], ...] = ()
+    queues: tuple[tuple[Source, float], ...] = ()
     run: Path | None = None
     data: str = ""
     models: tuple[Path, ...] = ()
     limit: int = 0
     repeats: float = REPEATS
     guidelines: str = ""
+    flagged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,7 @@ def session_plan(options: SessionOptions) -> SessionPlan:
         raise UsageError(f"limit = {options.limit}: give a whole number, 0 for no limit")
     if not 0 <= options.repeats <= MOST_REPEATS:
         raise UsageError(f"repeats = {options.repeats:g}: give a share from 0 to {MOST_REPEATS:g}, such as 0.05")
-    given: dict[Queue, object] = {"samples": options.run, "dataset": options.data}
+    given: dict[Source, object] = {"samples": options.run, "dataset": options.data}
     queues = options.queues or [(queue, 1.0) for queue, source in given.items() if source]
     if not queues:
         raise UsageError("nothing to label: name data, or a run that saves its samples")
@@ -179,9 +184,13 @@ def read_guidelines(path: str) -> str:
     return text
 
 
-def _queue_plan(queue: Queue, weight: float, options: SessionOptions) -> QueuePlan:
+def _queue_plan(queue: Source, weight: float, options: SessionOptions) -> QueuePlan:
     if queue == "dataset":
         return QueuePlan(queue=queue, weight=weight, source=_readable(options.data))
+    if queue == "flagged":
+        if not options.flagged:
+            raise UsageError("queue flagged: no item is flagged: flag some while you label")
+        return QueuePlan(queue="again", weight=weight, keys=options.flagged)
     if options.run is None:
         raise UsageError(f"queue {queue}: no run is named: name one that saves its samples")
     run = options.run.resolve()
@@ -196,7 +205,7 @@ def _queue_plan(queue: Queue, weight: float, options: SessionOptions) -> QueuePl
     return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
 
 
-def _check_run(run: Path, queue: Queue) -> None:
+def _check_run(run: Path, queue: Source) -> None:
     """Raise UsageError if `run` is not live and has no samples, or no checkpoint where the queue needs one."""
     folder = RunFolder(run)
     if folder.is_live():
@@ -207,7 +216,7 @@ def _check_run(run: Path, queue: Queue) -> None:
         raise UsageError(f"queue {queue}: '{run.name}' is not running and has no checkpoint: choose another run")
 
 
-def _model(path: Path, queue: Queue) -> Path:
+def _model(path: Path, queue: Source) -> Path:
     model = path.resolve()
     checkpoint = newest_checkpoint(RunFolder(model)) or model
     if not (checkpoint / "reward_model.json").is_file():

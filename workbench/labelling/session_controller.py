@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import SessionItem
-from trainer.preferences.records import Judgement
+from trainer.preferences.records import FLAGGED, Judgement
 from workbench.labelling.item_texts import (
     MOST,
     Groups,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FLAG = "flagged"
 SLOW = 0.3  # seconds until the pane reports that the disk is slow
 
 
@@ -135,7 +134,7 @@ class SessionController:
         label = self.item.label if self.item else None
         if label is None or self.state is None:
             return
-        if (self.note, self.flagged) == (label.judgement.note, FLAG in label.judgement.flags):
+        if (self.note, self.flagged) == (label.judgement.note, FLAGGED in label.judgement.flags):
             self._open(self.state.current)
         else:
             await self._save(replace(label.judgement, time=None))
@@ -228,7 +227,7 @@ class SessionController:
         thread, item = self.thread, self.item
         if thread is None or item is None or self._unseen or self._loading:
             return
-        judgement = replace(judgement, note=self.note, flags=(FLAG,) if self.flagged else ())
+        judgement = replace(judgement, note=self.note, flags=(FLAGGED,) if self.flagged else ())
         write = thread.relabel if self.changes else thread.label
         choice = judgement_text(item.item, judgement)
         slow = f"Still saving: {choice}. Keys judge nothing until it is on disk"
@@ -297,4 +296,4 @@ class SessionController:
         """Restore note and flag from the item's label."""
         if item.label is not None:
             judgement = item.label.judgement
-            self.note, self.flagged = judgement.note, FLAG in judgement.flags
+            self.note, self.flagged = judgement.note, FLAGGED in judgement.flags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -10,18 +11,19 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import OptionList, Static, TextArea
+from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from trainer.plurals import counted
 from trainer.preferences.items import SessionItem
-from trainer.preferences.records import Judgement
+from trainer.preferences.records import FLAGGED, Judgement
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog, PlainArea
-from workbench.labelling.item_texts import judgement_text, plain_text, texts_of
+from workbench.kit.filter_field import FilterField
+from workbench.labelling.item_texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.labelling.label_form import LabelForm
 from workbench.numbers import duration
-from workbench.text import as_sent, typed, visible
+from workbench.text import as_sent, has_words, typed, visible
 
 if TYPE_CHECKING:
     from workbench.labelling.session_thread import SessionThread
@@ -113,6 +115,8 @@ class LabelHistoryScreen(LabelForm[int | None]):
     """Labels of a session, the newest first. Its result is the position of the item to change; None if none was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", id="label-history.filter", tooltip="List the labels with these words"),
+        Binding("y", "copy", "copy", id="label-history.copy", tooltip="Copy prompt, completions and choice"),
         Binding("escape,h", "close", "close", id="label-history.close", tooltip="Return to the next item"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
@@ -121,11 +125,13 @@ class LabelHistoryScreen(LabelForm[int | None]):
         super().__init__("Labels of this session, newest first")
         self._session = thread
         self._items: list[SessionItem] = []  # newest label first
+        self._listed: list[SessionItem] = []  # those that the filter leaves
         self._more = True  # whether there may be older ones
         self._reading = False
 
     def fields(self) -> ComposeResult:
         with Container(id="body"):
+            yield FilterField("words of a text, a note or a choice; flagged")
             yield OptionList(markup=False, compact=True).with_tooltip("Enter opens a label again, to change it")
             with VerticalScroll():
                 yield Static(id="detail", markup=False)
@@ -134,15 +140,44 @@ class LabelHistoryScreen(LabelForm[int | None]):
         self.query_one(OptionList).focus()
         self._read_on()
 
+    def action_filter(self) -> None:
+        self.query_one(FilterField).open()
+
+    def action_copy(self) -> None:
+        place = self.query_one(OptionList).highlighted
+        if place is not None:
+            item = self._listed[place]
+            choice = f"[choice]\n{judgement_text(item.item, _judgement(item))}"
+            note = f"\n\n[note]\n{_judgement(item).note}" if _judgement(item).note else ""
+            self.app.copy_to_clipboard(f"{copy_text(texts_of(item.item))}\n\n{choice}{note}")
+            self.notify("Copied, if the terminal supports OSC 52")
+
+    def action_close(self) -> None:
+        field = self.query_one(FilterField)
+        if field.display:
+            field.clear_filter()
+        else:
+            super().action_close()
+
+    @on(Input.Changed)
+    def _filter(self) -> None:
+        """List the labels that the filter leaves, with the cursor on the first; read on until there is one."""
+        self.query_one(OptionList).clear_options()
+        self.query_one("#detail", Static).update("")
+        self._listed = []
+        self._list(self._items)
+
     @on(OptionList.OptionSelected)
     def _change(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._items[event.option_index].position)
+        self.dismiss(self._listed[event.option_index].position)
 
     @on(OptionList.OptionHighlighted)
     def _show(self, event: OptionList.OptionHighlighted) -> None:
-        self.query_one("#detail", Static).update(_detail(self._items[event.option_index]))
+        if event.option_index >= len(self._listed):
+            return  # the filter has changed since
+        self.query_one("#detail", Static).update(_detail(self._listed[event.option_index]))
         self.query_one(VerticalScroll).scroll_home(animate=False)
-        if event.option_index == len(self._items) - 1 and self._more and not self._reading:
+        if event.option_index == len(self._listed) - 1 and self._more and not self._reading:
             self._read_on()
 
     def _read_on(self) -> None:
@@ -159,13 +194,25 @@ class LabelHistoryScreen(LabelForm[int | None]):
             return
         self._more = len(items) == PAGE
         self._items += items
+        self._list(items)
+
+    def _list(self, items: Sequence[SessionItem]) -> None:
+        """Append those of `items` that the filter leaves to the list."""
+        query = self.query_one(FilterField).value
+        found = [item for item in items if has_words(_searched(item), query)] if query else items
+        self._listed += found
         rows = self.query_one(OptionList)
-        rows.add_options([Option(Content(history_line(item))) for item in items])
-        if rows.highlighted is None and self._items:
+        rows.add_options([Option(Content(history_line(item))) for item in found])
+        if rows.highlighted is None and self._listed:
             rows.highlighted = 0
         known = f"{counted(len(self._items), 'label')}{' and more' * self._more}"
-        status = f"{known}; a changed label keeps its earlier choice on record" if self._items else "No labels yet"
+        if query:
+            status = f"{len(self._listed):,} of {known}"
+        else:
+            status = f"{known}; a changed label keeps its earlier choice on record" if self._items else "No labels yet"
         self.show_status(Content.styled(status, "$text-muted"))
+        if query and not found and self._more and not self._reading:
+            self._read_on()
 
 
 def history_line(item: SessionItem) -> str:
@@ -177,6 +224,15 @@ def history_line(item: SessionItem) -> str:
     note = f"“{visible(judgement.note)}”  " if judgement.note else ""
     prompt = fit_end(visible(plain_text(texts_of(item.item).prompt)), _PROMPT)
     return f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {flag} {note}{prompt}"
+
+
+def _searched(item: SessionItem) -> str:
+    """Return the text that the filter searches."""
+    texts, judgement = texts_of(item.item), _judgement(item)
+    flag = FLAGGED if judgement.flags else ""
+    completions = map(plain_text, texts.completions)
+    parts = judgement_text(item.item, judgement), flag, judgement.note, plain_text(texts.prompt), *completions
+    return "\n".join(parts)
 
 
 def _detail(item: SessionItem) -> Content:

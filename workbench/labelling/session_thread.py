@@ -69,6 +69,10 @@ class SessionThread:
         """Return the sessions in the store, the newest first; empty if there is no store yet."""
         return self._call(lambda: list_sessions(self._opened()) if self._path.exists() else [])
 
+    def flagged(self) -> Future[list[str]]:
+        """Return the keys of the comparisons that are flagged; empty if there is no store yet."""
+        return self._call(lambda: self._opened().flagged() if self._path.exists() else [])
+
     def begin(self, labeller: str, plan: SessionPlan, guidelines: str = "") -> Future[SessionState]:
         """Begin a session and open it. guidelines: their text."""
         return self._call(lambda: self._open_session(begin_session(self._opened(), labeller, plan, guidelines)))

@@ -18,7 +18,8 @@ from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
 
 from trainer.errors import UsageError
-from trainer.preferences.items import Queue, SessionRecord
+from trainer.plurals import counted
+from trainer.preferences.items import SessionRecord
 from workbench.kit.keys import keys_of, with_keys
 from workbench.labelling.label_form import LabelForm, row, text_field
 from workbench.labelling.plans import (
@@ -27,6 +28,7 @@ from workbench.labelling.plans import (
     QUEUES,
     SessionChoice,
     SessionOptions,
+    Source,
     labeller_name,
     plan_line,
     read_guidelines,
@@ -43,7 +45,7 @@ _NAME = max(map(len, QUEUES)) + 1  # columns
 class QueueList(OptionList):
     """List of queues that the user includes or leaves out; the screen handles enter.
 
-    lacking: what each queue still needs; empty if it can be used.
+    lacking: what each queue still needs; empty if it can be used. about: what it asks, in place of the usual words.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,9 +56,10 @@ class QueueList(OptionList):
     class Changed(Message):
         """The choice of queues has changed."""
 
-    def __init__(self, chosen: Collection[Queue], lacking: Mapping[Queue, str]) -> None:
+    def __init__(self, chosen: Collection[Source], lacking: Mapping[Source, str], about: Mapping[Source, str]) -> None:
         super().__init__(markup=False, compact=True, id="queues")
         self._lacking = lacking
+        self._about = {**QUEUES, **about}
         self.chosen = {queue for queue in chosen if not lacking[queue]}
         self.add_options(
             Option(self._label(queue), id=queue, disabled=bool(problem)) for queue, problem in lacking.items()
@@ -65,7 +68,7 @@ class QueueList(OptionList):
     def on_mount(self) -> None:
         self.action_first()
 
-    def choose(self, queue: Queue, chosen: bool) -> None:
+    def choose(self, queue: Source, chosen: bool) -> None:
         """Include `queue`, or leave it out."""
         (self.chosen.add if chosen else self.chosen.discard)(queue)
         self.replace_option_prompt(queue, self._label(queue))
@@ -76,10 +79,10 @@ class QueueList(OptionList):
         queue = list(self._lacking)[event.option_index]
         self.choose(queue, queue not in self.chosen)
 
-    def _label(self, queue: Queue) -> Content:
+    def _label(self, queue: Source) -> Content:
         sign = "✔" if queue in self.chosen else "·"
         return Content.assemble(
-            (f"{sign} {queue:{_NAME}}", "bold"), (self._lacking[queue] or QUEUES[queue], "$text-muted")
+            (f"{sign} {queue:{_NAME}}", "bold"), (self._lacking[queue] or self._about[queue], "$text-muted")
         )
 
 
@@ -161,7 +164,9 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         )
         yield row(("labeller", text_field("labeller", "Your name, saved with each label", visible(self._labeller))))
         yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
-        queues = QueueList(self._suggested(), {queue: self._lacking(queue) for queue in QUEUES})
+        lacking = {queue: self._lacking(queue) for queue in QUEUES}
+        asked = f"{counted(len(options.flagged), 'item')} flagged for a second look, once more"
+        queues = QueueList(self._suggested(), lacking, {"flagged": asked})
         about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
         yield queues.with_tooltip(with_keys(about, queues))
         yield row(("run", run))
@@ -172,11 +177,13 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     def on_mount(self) -> None:
         self._followed = None, self._values(), None
         self._follow()
-        nothing = not (self._open or self._runs or self._options.data)
+        nothing = not (self._open or self._runs or self._options.data or self._options.flagged)
         self.query_one("#data" if nothing else "#starts").focus()
 
     def action_begin(self) -> None:
         """Resume the session under the cursor, or begin the new one."""
+        if not self._is_laid_out:
+            return
         self._follow()  # the key may arrive before the message about a changed field
         try:
             labeller = labeller_name(self._value("labeller"))
@@ -223,6 +230,8 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     @on(OptionList.OptionHighlighted, "#starts")
     def _follow(self) -> None:
         """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed."""
+        if not self._is_laid_out:
+            return
         labeller, fields = self._value("labeller").strip(), self._values()
         starts = self.query_one("#starts", OptionList)
         listed, known, _ = self._followed
@@ -238,6 +247,11 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             self._followed = followed
             self.workers.cancel_group(self, "begin")
             self._show_start()
+
+    @property
+    def _is_laid_out(self) -> bool:
+        """Return whether the fields are there: not before the first sight of the dialog, nor once it is dismissed."""
+        return bool(self._followed[1]) and self in self.app.screen_stack
 
     def _list_starts(self, labeller: str) -> None:
         """List the labeller's sessions and the new one, with the cursor on the first."""
@@ -277,16 +291,19 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             limit=_number(self._value("limit") or "0", "limit", int),
             repeats=_number(self._value("repeats") or "0", "repeats", float) / 100,
             guidelines=_as_given(self._value("guidelines").strip(), self._options.guidelines),
+            flagged=self._options.flagged,
         )
 
-    def _suggested(self) -> set[Queue]:
+    def _suggested(self) -> set[Source]:
         if self._options.queues:
             return {queue for queue, _ in self._options.queues}
-        suggested: set[Queue] = {"samples"} if self._runs else {"dataset"}
+        suggested: set[Source] = {"samples"} if self._runs else {"dataset"}
         return suggested | {"dataset"} if self._options.data else suggested
 
-    def _lacking(self, queue: Queue) -> str:
+    def _lacking(self, queue: Source) -> str:
         """Return what `queue` still needs; empty if it can be used."""
+        if queue == "flagged":
+            return "" if self._options.flagged else "no item is flagged"
         if queue != "dataset" and not self._runs:
             return "needs a run that saves its samples"
         needed = MODELS_NEEDED.get(queue, 0)

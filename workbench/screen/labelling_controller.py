@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -107,8 +108,10 @@ class LabellingController:
 
         sessions = await tried(self._screen, asyncio.wrap_future(self.workspace.thread.sessions()), "label")
         material = await tried(self._screen, asyncio.to_thread(labelling_material, self._screen.runs_dir), "label")
-        if sessions is None or material is None:
+        flagged = await tried(self._screen, asyncio.wrap_future(self.workspace.thread.flagged()), "label")
+        if sessions is None or material is None or flagged is None:
             return
+        options = self._opening.options if self._opening else SessionOptions()
         runs = material.runs
         if (shown := self._supervisor.folder) in runs:
             runs = [shown, *(run for run in runs if run != shown)]
@@ -119,7 +122,7 @@ class LabellingController:
                 self._likely_labeller(sessions),
                 sessions,
                 models=material.models,
-                options=self._opening.options if self._opening else SessionOptions(),
+                options=replace(options, flagged=tuple(flagged)),
                 begin=self._open_session,
             )
         )

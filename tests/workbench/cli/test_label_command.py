@@ -13,8 +13,8 @@ from label_screens import keep
 from preference_rows import write_lines
 
 from trainer.errors import DataError, StorageError, TrainerError, UsageError
-from trainer.preferences.items import Item, Queue, SessionPlan
-from trainer.preferences.records import Comparison, Judgement
+from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
+from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import label
@@ -63,7 +63,7 @@ def left_open(choice: SessionChoice | None, labeller: str = "ann") -> int:
 
 
 def test_every_queue_can_be_chosen_except_those_that_the_program_fills() -> None:
-    assert set(get_args(Queue)) - set(QUEUES) == {"again", "repeat"}
+    assert set(get_args(Queue)) ^ set(QUEUES) == {"again", "repeat", "flagged"}
 
 
 def test_without_options_the_screen_asks_and_nothing_is_made(folder: Path) -> None:
@@ -193,3 +193,17 @@ def test_the_workbench_is_opened_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert label.run(arguments("--labeller", "ann")) == 7
     assert seen[0].label is not None
     assert seen[0].label.labeller == "ann"
+
+
+def test_the_queue_of_flagged_items_asks_for_those_of_the_store(folder: Path) -> None:
+    comparison = Comparison(prompt="p", completions=("x", "y"))
+    with pytest.raises(UsageError, match="no item is flagged"):
+        opening("--queue", "flagged")
+    with PreferenceStore(Path("preferences.db")) as store:
+        store.add(
+            Preference(comparison=comparison, judgement=Judgement.chosen("a", labeller="ann", flags=("flagged",)))
+        )
+    _, to_label = opening("--queue", "flagged")
+    assert to_label.choice is not None
+    assert to_label.choice.plan is not None
+    assert to_label.choice.plan.queues == (QueuePlan(queue="again", keys=(comparison.key,)),)

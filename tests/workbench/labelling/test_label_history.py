@@ -148,3 +148,28 @@ async def test_the_history_shows_what_a_session_saved(tmp_path: Path) -> None:
         await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["3", "2", "1"])
     session.close()
     session.join()
+
+
+async def test_the_filter_lists_the_labels_with_its_words_also_those_that_were_not_read_yet() -> None:
+    items = [labelled(place, flags=("flagged",) if place in (3, 7) else ()) for place in reversed(range(2 * PAGE + 9))]
+    async with opened(history(*items)) as (app, pilot):
+        await until(pilot, lambda: len(rows(app)) == PAGE)
+        await pilot.press("slash", *"flagged")
+        await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["8", "4"])
+        assert status(app) == "2 of 409 labels"
+        await until(pilot, lambda: "x7" in detail(app))
+        await pilot.press("enter", "escape")  # back to the list, then to all labels
+        await until(pilot, lambda: len(rows(app)) == 2 * PAGE + 9)
+        assert app.answer is NOTHING
+        await pilot.press("slash", *"flagged", "enter")
+        await until(pilot, lambda: len(rows(app)) == 2)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: app.answer == 3)
+
+
+async def test_a_label_is_copied_with_its_choice_and_note() -> None:
+    async with opened(history(labelled(4, "b", note="too short"))) as (app, pilot):
+        await until(pilot, lambda: bool(rows(app)))
+        await pilot.press("y")
+        wanted = "[prompt]\nprompt 4\n\n[1]\nx4\n\n[2]\ny4\n\n[choice]\n2 is better\n\n[note]\ntoo short"
+        assert app.clipboard == wanted

@@ -16,7 +16,7 @@ from trainer.preferences.items import Progress, Share
 from workbench.kit.lines import Line, plain
 from workbench.labelling.item_texts import ItemTexts, Turn, texts_of
 from workbench.labelling.item_view import LONGEST, Style, lay_out, markdown_lines
-from workbench.labelling.pane_text import figures, fitting, in_lines
+from workbench.labelling.pane_text import _of_target, figures, fitting, in_lines
 from workbench.text import visible
 
 STYLES = [Style(), Style(markdown=True), Style(diff=True)]
@@ -342,7 +342,7 @@ def test_unknown_figures_are_left_out() -> None:
         same=nothing,
         kappa=nan,
     )
-    assert figures("ann", unknown) == ["ann", "0 done"]
+    assert figures("ann", unknown) == ["ann", f"{'─' * 16} 0 done, next goal 50"]
     assert figures("ann", progress(kappa=nan))[6] == "agreement with yourself 3.5/4"
 
 
@@ -380,3 +380,10 @@ def test_turns_are_laid_out_with_their_roles() -> None:
     turns = (Turn("user", "hi"), Turn("assistant", "yes"))
     lines = drawn(lay_out(ItemTexts(turns, ((Turn("", "a"),), (Turn("", "b"),))), 40, 5, Style()).lines)
     assert [line.strip() for line in lines[1:6]] == ["user", "hi", "", "assistant", "yes"]
+
+
+def test_the_goal_of_a_session_without_a_known_end_is_the_next_round_number() -> None:
+    goals = [_of_target(done, None).rsplit(" ", 1)[1] for done in (0, 49, 50, 199, 200, 999, 2000)]
+    assert goals == ["50", "50", "100", "200", "500", "1,000", "5,000"]
+    assert _of_target(100, None).startswith("━" * 8 + "─")
+    assert _of_target(3, 9).endswith(" 3 of 12")

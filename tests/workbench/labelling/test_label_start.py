@@ -277,3 +277,29 @@ async def test_escape_in_an_open_list_closes_the_list_only() -> None:
         await pilot.pause()
         assert not select.expanded
         assert app.answer is NOTHING
+
+
+async def test_flagged_items_can_be_asked_again() -> None:
+    options = SessionOptions(flagged=("k", "l"))
+    async with opened(start([run_with_samples("a-0001")], options=options)) as (app, pilot):
+        assert "2 items flagged for a second look, once more" in text_of(app)
+        queues = app.screen.query_one(QueueList)
+        queues.choose("samples", False)
+        queues.choose("flagged", True)
+        await until(pilot, lambda: "begins a new session" in status(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert plan(app.answer).queues == (QueuePlan(queue="again", keys=("k", "l")),)
+
+
+async def test_a_dialog_that_is_dismissed_at_once_follows_no_field() -> None:
+    app = Host()
+    async with app.run_test(size=SIZES[0]) as pilot:
+        screen = start([run_with_samples("a-0001")])
+        screen._follow()
+        screen.action_begin()
+        app.push_screen(screen, app.take)
+        screen.dismiss(None)
+        screen._follow()
+        screen.action_begin()
+        await until(pilot, lambda: app.answer is None)

@@ -13,7 +13,7 @@ from preference_rows import write_lines
 from scripted_run import make_run
 
 from trainer.errors import DataError, UsageError
-from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.items import Queue, QueuePlan, SessionPlan, SessionRecord
 from workbench.labelling.plans import (
     QUEUES,
     SessionOptions,
@@ -183,8 +183,16 @@ def test_guidelines_that_are_not_text_are_refused(content: bytes | None, problem
 
 
 def test_every_queue_is_described_in_a_few_words_and_no_name_is_obeyed() -> None:
-    plan = SessionPlan(queues=tuple(QueuePlan(queue=queue, source="/runs/a\x1b", keys=("k",)) for queue in QUEUES))
+    kept: list[Queue] = [queue for queue in QUEUES if queue != "flagged"]
+    plan = SessionPlan(queues=tuple(QueuePlan(queue=queue, source="/runs/a\x1b", keys=("k",)) for queue in kept))
     line = plan_line(plan)
-    assert line.count("a␛") == len(QUEUES)
+    assert line.count("a␛") == len(kept)
     assert line.isprintable()
     assert plan_line(SessionPlan(queues=(QueuePlan(queue="again", keys=("k", "l")),))) == "2 comparisons again"
+
+
+def test_flagged_items_are_asked_again_by_their_keys() -> None:
+    plan = session_plan(SessionOptions(queues=(("flagged", 2.0),), flagged=("k", "l")))
+    assert plan.queues == (QueuePlan(queue="again", weight=2.0, keys=("k", "l")),)
+    with pytest.raises(UsageError, match="no item is flagged: flag some while you label"):
+        session_plan(SessionOptions(queues=(("flagged", 1.0),)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from workbench.kit.cursor_list import BlockList, cursor_bindings
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.lines import Line, plain
 from workbench.numbers import number
-from workbench.text import visible
+from workbench.text import has_words, visible
 
 _LABEL = 10  # columns
 _PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each
@@ -24,6 +24,26 @@ _BESIDE = 96  # columns from which the completions are side by side
 _BETWEEN = " │ "
 _SOURCE = 60  # characters
 _STRENGTHS = dict(zip(STRENGTHS, ("slightly", "clearly", "strongly"), strict=True))
+
+
+ORDERS: dict[str, Callable[[PairPrediction], float] | None] = {
+    "most wrong first": None,  # as they come
+    "least sure first": lambda pair: abs(pair.lead),
+    "most unequal lengths first": lambda pair: -abs(pair.chosen_tokens - pair.rejected_tokens),
+}
+"""Orders of the list; ties always come last."""
+
+
+def chosen_pairs(pairs: Sequence[PairPrediction], words: str, order: str, *, reverse: bool) -> Sequence[PairPrediction]:
+    """Return the pairs whose texts have all `words`, in one of `ORDERS`; `pairs` itself if nothing is asked."""
+    found = [pair for pair in pairs if has_words(_searched(pair), words)] if words.strip() else pairs
+    if (key := ORDERS[order]) is not None:
+        found = sorted(found, key=lambda pair: (pair.is_tie, key(pair)))
+    return found[::-1] if reverse else found
+
+
+def _searched(pair: PairPrediction) -> str:
+    return "\n".join(map(plain_text, (pair.prompt, pair.chosen, pair.rejected)))
 
 
 def plain_text(text: Text) -> str:
@@ -66,14 +86,21 @@ def pair_facts(pair: PairPrediction, width: int) -> str:
     return fit_start("   ".join(packed(filter(None, parts), width, 3)[0]), width)
 
 
-def pairs_heading(found: Predictions, marked: int) -> str:
-    """Return a heading with the number of pairs and ties, and how many are wrong, listed and marked."""
+def pairs_heading(
+    found: Predictions, marked: int, *, order: str = next(iter(ORDERS)), filtered: int | None = None
+) -> str:
+    """Return a heading with the number of pairs and ties, and how many are wrong, listed and marked.
+
+    filtered: number of pairs that the filter leaves; None without one.
+    """
     wrong = sum(chosen < rejected for chosen, rejected in zip(found.chosen, found.rejected, strict=True))
-    parts = [f"held-out pairs, most wrong first: ✗ {wrong:,} of {len(found.chosen):,}"]
+    parts = [f"held-out pairs, {order}: ✗ {wrong:,} of {len(found.chosen):,}"]
     if ties := found.total - len(found.chosen):
         parts.append(f"~ {counted(ties, 'tie')}")
     if len(found.pairs) < found.total:
         parts.append(f"first {len(found.pairs):,} listed")
+    if filtered is not None:
+        parts.append(f"{filtered:,} with these words")
     if marked:
         parts.append(f"◆ {marked:,} marked")
     return "   ".join(parts)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
 from textual.message import Message
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
+from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Pane
 from workbench.reward_model.charts import RewardCharts
-from workbench.reward_model.pairs import RewardPairList, RewardPairText, copy_text, pairs_heading
+from workbench.reward_model.export import ask_and_write
+from workbench.reward_model.pairs import (
+    ORDERS,
+    RewardPairList,
+    RewardPairText,
+    chosen_pairs,
+    copy_text,
+    pairs_heading,
+)
 from workbench.reward_model.run_reader import RunReader
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.view import RunView
@@ -25,6 +36,8 @@ _INTERVAL = 1.0  # seconds between looks at the run, and at the folder if that i
 _NONE = "No reward models in '{}' yet. Label some pairs and train one, or run ppo-workbench reward-model train."
 _NO_PAIRS = "No held-out pairs: this run held none out, or an older version trained it."
 _NO_PAIRS_YET = "Held-out pairs appear after the first evaluation."
+_NO_MATCH = "No pair has these words."
+_BESIDE = 140  # columns of the pane from which the selected pair is beside the list
 _SIGNS = {"done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}  # else ●
 
 
@@ -48,16 +61,22 @@ class RewardModelPane(Pane):
         "A model that is no better than length alone has learnt to count. In the calibration, a bar that ends below "
         "its ◂ shows that the model is overconfident.\n"
         "Pairs are listed with the most wrong one first: ✗ the model disagrees with the label, ✓ it agrees, ~ a tie. "
-        "Some of the wrong ones are wrong labels: {reward-model.label} asks for them again."
+        "Some of the wrong ones are wrong labels: {reward-model.label} asks for them again. "
+        "{reward-model.filter} lists the pairs with some words, {reward-model.sort} sorts them by how sure the model "
+        "is or by how their lengths differ."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="reward-model.open", tooltip="Show the selected pair in full"),
         Binding("escape", "close", "back", id="reward-model.close", tooltip="Return to the charts and the list"),
         Binding("left", "go(1)", "older run", id="reward-model.older", tooltip="Show the next older reward model"),
         Binding("right", "go(-1)", "newer run", id="reward-model.newer", tooltip="Show the next newer reward model"),
+        Binding("slash", "filter", "filter", id="reward-model.filter", tooltip="List the pairs with these words"),
         Binding("v", "next_chart", "next chart", id="reward-model.chart", tooltip="Show the next of the four charts"),
         Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or remove its mark"),
         Binding("y", "copy", "copy", show=False, id="reward-model.copy", tooltip="Copy this pair and its rewards"),
+        Binding("x", "export", "export", show=False, id="reward-model.export", tooltip="Save the listed pairs"),
+        Binding("o", "sort", "sort", show=False, id="reward-model.sort", tooltip="List the pairs in the next order"),
+        Binding("O", "reverse", "reverse", show=False, id="reward-model.reverse", tooltip="Reverse the order"),
         Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
         Binding(
             "L", "label_wrong", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
@@ -81,14 +100,20 @@ class RewardModelPane(Pane):
         self._on_screen: Path | None = None  # the reward-model run that the other panes show
         self._marked: list[str] = []  # keys, in the order of marking
         self._opened = False
+        self._order = next(iter(ORDERS))
+        self._reverse = False
+        self._listed: Sequence[PairPrediction] = ()
+        self._listed_for: tuple[object, ...] = ()  # the pairs, words and order that give `_listed`
 
     def compose(self) -> ComposeResult:
         yield Static(id="reward-heading", markup=False)
         yield Static(id="reward-problem", markup=False)
         yield RewardCharts()
         yield Static(id="reward-pairs", markup=False)
-        yield RewardPairList()
-        yield RewardPairText()
+        with Horizontal(id="reward-body"):
+            yield RewardPairList()
+            yield RewardPairText()
+        yield FilterField("words of prompt and completions")
 
     def on_mount(self) -> None:
         self._show()
@@ -139,7 +164,7 @@ class RewardModelPane(Pane):
         self.query_one(RewardCharts).show(self.reader.view, predictions)
         listed = self.query_one(RewardPairList)
         listed.mark(self._marked)
-        listed.show(predictions.pairs if predictions else (), message=self._empty_message())
+        listed.show(self._choose(predictions.pairs if predictions else ()), message=self._empty_message())
         if self._opened and not self.query_one(RewardPairText).follow(self.selected):
             self._open(False)  # it is no longer listed, and the keys would act on another pair
         problems = [problem for problem in (self.reader.problem, *(look.problems if look else ())) if problem]
@@ -149,6 +174,18 @@ class RewardModelPane(Pane):
         self._show_count()
         self._show_place()
         self._arrange()
+
+    def _choose(self, pairs: Sequence[PairPrediction]) -> Sequence[PairPrediction]:
+        """Return those of `pairs` to list, in their order; the same object as before if nothing has changed."""
+        wanted = id(pairs), len(pairs), self._words, self._order, self._reverse
+        if wanted != self._listed_for:
+            self._listed_for = wanted
+            self._listed = chosen_pairs(pairs, self._words, self._order, reverse=self._reverse)
+        return self._listed
+
+    @property
+    def _words(self) -> str:
+        return self.query_one(FilterField).value
 
     def _show_place(self) -> None:
         reader, heading = self.reader, ""
@@ -162,7 +199,10 @@ class RewardModelPane(Pane):
 
     def _show_count(self) -> None:
         predictions = self.reader.predictions
-        heading = pairs_heading(predictions, len(self._marked)) if predictions else ""
+        order = f"{self._order}, reversed" if self._reverse else self._order
+        filtered = len(self._listed) if self._words.strip() else None
+        marked = len(self._marked)
+        heading = pairs_heading(predictions, marked, order=order, filtered=filtered) if predictions else ""
         self.query_one("#reward-pairs", Static).update(heading)
 
     def _empty_message(self) -> str:
@@ -171,6 +211,8 @@ class RewardModelPane(Pane):
             return "" if self.reader.problem else visible(_NONE.format(self.reader.runs_dir))
         if self.reader.seen is None:
             return "Reading the run..."
+        if self._words.strip() and self.reader.predictions and self.reader.predictions.pairs:
+            return _NO_MATCH
         return _NO_PAIRS_YET if self.reader.seen.live else _NO_PAIRS
 
     def _arrange(self) -> None:
@@ -180,8 +222,18 @@ class RewardModelPane(Pane):
         charts.display = not self._opened and self.reader.shown is not None
         self.query_one("#reward-pairs").display = charts.display
         self.query_one(RewardPairList).display = not self._opened
-        self.query_one(RewardPairText).display = self._opened
+        beside = not self._opened and self.size.width >= _BESIDE and self.selected is not None
+        self.query_one(RewardPairText).display = self._opened or beside
+        self.set_class(beside, "-beside")
+        self._show_beside()
         self.refresh_keys()
+
+    @on(RewardPairList.Moved)
+    def _show_beside(self) -> None:
+        """Show the selected pair beside the list, where there is room for it."""
+        text, pair = self.query_one(RewardPairText), self.selected
+        if text.display and not self._opened and pair is not None and not text.follow(pair):
+            text.show(pair)
 
     def on_resize(self) -> None:
         self._arrange()
@@ -190,8 +242,14 @@ class RewardModelPane(Pane):
         match action:
             case "open":
                 return not self._opened and self.selected is not None
-            case "close" | "next":
+            case "close":
+                return self._opened or self.query_one(FilterField).display
+            case "next":
                 return self._opened
+            case "filter" | "sort" | "reverse":
+                return not self._opened and bool(self.reader.predictions and self.reader.predictions.pairs)
+            case "export":
+                return bool(self._listed)
             case "go":
                 return len(self.reader.runs) > (self.reader.place >= 0)
             case "next_chart":
@@ -209,7 +267,34 @@ class RewardModelPane(Pane):
             self.query_one(RewardPairText).show(pair)
 
     def action_close(self) -> None:
-        self._open(False)
+        if self._opened:
+            self._open(False)
+        else:
+            self.query_one(FilterField).clear_filter()
+
+    def action_filter(self) -> None:
+        self.query_one(FilterField).open()
+        self.refresh_keys()
+
+    @on(Input.Changed)
+    def _filter(self) -> None:
+        self._show()
+
+    def action_sort(self) -> None:
+        names = list(ORDERS)
+        self._order, self._reverse = names[(names.index(self._order) + 1) % len(names)], False
+        self._list_from_the_top()
+
+    def action_reverse(self) -> None:
+        self._reverse = not self._reverse
+        self._list_from_the_top()
+
+    def _list_from_the_top(self) -> None:
+        self._show()
+        self.query_one(RewardPairList).action_first()
+
+    def action_export(self) -> None:
+        self.run_worker(ask_and_write(self, self._listed), group="reward-export")
 
     def _open(self, opened: bool) -> None:
         focused = self.has_focus_within
@@ -254,6 +339,4 @@ class RewardModelPane(Pane):
 
     def _wrong(self) -> tuple[str, ...]:
         """Return the keys of the listed pairs that the model gets wrong, each once."""
-        predictions = self.reader.predictions
-        pairs = predictions.pairs if predictions else []
-        return tuple(dict.fromkeys(pair.key for pair in pairs if not pair.is_tie and pair.lead < 0))
+        return tuple(dict.fromkeys(pair.key for pair in self._listed if not pair.is_tie and pair.lead < 0))

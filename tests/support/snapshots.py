@@ -5,6 +5,7 @@ UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +36,7 @@ from workbench.screen.main_screen import MainScreen
 
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 SIZES = [(80, 24), (120, 36), (200, 60)]
-SCHEMES = ["workbench", "paper", "NO_COLOR"]
+SCHEMES = ["workbench", "paper", "ansi-16", "NO_COLOR"]
 
 
 def written_run(folder: Path) -> Path:
@@ -122,7 +123,7 @@ def drawn(screen: Screen[Any], region: Region | None = None) -> list[Any]:
     strips = screen._compositor.render_strips()
     if region is not None:
         strips = [strip.crop(region.x, region.right) for strip in strips[region.y : region.bottom]]
-    for line_filter in screen.app._filters:
+    for line_filter in filter(lambda one: one.enabled, screen.app._filters):
         strips = [strip.apply_filter(line_filter, background) for strip in strips]
     return [
         segment.style
@@ -130,6 +131,24 @@ def drawn(screen: Screen[Any], region: Region | None = None) -> list[Any]:
         for segment in strip
         if segment.style and any(character.isalnum() for character in segment.text)
     ]
+
+
+def drawn_pieces(screen: Screen[Any], region: Region | None = None) -> list[tuple[str, float, float]]:
+    """Return the pieces of text on the screen, or in a region, each with its contrast and the least that it needs.
+
+    A word needs 4.5, signs and lines need 3.
+    """
+    strips = screen._compositor.render_strips()
+    if region is not None:
+        strips = [strip.crop(region.x, region.right) for strip in strips[region.y : region.bottom]]
+    found = []
+    for segment in itertools.chain.from_iterable(strips):
+        style = segment.style
+        if style and style.color and style.bgcolor and segment.text.strip():
+            color, on = (Color(*one.get_truecolor()) for one in (style.color, style.bgcolor))
+            least = 4.5 if any(map(str.isalnum, segment.text)) else 3.0
+            found.append((segment.text, ratio(color, on), least))
+    return found
 
 
 def luminance(color: RichColor) -> float:

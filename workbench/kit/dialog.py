@@ -139,7 +139,7 @@ def _answer_lines(answer: Answer, wide: int, room: int) -> Content:
     """Return the title in `wide` columns, and beside it the text in lines of `room` columns."""
     title = Content.styled(padded(visible(answer.title), wide), "bold")
     below = Content("\n" + " " * wide)
-    return title + below.join(Content.styled(visible(answer.text), "$text-muted").wrap(room))
+    return title + below.join(Content(visible(answer.text)).wrap(room))
 
 
 class AnswerScreen(Dialog[str | None]):

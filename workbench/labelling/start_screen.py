@@ -81,9 +81,7 @@ class QueueList(OptionList):
 
     def _label(self, queue: Source) -> Content:
         sign = "✔" if queue in self.chosen else "·"
-        return Content.assemble(
-            (f"{sign} {queue:{_NAME}}", "bold"), (self._lacking[queue] or self._about[queue], "$text-muted")
-        )
+        return Content.assemble((f"{sign} {queue:{_NAME}}", "bold"), (self._lacking[queue] or self._about[queue], ""))
 
 
 class LabelStartScreen(LabelForm[SessionChoice | None]):
@@ -329,7 +327,7 @@ def _choice(labeller: str, options: SessionOptions) -> SessionChoice:
 def _session_label(session: SessionRecord) -> Option:
     done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
     facts = f"{done} done   {plan_line(session.plan)}   {moment(session.began)}"
-    return Option(Content.assemble((f"resume {session.id}   ", "bold"), (facts, "$text-muted")))
+    return Option(Content.assemble((f"resume {session.id}   ", "bold"), (facts, "")))
 
 
 def _as_given(text: str, given: str) -> str:

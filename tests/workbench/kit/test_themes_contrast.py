@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from colors import DEFICIENCIES, SPECS, XTERM, XTERM_DARK, contrast, delta_e
-from snapshots import written_run
+from snapshots import drawn_pieces, written_run
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 from textual.screen import Screen
@@ -204,18 +204,6 @@ async def test_every_word_and_line_can_be_seen_as_it_is_drawn(tmp_path: Path, mo
                 assert pieces
                 faint |= {(stop, name, text): round(ratio, 2) for text, ratio, least in pieces if ratio < least}
     assert faint == {}
-
-
-def drawn_pieces(screen: Screen[object]) -> list[tuple[str, float, float]]:
-    """Return the pieces of text on the screen, each with its contrast and the least that it needs."""
-    found = []
-    for segment in itertools.chain.from_iterable(screen._compositor.render_strips()):
-        style = segment.style
-        if style and style.color and style.bgcolor and segment.text.strip():
-            color, on = (Color(*one.get_truecolor()) for one in (style.color, style.bgcolor))
-            least = 4.5 if any(map(str.isalnum, segment.text)) else 3.0
-            found.append((segment.text, contrast(color, on), least))
-    return found
 
 
 def test_the_high_contrast_theme_reaches_the_enhanced_level() -> None:

@@ -58,6 +58,13 @@ def learning(emit: Any, control: Control) -> RunEnded:
     return scripted_run.wait(lambda *_: None, control)
 
 
+def check_few_colours(styles: list[Any]) -> None:
+    """Assert that only the terminal's own sixteen colours are used, and several of them."""
+    colors = {color for style in styles for color in (style.color, style.bgcolor) if color}
+    assert {color.type for color in colors} == {ColorType.DEFAULT, ColorType.STANDARD}, colors
+    assert len(colors) > 4
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
 async def test_the_screen_matches_its_snapshot(size: tuple[int, int], scheme: str) -> None:
@@ -69,6 +76,8 @@ async def test_the_screen_matches_its_snapshot(size: tuple[int, int], scheme: st
         if scheme == "NO_COLOR":
             kinds = {color.type for style in colours for color in (style.color, style.bgcolor) if color}
             assert kinds <= {ColorType.DEFAULT}
+        elif scheme == "ansi-16":
+            check_few_colours(colours)
         else:
             dark = scheme == "workbench"
             backgrounds = [luminance(style.bgcolor) for style in colours if style.bgcolor]
@@ -91,6 +100,11 @@ async def test_an_open_sample_matches_its_snapshot(size: tuple[int, int], scheme
             kinds = {color.type for style in colours for color in (style.color, style.bgcolor) if color}
             assert kinds <= {ColorType.DEFAULT}
             assert any(style.underline for style in colours)
+        elif scheme == "ansi-16":
+            check_few_colours(colours)
+            assert len({(style.color, style.bgcolor) for style in colours}) > 4, (
+                "tokens have the colours of their numbers"
+            )
         else:
             assert min(contrasts(colours)) >= 3
             assert len({style.bgcolor for style in colours}) > 5, "tokens have the colours of their numbers"

@@ -1,0 +1,76 @@
+"""An instance of every dialog, with little in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import scripted_run
+from scripted_run import FIXES
+from textual.screen import Screen
+from token_samples import token_sample
+
+from trainer.rewards.code import Code
+from trainer.runs.folder import RunFolder
+from workbench.home.setup_answers import questions
+from workbench.home.setup_screen import SetupScreen
+from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
+from workbench.kit.jump import JumpScreen
+from workbench.kit.wait_screen import WaitScreen
+from workbench.labelling.export_preferences import ExportPreferencesScreen
+from workbench.labelling.import_preferences import ImportPreferencesScreen
+from workbench.labelling.plans import SessionOptions
+from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
+from workbench.labelling.start_screen import LabelStartScreen
+from workbench.run.sample_table import Sample, SampleKey
+from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.ask_form import StartingPoint
+from workbench.samples.ask_screen import AskScreen
+from workbench.samples.export_screen import SampleExportScreen
+from workbench.samples.prompt_history import PromptHistoryScreen
+from workbench.screen.dialogs import QuitScreen, TrustScreen
+from workbench.screen.docs_reader import DocScreen
+from workbench.screen.run_question import Plan, RunQuestion
+from workbench.training.alarms import AlarmScreen, FixScreen
+from workbench.training.metric_choice import ChooseMetricsScreen
+
+
+def no_labels(*_: object) -> Future[list[Any]]:
+    found: Future[list[Any]] = Future()
+    found.set_result([])
+    return found
+
+
+SAMPLE = Sample(SampleKey(1, 0), "Once", " there was", 0.5, 1.0, 3, truncated=False)
+STORE = Path("preferences.db")
+DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
+    AdvantageScreen: lambda: AdvantageScreen(token_sample(), 0),
+    AlarmScreen: lambda: AlarmScreen([scripted_run.alarm(1)], lambda _: FIXES),
+    AnswerScreen: lambda: AnswerScreen("Which?", [Answer("a", "A")]),
+    AskScreen: lambda: AskScreen(cast("Any", no_labels), StartingPoint(), temperature=1.0, max_new_tokens=4),
+    ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
+    ConfirmScreen: lambda: ConfirmScreen("Do it?"),
+    DocScreen: lambda: DocScreen("# Title\n\nText.", "Title"),
+    ExportPreferencesScreen: lambda: ExportPreferencesScreen(STORE),
+    SampleExportScreen: lambda: SampleExportScreen({"this": 1}, Path.cwd(), "a"),
+    FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
+    GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
+    JumpScreen: lambda: JumpScreen(Screen()),
+    LabelHistoryScreen: lambda: LabelHistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
+    ImportPreferencesScreen: lambda: ImportPreferencesScreen(STORE),
+    LabelStartScreen: lambda: LabelStartScreen(
+        [], STORE, "anna", [], models=[], options=SessionOptions(), begin=cast("Any", no_labels)
+    ),
+    NoteScreen: lambda: NoteScreen(""),
+    PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
+    RunQuestion: lambda: RunQuestion(Plan("Start this run?", [("model", "starter")], ["wide"]), "Start run"),
+    QuitScreen: lambda: QuitScreen("a run"),
+    SetupScreen: lambda: SetupScreen(questions([])[0], 1, 3),
+    TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
+    TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
+    WaitScreen: lambda: WaitScreen(asyncio.Event().wait),
+}

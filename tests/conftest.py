@@ -1,5 +1,6 @@
 """Settings of the whole test run: no network, nothing of the user's touched, the same examples every time."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -71,6 +72,13 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     yield
     seen, WATCH.seen = WATCH.seen, []
     assert not seen, f"{seen}: the checkout may hold the user's runs and labels; work in the folder of the test"
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip Textual's wait of 20 ms and more after each key, in tests that wait for what the key does."""
+    for module in ("app", "pilot"):
+        monkeypatch.setattr(f"textual.{module}.wait_for_idle", asyncio.sleep)
 
 
 @pytest.fixture(autouse=True)

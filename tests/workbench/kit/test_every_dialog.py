@@ -48,6 +48,7 @@ def test_every_modal_screen_is_a_dialog_that_these_tests_know() -> None:
     assert set(ours(ModalScreen)) == {Dialog, LabelForm, HelpScreen, *DIALOGS}
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_help_escape_and_quit_work_in_every_dialog() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await start_run(pilot)
@@ -169,6 +170,7 @@ async def test_a_dialog_stays_on_an_error_and_nothing_that_is_typed_reaches_the_
         assert script.received == {}
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_the_focus_survives_every_resize_of_a_dialog() -> None:
     written_run(Path("runs/past"))
     chance = random.Random(0)

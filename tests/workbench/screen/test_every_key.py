@@ -159,7 +159,7 @@ class Keyboard:
 
 
 @pytest.fixture
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ran]:
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hurried: None) -> list[Ran]:
     """Return the actions that have been run, in order, in a workspace with runs of both kinds."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
@@ -177,8 +177,6 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ran]:
         return await dispatch(app, node, name, parameters)
 
     monkeypatch.setattr(WorkbenchApp, "_dispatch_action", record)
-    for module in ("app", "pilot"):  # with a run beside it, the process is never idle
-        monkeypatch.setattr(f"textual.{module}.wait_for_idle", asyncio.sleep)
     return recorded
 
 

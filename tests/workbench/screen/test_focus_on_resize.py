@@ -32,6 +32,7 @@ def sizes(seed: int, count: int) -> Iterator[tuple[int, int]]:
     yield 80, 24
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_the_focus_stays_in_its_pane_at_every_size() -> None:
     folder = make_run("past")
     async with workbench(size=(120, 40), watch=folder) as (screen, pilot):

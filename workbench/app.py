@@ -248,6 +248,13 @@ class WorkbenchApp(Guarded, TypedAhead):
             Banner.of(self.main).say("\n".join(lines), "warning")  # about no pane: it stays when one is left
         self._problems.clear()
 
+    def action_command_palette(self) -> None:
+        from textual.command import CommandPalette
+
+        if not isinstance(self.screen, CommandPalette):
+            wanted = "Search commands, runs, settings, presets, samples and docs"
+            self.push_screen(CommandPalette(placeholder=wanted, id="--command-palette"))
+
     def action_jump(self) -> None:
         from workbench.kit.jump import JumpScreen
 

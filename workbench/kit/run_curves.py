@@ -9,7 +9,7 @@ from itertools import pairwise
 from workbench.columns import fit, fit_start
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
 from workbench.kit.lines import Line
-from workbench.kit.scale import scale_of, tick_texts
+from workbench.kit.scale import scale_of, tick_texts, ticks
 from workbench.run.glance import Glance
 from workbench.run.metrics import METRICS, Metric
 
@@ -62,8 +62,10 @@ def curve_lines(metric: Metric, curves: Sequence[Curve], width: int, height: int
         points = _points(places, values, scale.position, columns * DOTS_ACROSS, rows * DOTS_DOWN)
         for one, other in pairwise(points):
             canvas.line(one, other, role)
-    ends = tick_texts([scale.high, scale.low])
-    labels = [ends[0], *[""] * (rows - 2), ends[1]] if rows > 1 else ends[:1]
+    marks = ticks(scale, max(rows // 3, 2))
+    labels = [""] * rows
+    for value, text in zip(marks, tick_texts(marks), strict=True):
+        labels[round((1 - scale.position(value)) * (rows - 1))] = text
     lines = [heading]
     for label, cells in zip(labels, canvas.rows(), strict=True):
         lines.append([(f"{fit(label, _LABELS - 1, right=True)}│", "axis"), *cells])

@@ -135,6 +135,15 @@ def test_a_chart_has_the_asked_size_and_its_scale() -> None:
     assert plain(last).split("└")[1].split() == ["7", "9"]
 
 
+def test_a_chart_is_labelled_at_round_numbers() -> None:
+    metric = next(metric for metric in METRICS if metric.field == "score_mean")
+    lines = [plain(line) for line in curve_lines(metric, [("series", 1, [-0.1657, 0.0312, 0.3333])], 60, 12)]
+    labels = [text for line in lines if (text := line.partition("│")[0].strip()) and "│" in line]
+    assert len(labels) >= 2
+    assert [float(text) for text in labels] == sorted(map(float, labels), reverse=True)
+    assert all(len(text.lstrip("-")) == 3 for text in labels), labels
+
+
 def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None:
     config = Config.model_validate({"ppo": {"iterations": 60}})
     assert expected_minutes(config, Workspace([], 0, "")) == ""

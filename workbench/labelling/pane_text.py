@@ -26,7 +26,7 @@ _JUDGING = {
     "tie": "both are equally good",
     "both-bad": "both are bad",
     "skip": "skip this item",
-    "flag": "flag it for a second look; the queue of flagged items asks again",
+    "flag": "flag it: the queue of flagged items asks again",
     "undo": "undo the last label",
 }
 """What the keys of a session do, by the ids of their bindings."""
@@ -90,7 +90,7 @@ def no_session(keys: Keys) -> list[Piece]:
         (f"{keys['start']} begins or resumes a session.\n", "text"),
         (f"{keys['import']} imports preferences from a file, {keys['export']} exports them.\n", "muted"),
         (f"{keys['train']} trains a reward model on the labels.\n\n", "muted"),
-        ("In a session, one key judges an item, saves the label, and shows the next:\n", "text"),
+        ("In a session, one key judges an item and shows the next:\n", "text"),
         *((f"{keys[name]:>9}  {what}\n", "muted") for name, what in _JUDGING.items()),
     ]
 

@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 import scripted_run
 from rich.color import ColorType
-from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, in_scheme, luminance, written_run
+from snapshots import (
+    SCHEMES,
+    SIZES,
+    SNAPSHOTS,
+    check_few_colours,
+    check_when_drawn,
+    contrasts,
+    drawn,
+    in_scheme,
+    luminance,
+    written_run,
+)
 from waiting import until
 from workbench_app import screen_text, start_run, status
 
@@ -56,13 +67,6 @@ def learning(emit: Any, control: Control) -> RunEnded:
     emit(PhaseProgress(iteration=41, phase="update", done=3, total=8))
     emit(StateChanged(state="paused"))
     return scripted_run.wait(lambda *_: None, control)
-
-
-def check_few_colours(styles: list[Any]) -> None:
-    """Assert that only the terminal's own sixteen colours are used, and several of them."""
-    colors = {color for style in styles for color in (style.color, style.bgcolor) if color}
-    assert {color.type for color in colors} == {ColorType.DEFAULT, ColorType.STANDARD}, colors
-    assert len(colors) > 4
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

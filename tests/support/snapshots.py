@@ -17,6 +17,7 @@ import pytest
 import scripted_run
 import token_samples
 from apart import ROOT
+from colors import contrast
 from config_files import save_config
 from rich.color import Color as RichColor
 from rich.color import ColorType
@@ -147,7 +148,7 @@ def drawn_pieces(screen: Screen[Any], region: Region | None = None) -> list[tupl
         if style and style.color and style.bgcolor and segment.text.strip():
             color, on = (Color(*one.get_truecolor()) for one in (style.color, style.bgcolor))
             least = 4.5 if any(map(str.isalnum, segment.text)) else 3.0
-            found.append((segment.text, ratio(color, on), least))
+            found.append((segment.text, contrast(color, on), least))
     return found
 
 
@@ -166,19 +167,7 @@ def contrasts(styles: list[Any]) -> list[float]:
     """Return the WCAG contrast of each style that has both colours and is not a scroll bar or a line."""
     pairs = {(style.color, style.bgcolor) for style in styles if style.color and style.bgcolor}
     return [
-        ratio(Color.from_rich_color(front), Color.from_rich_color(back))
+        contrast(Color.from_rich_color(front), Color.from_rich_color(back))
         for front, back in pairs
         if ColorType.DEFAULT not in (front.type, back.type)
     ]
-
-
-def ratio(one: Color, other: Color) -> float:
-    def relative(color: Color) -> float:
-        def linear(value: int) -> float:
-            share = value / 255
-            return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
-
-        return 0.2126 * linear(color.r) + 0.7152 * linear(color.g) + 0.0722 * linear(color.b)
-
-    high, low = sorted((relative(one), relative(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)

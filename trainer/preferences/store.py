@@ -164,6 +164,7 @@ class PreferenceStore:
 
         A newer label without it lifts the flag, whoever made it.
         """
+        # Most labels have no flags: those are passed over without decoding their payload.
         query = f"""{LABELS} AND e.id > :after AND e.payload LIKE '%"flags"%' AND NOT EXISTS (
             SELECT 1 FROM events n WHERE n.comparison = e.comparison AND n.kind = 'label' AND n.id > e.id
             AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = n.id)) ORDER BY e.id"""  # noqa: S608  our own names

@@ -25,7 +25,7 @@ from workbench.labelling.plans import (
     LabelOpening,
     SessionChoice,
     SessionOptions,
-    Source,
+    UserQueue,
     default_labeller,
     labeller_name,
     labelling_material,
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: a session if the options name its items, else the screen that asks. Raises TrainerError."""
     path = (Path(args.store) if args.store else default_store(Path.cwd())).resolve()
-    kept, flagged = _labelled(path)
+    kept, flagged = _read_store(path)
     labeller = labeller_name(args.labeller if args.labeller is not None else default_labeller(kept))
     guidelines = read_guidelines(args.guidelines) if args.guidelines else ""
     where = runs_dir(args)
@@ -130,7 +130,7 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
     )
 
 
-def _weighted(text: str) -> tuple[Source, float]:
+def _weighted(text: str) -> tuple[UserQueue, float]:
     name, equals, weight = text.partition("=")
     queue = next((queue for queue in QUEUES if queue == name), None)
     if queue is None:
@@ -144,7 +144,7 @@ def _weighted(text: str) -> tuple[Source, float]:
     return queue, value
 
 
-def _labelled(path: Path) -> tuple[list[SessionRecord], tuple[str, ...]]:
+def _read_store(path: Path) -> tuple[list[SessionRecord], tuple[str, ...]]:
     """Return the sessions in the store, newest first, and the keys of what is flagged in it; none without a store.
 
     Raises UsageError if there is no store and none can be created.

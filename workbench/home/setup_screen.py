@@ -49,7 +49,7 @@ class SetupScreen(Dialog[Given | None]):
             heading = f"New configuration, {self._number} of {self._count}: {self._question.title}"
             yield Static(heading, markup=False, classes="question")
             yield OptionList(
-                *(Content.assemble((f"{option.title:{wide}}", "bold"), (option.text, "")) for option in options),
+                *(Content.assemble((f"{option.title:{wide}}", "bold"), option.text) for option in options),
                 compact=True,
             )
             yield PlainInput(self._before.text if self._before else "", compact=True)

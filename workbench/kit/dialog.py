@@ -137,6 +137,7 @@ _FRAME = 9  # columns of a dialog around an answer, with a scroll bar
 
 def _answer_lines(answer: Answer, wide: int, room: int) -> Content:
     """Return the title in `wide` columns, and beside it the text in lines of `room` columns."""
+    # The text is not muted: on the row under the cursor, muted text cannot be read in every theme.
     title = Content.styled(padded(visible(answer.title), wide), "bold")
     below = Content("\n" + " " * wide)
     return title + below.join(Content(visible(answer.text)).wrap(room))

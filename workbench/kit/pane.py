@@ -8,10 +8,10 @@ from textual import actions, events
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from workbench.kit.banner import confirm, copied
+from workbench.kit.banner import confirm, copy
 from workbench.kit.guard import GuardedWidget
 from workbench.run.view import RunView
-from workbench.text import typed, visible
+from workbench.text import visible
 
 
 class MountedWhole(GuardedWidget):
@@ -36,8 +36,7 @@ class MountedWhole(GuardedWidget):
 
     def copy(self, text: str, what: str) -> None:
         """Copy `text` to the clipboard and confirm it. what: names it, as in "the path"."""
-        self.app.copy_to_clipboard(typed(text))
-        copied(self, what)
+        copy(self, text, what)
 
     def confirm(self, message: str) -> None:
         """Show for some seconds what a key has done; see `workbench.kit.banner.confirm`."""

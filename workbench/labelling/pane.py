@@ -180,7 +180,8 @@ class LabelPane(Pane):
         if session.texts is not None:
             view.show(session.texts, self._style)
         elif session.state is None:
-            view.say(no_session(self._keys))
+            meanings = {str(one.id).removeprefix("label."): one.tooltip for one in Binding.make_bindings(self.BINDINGS)}
+            view.say(no_session(self._keys, meanings))
         elif session.state.exhausted:
             view.say(all_judged(session.state.progress.done, problem, self._keys))
         else:
@@ -250,8 +251,7 @@ class LabelPane(Pane):
 
     def action_copy(self) -> None:
         if (texts := self.session.texts) is not None:
-            self.app.copy_to_clipboard(copy_text(texts))
-            self.notify("Copied, if the terminal supports OSC 52")
+            self.copy(copy_text(texts), "prompt and completions")
 
     def action_progress(self) -> None:
         self._all_figures = not self._all_figures

@@ -20,16 +20,7 @@ from workbench.text import visible
 
 _GAP = "   "
 _BAR = 16  # columns
-_JUDGING = {
-    "first": "the left or upper one is better",
-    "second": "the right or lower one is better",
-    "tie": "both are equally good",
-    "both-bad": "both are bad",
-    "skip": "skip this item",
-    "flag": "flag it: the queue of flagged items asks again",
-    "undo": "undo the last label",
-}
-"""What the keys of a session do, by the ids of their bindings."""
+_JUDGING = ("first", "second", "tie", "both-bad", "skip", "flag", "undo")  # keys that a newcomer needs
 _LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range
 
 Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
@@ -83,15 +74,15 @@ def last_line(
     return "\n".join(fit_start(_GAP.join(line), width) for line in lines)
 
 
-def no_session(keys: Keys) -> list[Piece]:
-    """Describe what to do without a session."""
+def no_session(keys: Keys, meanings: Mapping[str, str]) -> list[Piece]:
+    """Describe what to do without a session, and what keys do in one. meanings: of the keys, by the same names."""
     return [
         ("No labelling session open.\n\n", "strong"),
         (f"{keys['start']} begins or resumes a session.\n", "text"),
         (f"{keys['import']} imports preferences from a file, {keys['export']} exports them.\n", "muted"),
         (f"{keys['train']} trains a reward model on the labels.\n\n", "muted"),
         ("In a session, one key judges an item and shows the next:\n", "text"),
-        *((f"{keys[name]:>9}  {what}\n", "muted") for name, what in _JUDGING.items()),
+        *((f"{keys[name]:>9}  {meanings[name]}\n", "muted") for name in _JUDGING),
     ]
 
 

@@ -18,10 +18,10 @@ from trainer.runs.listing import PPO, list_runs
 from trainer.runs.samples import kept_iterations
 from workbench.text import visible
 
-Source = Literal["samples", "policy-reference", "dataset", "uncertain", "disagreement", "flagged"]
-"""Source of items that a user can choose: the queue of that name; "flagged" is the queue "again" with their keys."""
+UserQueue = Literal["samples", "policy-reference", "dataset", "uncertain", "disagreement", "flagged"]
+"""A queue that a user can choose; "flagged" becomes the queue "again" with the keys of what is flagged."""
 
-QUEUES: dict[Source, str] = {
+QUEUES: dict[UserQueue, str] = {
     "samples": "responses of the run's policy, newest first",
     "policy-reference": "policy against reference, written now",
     "dataset": "pairs from a file or dataset",
@@ -33,7 +33,7 @@ QUEUES: dict[Source, str] = {
 
 REPEATS = SessionPlan(queues=()).repeats
 MOST_REPEATS = 0.5
-MODELS_NEEDED: dict[Source, int] = {"uncertain": 1, "disagreement": 2}
+MODELS_NEEDED: dict[UserQueue, int] = {"uncertain": 1, "disagreement": 2}
 ENSEMBLE = 3  # reward models that "disagreement" uses unless some are named: each scores every sample
 _LONGEST_NAME = 60  # characters
 _LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
@@ -61,7 +61,7 @@ class SessionOptions:
     guidelines: the path of a text file. flagged: keys of the comparisons that are flagged in the store.
     """
 
-    queues: tuple[tuple[Source, float], ...] = ()
+    queues: tuple[tuple[UserQueue, float], ...] = ()
     run: Path | None = None
     data: str = ""
     models: tuple[Path, ...] = ()
@@ -113,7 +113,7 @@ def session_plan(options: SessionOptions) -> SessionPlan:
         raise UsageError(f"limit = {options.limit}: give a whole number, 0 for no limit")
     if not 0 <= options.repeats <= MOST_REPEATS:
         raise UsageError(f"repeats = {options.repeats:g}: give a share from 0 to {MOST_REPEATS:g}, such as 0.05")
-    given: dict[Source, object] = {"samples": options.run, "dataset": options.data}
+    given: dict[UserQueue, object] = {"samples": options.run, "dataset": options.data}
     queues = options.queues or [(queue, 1.0) for queue, source in given.items() if source]
     if not queues:
         raise UsageError("nothing to label: name data, or a run that saves its samples")
@@ -184,7 +184,7 @@ def read_guidelines(path: str) -> str:
     return text
 
 
-def _queue_plan(queue: Source, weight: float, options: SessionOptions) -> QueuePlan:
+def _queue_plan(queue: UserQueue, weight: float, options: SessionOptions) -> QueuePlan:
     if queue == "dataset":
         return QueuePlan(queue=queue, weight=weight, source=_readable(options.data))
     if queue == "flagged":
@@ -205,7 +205,7 @@ def _queue_plan(queue: Source, weight: float, options: SessionOptions) -> QueueP
     return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
 
 
-def _check_run(run: Path, queue: Source) -> None:
+def _check_run(run: Path, queue: UserQueue) -> None:
     """Raise UsageError if `run` is not live and has no samples, or no checkpoint where the queue needs one."""
     folder = RunFolder(run)
     if folder.is_live():
@@ -216,7 +216,7 @@ def _check_run(run: Path, queue: Source) -> None:
         raise UsageError(f"queue {queue}: '{run.name}' is not running and has no checkpoint: choose another run")
 
 
-def _model(path: Path, queue: Source) -> Path:
+def _model(path: Path, queue: UserQueue) -> Path:
     model = path.resolve()
     checkpoint = newest_checkpoint(RunFolder(model)) or model
     if not (checkpoint / "reward_model.json").is_file():

@@ -18,6 +18,7 @@ from trainer.plurals import counted
 from trainer.preferences.items import SessionItem
 from trainer.preferences.records import FLAGGED, Judgement
 from workbench.columns import fit_end
+from workbench.kit.banner import copy
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.kit.filter_field import FilterField
 from workbench.labelling.item_texts import copy_text, judgement_text, plain_text, texts_of
@@ -149,8 +150,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
             item = self._listed[place]
             choice = f"[choice]\n{judgement_text(item.item, _judgement(item))}"
             note = f"\n\n[note]\n{_judgement(item).note}" if _judgement(item).note else ""
-            self.app.copy_to_clipboard(f"{copy_text(texts_of(item.item))}\n\n{choice}{note}")
-            self.notify("Copied, if the terminal supports OSC 52")
+            copy(self, f"{copy_text(texts_of(item.item))}\n\n{choice}{note}", "the label")
 
     def action_close(self) -> None:
         field = self.query_one(FilterField)
@@ -169,7 +169,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
 
     @on(OptionList.OptionSelected)
     def _change(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._listed[event.option_index].position)
+        self.dismiss(int(str(event.option.id)))  # the list may have been filtered since
 
     @on(OptionList.OptionHighlighted)
     def _show(self, event: OptionList.OptionHighlighted) -> None:
@@ -202,7 +202,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
         found = [item for item in items if has_words(_searched(item), query)] if query else items
         self._listed += found
         rows = self.query_one(OptionList)
-        rows.add_options([Option(Content(history_line(item))) for item in found])
+        rows.add_options([Option(Content(history_line(item)), id=str(item.position)) for item in found])
         if rows.highlighted is None and self._listed:
             rows.highlighted = 0
         known = f"{counted(len(self._items), 'label')}{' and more' * self._more}"

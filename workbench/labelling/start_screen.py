@@ -28,7 +28,7 @@ from workbench.labelling.plans import (
     QUEUES,
     SessionChoice,
     SessionOptions,
-    Source,
+    UserQueue,
     labeller_name,
     plan_line,
     read_guidelines,
@@ -56,7 +56,9 @@ class QueueList(OptionList):
     class Changed(Message):
         """The choice of queues has changed."""
 
-    def __init__(self, chosen: Collection[Source], lacking: Mapping[Source, str], about: Mapping[Source, str]) -> None:
+    def __init__(
+        self, chosen: Collection[UserQueue], lacking: Mapping[UserQueue, str], about: Mapping[UserQueue, str]
+    ) -> None:
         super().__init__(markup=False, compact=True, id="queues")
         self._lacking = lacking
         self._about = {**QUEUES, **about}
@@ -68,7 +70,7 @@ class QueueList(OptionList):
     def on_mount(self) -> None:
         self.action_first()
 
-    def choose(self, queue: Source, chosen: bool) -> None:
+    def choose(self, queue: UserQueue, chosen: bool) -> None:
         """Include `queue`, or leave it out."""
         (self.chosen.add if chosen else self.chosen.discard)(queue)
         self.replace_option_prompt(queue, self._label(queue))
@@ -79,9 +81,9 @@ class QueueList(OptionList):
         queue = list(self._lacking)[event.option_index]
         self.choose(queue, queue not in self.chosen)
 
-    def _label(self, queue: Source) -> Content:
+    def _label(self, queue: UserQueue) -> Content:
         sign = "✔" if queue in self.chosen else "·"
-        return Content.assemble((f"{sign} {queue:{_NAME}}", "bold"), (self._lacking[queue] or self._about[queue], ""))
+        return Content.assemble((f"{sign} {queue:{_NAME}}", "bold"), self._lacking[queue] or self._about[queue])
 
 
 class LabelStartScreen(LabelForm[SessionChoice | None]):
@@ -292,13 +294,13 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             flagged=self._options.flagged,
         )
 
-    def _suggested(self) -> set[Source]:
+    def _suggested(self) -> set[UserQueue]:
         if self._options.queues:
             return {queue for queue, _ in self._options.queues}
-        suggested: set[Source] = {"samples"} if self._runs else {"dataset"}
+        suggested: set[UserQueue] = {"samples"} if self._runs else {"dataset"}
         return suggested | {"dataset"} if self._options.data else suggested
 
-    def _lacking(self, queue: Source) -> str:
+    def _lacking(self, queue: UserQueue) -> str:
         """Return what `queue` still needs; empty if it can be used."""
         if queue == "flagged":
             return "" if self._options.flagged else "no item is flagged"
@@ -327,7 +329,7 @@ def _choice(labeller: str, options: SessionOptions) -> SessionChoice:
 def _session_label(session: SessionRecord) -> Option:
     done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
     facts = f"{done} done   {plan_line(session.plan)}   {moment(session.began)}"
-    return Option(Content.assemble((f"resume {session.id}   ", "bold"), (facts, "")))
+    return Option(Content.assemble((f"resume {session.id}   ", "bold"), facts))
 
 
 def _as_given(text: str, given: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.events import Print
 from textual.widgets import Input, Static
 
-from trainer.errors import TrainerError, cannot_write
-from trainer.files import PRIVATE, open_file
 from workbench.columns import fit_start
-from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.drawing import CutText
-from workbench.kit.file_names import no_name, path_to_write, unused
 from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Badge, Pane
+from workbench.kit.save_prompt import ask_and_save, write_lines
 from workbench.kit.throttled import Throttled
-from workbench.kit.wait_screen import WaitScreen
 from workbench.log.lines import LEVELS, Entry, LogList, printed_entry
 from workbench.run.sentences import level_sign, sentences
 from workbench.run.view import RunView
@@ -184,31 +178,8 @@ class LogPane(Pane):
             self.copy(entry.plain, "the line")
 
     def action_export(self) -> None:
-        self.app.push_screen(WaitScreen(self._export))
-
-    async def _export(self) -> None:
-        """Ask for a file, and save the shown lines in it."""
         lines = [entry.plain for entry in self._entries if self._shows(entry)]
-        name = await asyncio.to_thread(unused, Path("log.txt"))
-
-        async def save(text: str) -> str:
-            try:
-                await asyncio.to_thread(lambda: _save(path_to_write(text), lines))
-            except TrainerError as error:
-                return str(error)
-            self.confirm(f"Saved '{text}'")
-            return ""
-
-        self.app.push_screen(TextPromptScreen("Save the shown lines as", str(name), no_name, save))
-
-
-def _save(path: Path, lines: Sequence[str]) -> None:
-    """Write the lines to a new file. Raises StorageError."""
-    try:
-        with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-    except OSError as error:
-        raise cannot_write(f"'{path}'", error) from None
+        ask_and_save(self, "Save the shown lines as", "log.txt", lambda path: write_lines(path, lines))
 
 
 def _read(path: Path, offset: int) -> tuple[str, int] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -118,6 +119,12 @@ def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = 
         *(name.ljust(_LABEL) + text for name, text in zip(names, texts, strict=True)),
         "",
     ]
+
+
+def export_rows(pairs: Iterable[PairPrediction]) -> Iterator[str]:
+    """Yield each pair as JSON; as a line of a file, prompt, chosen and rejected can be imported as preferences."""
+    for pair in pairs:
+        yield json.dumps(pair._asdict())
 
 
 class RewardPairList(BlockList[PairPrediction]):

@@ -17,14 +17,15 @@ from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
 from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Pane
+from workbench.kit.save_prompt import ask_and_save, write_lines
 from workbench.reward_model.charts import RewardCharts
-from workbench.reward_model.export import ask_and_write
 from workbench.reward_model.pairs import (
     ORDERS,
     RewardPairList,
     RewardPairText,
     chosen_pairs,
     copy_text,
+    export_rows,
     pairs_heading,
 )
 from workbench.reward_model.run_reader import RunReader
@@ -103,7 +104,8 @@ class RewardModelPane(Pane):
         self._order = next(iter(ORDERS))
         self._reverse = False
         self._listed: Sequence[PairPrediction] = ()
-        self._listed_for: tuple[object, ...] = ()  # the pairs, words and order that give `_listed`
+        self._listed_from: Sequence[PairPrediction] = ()
+        self._listed_by: tuple[str, str, bool] = ("", self._order, False)  # words, order, whether reversed
 
     def compose(self) -> ComposeResult:
         yield Static(id="reward-heading", markup=False)
@@ -177,9 +179,9 @@ class RewardModelPane(Pane):
 
     def _choose(self, pairs: Sequence[PairPrediction]) -> Sequence[PairPrediction]:
         """Return those of `pairs` to list, in their order; the same object as before if nothing has changed."""
-        wanted = id(pairs), len(pairs), self._words, self._order, self._reverse
-        if wanted != self._listed_for:
-            self._listed_for = wanted
+        wanted = self._words, self._order, self._reverse
+        if pairs is not self._listed_from or wanted != self._listed_by:
+            self._listed_from, self._listed_by = pairs, wanted
             self._listed = chosen_pairs(pairs, self._words, self._order, reverse=self._reverse)
         return self._listed
 
@@ -294,7 +296,9 @@ class RewardModelPane(Pane):
         self.query_one(RewardPairList).action_first()
 
     def action_export(self) -> None:
-        self.run_worker(ask_and_write(self, self._listed), group="reward-export")
+        pairs = self._listed
+        question = f"Save {counted(len(pairs), 'pair')} as"
+        ask_and_save(self, question, "pairs.jsonl", lambda path: write_lines(path, export_rows(pairs)))
 
     def _open(self, opened: bool) -> None:
         focused = self.has_focus_within
@@ -327,8 +331,7 @@ class RewardModelPane(Pane):
 
     def action_copy(self) -> None:
         if (pair := self.selected) is not None:
-            self.app.copy_to_clipboard(copy_text(pair))
-            self.notify("Copied, if the terminal supports OSC 52")
+            self.copy(copy_text(pair), "the pair")
 
     def action_label(self) -> None:
         if (pair := self.selected) is not None:

@@ -25,14 +25,14 @@ from workbench.kit.file_names import run_name_problem
 from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
+from workbench.kit.save_prompt import ask_and_save
 from workbench.kit.throttled import Throttled
-from workbench.kit.wait_screen import WaitScreen
 from workbench.run.config_differences import RunComparison, compare_runs
 from workbench.run.run_listing import Stamp, read_runs
 from workbench.run.view import RunView
 from workbench.runs.curves import CurveReader, RunCurves
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
-from workbench.runs.export import ask_and_write
+from workbench.runs.export import write_comparison
 from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
 from workbench.text import visible
 
@@ -362,7 +362,7 @@ class RunsPane(Pane):
 
     def action_export(self) -> None:
         folders = [RunFolder(self.runs_dir / name) for name in self._marked]
-        self.app.push_screen(WaitScreen(partial(ask_and_write, self, folders)))
+        ask_and_save(self, "Save the comparison as", "comparison.md", partial(write_comparison, folders))
 
     def _follow(self, folder: RunFolder, to: Path) -> None:
         self.post_message(self.Moved(folder.root, to))

@@ -158,7 +158,7 @@ class SampleExportScreen(Dialog[ExportChoice | None]):
         }
         width = max(map(len, titles.values()))
         for what, format_ in _CHOICES:
-            label = Content.assemble((f"{titles[what]:{width}}  ", "bold"), (_FORMATS[format_], ""))
+            label = Content.assemble((f"{titles[what]:{width}}  ", "bold"), _FORMATS[format_])
             yield Option(label, disabled=not counts[what])
 
     def _choice(self) -> tuple[What, Format]:

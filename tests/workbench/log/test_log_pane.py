@@ -18,6 +18,7 @@ from waiting import until
 from workbench_app import settle
 
 from trainer.events import Alert, Decision, Event, RolledBack
+from workbench.kit import save_prompt
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Badge
 from workbench.log import pane
@@ -118,13 +119,13 @@ async def test_neither_the_start_nor_saving_reads_a_file_on_the_thread_of_the_sc
     monkeypatch.chdir(tmp_path)
     Path("log.txt").write_text("mine")
     threads: list[int] = []
-    for function in (pane._size, pane.unused):
+    for module, function in ((pane, pane._size), (save_prompt, save_prompt.unused)):
 
         def noted(*arguments: object, function: Callable[..., object] = function) -> object:
             threads.append(threading.get_ident())
             return function(*arguments)
 
-        monkeypatch.setattr(pane, function.__name__, noted)
+        monkeypatch.setattr(module, function.__name__, noted)
     app = LogApp(tmp_path / "workbench.log")
     async with app.run_test(size=(80, 20)) as pilot:
         app.query_one(LogPane).write("a line")

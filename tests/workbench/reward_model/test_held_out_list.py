@@ -13,8 +13,8 @@ from waiting import until
 from trainer.errors import StorageError
 from trainer.preferences.formats import read_preferences
 from workbench.kit.filter_field import FilterField
-from workbench.reward_model.export import write_pairs
-from workbench.reward_model.pairs import RewardPairList, RewardPairText, chosen_pairs
+from workbench.kit.save_prompt import write_lines
+from workbench.reward_model.pairs import RewardPairList, RewardPairText, chosen_pairs, export_rows
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +44,15 @@ def test_pairs_are_sorted_with_ties_last_and_filtered_by_all_words() -> None:
 
 def test_exported_pairs_can_be_imported_as_preferences(tmp_path: Path) -> None:
     pairs = [pair(number, float(number), prompt="p \x1b[31m\u2028") for number in (1, 2)]
-    path = write_pairs(pairs, tmp_path / "pairs.jsonl")
+    path = tmp_path / "pairs.jsonl"
+    write_lines(path, export_rows(pairs))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["lead"] for row in rows] == [1.0, 2.0]
     assert {row["prompt"] for row in rows} == {"p \x1b[31m\u2028"}
     found = [preference.comparison.completions[0] for preference in read_preferences(str(path))]
     assert found == [one.chosen for one in pairs]
     with pytest.raises(StorageError):
-        write_pairs(pairs, path)
+        write_lines(path, export_rows(pairs))
 
 
 async def test_the_keys_filter_sort_and_export_the_list(tmp_path: Path) -> None:

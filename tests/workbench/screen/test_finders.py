@@ -30,6 +30,7 @@ async def choose(pilot: Pilot[Any], query: str, name: str) -> None:
     await pilot.press("ctrl+p")
     await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
     palette = pilot.app.screen
+    assert palette.query_one(CommandInput).placeholder.endswith("runs, settings, presets, samples and docs")
     palette.query_one(CommandInput).value = query
 
     def first() -> str:

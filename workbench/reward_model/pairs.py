@@ -24,6 +24,7 @@ _PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each
 _BESIDE = 96  # columns from which the completions are side by side
 _BETWEEN = " │ "
 _SOURCE = 60  # characters
+_PREFERENCE = ("prompt", "chosen", "rejected", "is_tie")  # what a row of an export has in the format's own columns
 _STRENGTHS = dict(zip(STRENGTHS, ("slightly", "clearly", "strongly"), strict=True))
 
 
@@ -122,9 +123,11 @@ def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = 
 
 
 def export_rows(pairs: Iterable[PairPrediction]) -> Iterator[str]:
-    """Yield each pair as JSON; as a line of a file, prompt, chosen and rejected can be imported as preferences."""
+    """Yield each pair as a line of JSON in the preference format `columns`, with the model's numbers beside it."""
     for pair in pairs:
-        yield json.dumps(pair._asdict())
+        row = {"prompt": pair.prompt, "a": pair.chosen, "b": pair.rejected, "choice": "tie" if pair.is_tie else "a"}
+        numbers = {name: value for name, value in pair._asdict().items() if name not in _PREFERENCE}
+        yield json.dumps(row | numbers)
 
 
 class RewardPairList(BlockList[PairPrediction]):

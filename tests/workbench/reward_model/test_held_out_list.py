@@ -43,14 +43,20 @@ def test_pairs_are_sorted_with_ties_last_and_filtered_by_all_words() -> None:
 
 
 def test_exported_pairs_can_be_imported_as_preferences(tmp_path: Path) -> None:
-    pairs = [pair(number, float(number), prompt="p \x1b[31m\u2028") for number in (1, 2)]
+    messages = [{"role": "user", "content": "p"}]
+    answers = [[{"role": "assistant", "content": text}] for text in "xy"]
+    talk = pair(2, prompt=messages, chosen=answers[0], rejected=answers[1])
+    pairs = [pair(1, prompt="p \x1b[31m\u2028"), talk, pair(3, 0.0, is_tie=True)]
     path = tmp_path / "pairs.jsonl"
     write_lines(path, export_rows(pairs))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["lead"] for row in rows] == [1.0, 2.0]
-    assert {row["prompt"] for row in rows} == {"p \x1b[31m\u2028"}
-    found = [preference.comparison.completions[0] for preference in read_preferences(str(path))]
-    assert found == [one.chosen for one in pairs]
+    assert [(row["lead"], row["chosen_reward"], row["key"]) for row in rows] == [
+        (one.lead, one.chosen_reward, one.key) for one in pairs
+    ]
+    found = list(read_preferences(str(path)))
+    assert [preference.comparison.prompt for preference in found] == [one.prompt for one in pairs]
+    assert [preference.comparison.completions for preference in found] == [(one.chosen, one.rejected) for one in pairs]
+    assert [preference.judgement.choice for preference in found] == ["a", "a", "tie"]
     with pytest.raises(StorageError):
         write_lines(path, export_rows(pairs))
 

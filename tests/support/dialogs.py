@@ -19,6 +19,7 @@ from trainer.runs.folder import RunFolder
 from workbench.home.setup_answers import questions
 from workbench.home.setup_screen import SetupScreen
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
+from workbench.kit.docs_reader import DocScreen
 from workbench.kit.jump import JumpScreen
 from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.export_preferences import ExportPreferencesScreen
@@ -33,7 +34,6 @@ from workbench.samples.ask_screen import AskScreen
 from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import QuitScreen, TrustScreen
-from workbench.screen.docs_reader import DocScreen
 from workbench.screen.run_question import Plan, RunQuestion
 from workbench.training.alarms import AlarmScreen, FixScreen
 from workbench.training.metric_choice import ChooseMetricsScreen

@@ -158,7 +158,10 @@ def _rule(kind: str, context: dict[str, Any], otherwise: str) -> str:
         return _SOURCE_RULE
     if kind == "string_pattern_mismatch":
         return PATTERNS[context["pattern"]]
-    return _RULES[kind].format(**context) if kind in _RULES else otherwise.removeprefix("Value error, ")
+    if kind not in _RULES:
+        return otherwise.removeprefix("Value error, ")
+    whole = {name: int(value) for name, value in context.items() if isinstance(value, float) and value.is_integer()}
+    return _RULES[kind].format(**context | whole)
 
 
 def shown(value: Any) -> str:

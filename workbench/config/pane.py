@@ -35,6 +35,7 @@ class ConfigPane(Pane):
     """Pane that edits one document; the app handles the keys of the run."""
 
     TITLE = "Config"
+    DOCS = "configuration"
     HELP = (
         "The configuration of the next run, or of the active one. {config.edit} edits the value under the cursor, "
         "{config.less} and {config.more} change it by a step, {config.copy} copies it as TOML. {config.view} shows the "

@@ -60,6 +60,7 @@ class HomePane(Pane):
     """Pane with the choices, the runs and the news. It reads on threads, and only while it is displayed."""
 
     TITLE = "Home"
+    DOCS = "quickstart"
     HELP = (
         "Start here: train, open a run, label, or make a configuration of your own. Below are the newest runs of the "
         "workspace with their score and KL; a run that trains now is first. Enter does what the cursor is on."

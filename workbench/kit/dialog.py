@@ -159,7 +159,10 @@ class AnswerScreen(Dialog[str | None]):
         room = max(min(_WIDTH, self.app.size.width * 9 // 10) - _FRAME - wide, 20)
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
-            yield OptionList(*(_answer_lines(answer, wide, room) for answer in self._answers))
+            lines = [_answer_lines(answer, wide, room) for answer in self._answers]
+            tall = any("\n" in line.plain for line in lines)
+            rule = [None] if tall else []  # between answers of several lines
+            yield OptionList(*[part for line in lines for part in (*rule, line)][len(rule) :])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index].id)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import ScrollableContainer, Vertical, VerticalScroll
@@ -15,6 +17,7 @@ from textual.dom import DOMNode
 from textual.widgets import Input, Static
 
 from workbench.kit.dialog import Dialog
+from workbench.kit.docs_reader import DocScreen, read_page
 from workbench.kit.drawing import scroll_bindings
 from workbench.kit.guard import GuardedWidget
 from workbench.kit.keys import keys_of, remapped, with_keys
@@ -124,6 +127,7 @@ class HelpScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "close", id="help.close", tooltip="Close the help"),
         Binding("slash", "search", "search", id="help.search", tooltip="Search keys and descriptions"),
+        Binding("enter", "read", "read more", id="help.read", tooltip="Read the page of the documentation about this"),
         *scroll_bindings("help", "up down page-up page-down first last", "scroll('{}')"),
     ]
 
@@ -151,7 +155,9 @@ class HelpScreen(Dialog[None]):
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
         keys = keys_of(self)
-        self.query_one("#help").border_subtitle = f"{keys['help.search']} search   {keys['help.close']} close"
+        hints = [("help.search", "search"), ("help.read", "read more"), ("help.close", "close")]
+        hints = [hint for hint in hints if hint[0] != "help.read" or self._pane is not None]
+        self.query_one("#help").border_subtitle = "   ".join(f"{keys[key]} {what}" for key, what in hints)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(HelpTable).search(event.value)
@@ -161,6 +167,15 @@ class HelpScreen(Dialog[None]):
 
     def action_search(self) -> None:
         self.query_one(Input).focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self._pane is not None if action == "read" else True
+
+    @work(exclusive=True)
+    async def action_read(self) -> None:
+        """Show the page of the documentation about the pane, over the help."""
+        if self._pane is not None and (text := await asyncio.to_thread(read_page, self._pane.DOCS)) is not None:
+            self.app.push_screen(DocScreen(text))
 
     def action_scroll(self, how: str) -> None:
         """Scroll the table at once. how: the name of a widget's action, such as `scroll_up` or `page_up`."""

@@ -58,6 +58,7 @@ class Pane(MountedWhole, Vertical):
 
     TITLE = ""  # in the strip of panes, on its border, in the command palette and in the help
     HELP = ""  # what the pane is for, above its keys in the help; a key as the id of its binding in braces
+    DOCS = "workbench"  # the page of the documentation that its help opens
     _applying: tuple[bool | None, ...] = ()  # which of its keys apply, as last reported to the footer
 
     badge: reactive[Badge] = reactive(Badge(), repaint=False)

@@ -64,6 +64,7 @@ class LabelPane(Pane):
     TITLE = "Label"
     patience = SLOW  # seconds that a key waits for the disk before the keys after it are handled
     HELP = _HELP
+    DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "request('start')", "label", "start", "Begin or resume a session", show=True),
         _key("enter", "keep", "keep label", "keep", "Keep the label, and return to the next item", show=True),

@@ -25,7 +25,7 @@ from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.run.history import History
 from workbench.run.view import RunView
 
-_HELD_OUT = "◆"
+_HELD_OUT, _INTERVAL = "◆", "│"
 _LABELS = 7  # columns
 _CALIBRATION_BINS = 10  # from 0.5 to 1
 _CALIBRATION_LABELS = 6  # columns
@@ -35,13 +35,13 @@ _MOST_BINS = 60
 
 
 class _Series(NamedTuple):
-    """One number over the steps; points are (step, value)."""
+    """One number over the steps. line: (step, value). held_out: (step, value, low and high end of its interval)."""
 
     name: str
     form: str
     least_span: float
     line: list[tuple[int, float]]  # moving averages
-    held_out: list[tuple[int, float]]
+    held_out: list[tuple[int, float, float, float]]
 
     @property
     def newest(self) -> str:
@@ -49,7 +49,8 @@ class _Series(NamedTuple):
         return "" if math.isnan(value) else f" · {self.name} {self.form.format(value)}"
 
     def scale(self) -> Axis:
-        values = [value for _, value in (*self.line, *self.held_out) if math.isfinite(value)]
+        held_out = [value for _, *values in self.held_out for value in values]
+        values = [value for value in (*(value for _, value in self.line), *held_out) if math.isfinite(value)]
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
         short = max(self.least_span - (high - low), 0.0)
         return Axis(low - short / 2, high + short / 2)
@@ -58,15 +59,17 @@ class _Series(NamedTuple):
 def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
     """Return at most `height` lines of at most `width` columns: title, loss, below it accuracy, and the step axis.
 
-    Lines are moving averages over the steps; ◆ is a value on held-out pairs. Costs one pass over the columns.
+    Lines are moving averages over the steps; ◆ is a value on held-out pairs, on its 95% interval where that is known.
+    Costs one pass over the columns.
     """
     found = view.held_out
     if not view.history and not found:
         return [rule("training", width), [(fit_start(" no steps yet", width), "muted")]][:height]
     across, rows = width - _LABELS - 1, height - 2
     losses, accuracies = (_averages(view.history, name, across * DOTS_ACROSS) for name in ("loss", "accuracy"))
-    loss = _Series("loss", "{:.3f}", 0.05, losses, [(one.iteration, one.log_loss) for one in found])
-    accuracy = _Series("accuracy", "{:.0%}", 0.1, accuracies, [(one.iteration, one.accuracy) for one in found])
+    loss = _Series("loss", "{:.3f}", 0.05, losses, [(one.iteration, one.log_loss, math.nan, math.nan) for one in found])
+    held_out = [(one.iteration, one.accuracy, one.accuracy_low, one.accuracy_high) for one in found]
+    accuracy = _Series("accuracy", "{:.0%}", 0.1, accuracies, held_out)
     lines = [rule(f"training{loss.newest}{accuracy.newest} · {_HELD_OUT} held out", width)]
     if across < 4 or rows < 2:
         return lines[:height]
@@ -88,6 +91,10 @@ def _averages(history: History, name: str, width: int) -> list[tuple[int, float]
 def _plot(series: _Series, last: int, across: int, down: int) -> list[Line]:
     """Draw one series as lines, with the ends of its scale."""
     scale, canvas, top = series.scale(), Canvas(across, down), DOTS_DOWN * down - 1
+
+    def row_of(value: float) -> int:
+        return round((1 - scale.position(value)) * top) // DOTS_DOWN
+
     before: tuple[int, int] | None = None
     for step, value in series.line:
         if math.isnan(value):
@@ -97,10 +104,14 @@ def _plot(series: _Series, last: int, across: int, down: int) -> list[Line]:
         canvas.line(before or here, here, "series")
         before = here
     rows = canvas.rows()
-    for step, value in series.held_out:
+    for step, value, low, high in series.held_out:
+        column = round(max(step, 0) / last * (across - 1))
+        if math.isfinite(low) and math.isfinite(high):
+            for row in range(row_of(high), row_of(low) + 1):
+                if rows[row][column][0] == " ":
+                    rows[row][column] = (_INTERVAL, "muted")
         if math.isfinite(value):
-            row = round((1 - scale.position(value)) * top) // DOTS_DOWN
-            rows[row][round(max(step, 0) / last * (across - 1))] = (_HELD_OUT, "strong")
+            rows[row_of(value)][column] = (_HELD_OUT, "strong")
     labels = {0: series.form.format(scale.high)}
     if down > 1:
         labels[down - 1] = series.form.format(scale.low)

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
 from workbench.kit.filter_field import FilterField
+from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.save_prompt import ask_and_save, write_lines
 from workbench.reward_model.charts import RewardCharts
@@ -34,7 +35,15 @@ from workbench.run.view import RunView
 from workbench.text import visible
 
 _INTERVAL = 1.0  # seconds between looks at the run, and at the folder if that is cheap
-_NONE = "No reward models in '{}' yet. Label some pairs and train one, or run ppo-workbench reward-model train."
+_NONE = """\
+No reward models in '{}' yet.
+
+A reward model learns from labels which of two responses people prefer; PPO can then train on its scores.
+
+{label}   go to Label and judge some pairs
+{train}   there: train a reward model on the labels
+or ppo-workbench reward-model train on the command line
+"""
 _NO_PAIRS = "No held-out pairs: this run held none out, or an older version trained it."
 _NO_PAIRS_YET = "Held-out pairs appear after the first evaluation."
 _NO_MATCH = "No pair has these words."
@@ -56,6 +65,7 @@ class RewardModelPane(Pane):
     """Pane of one reward-model run: its charts above the held-out pairs, or one of these pairs in full."""
 
     TITLE = "Reward model"
+    DOCS = "reward-models"
     HELP = (
         "What a reward model has learnt from the labels, measured on pairs that it was not trained on. Shows the "
         "newest run and follows it during training; {reward-model.older} and {reward-model.newer} choose another.\n"
@@ -210,12 +220,20 @@ class RewardModelPane(Pane):
     def _empty_message(self) -> str:
         """Return the message shown in place of the pairs."""
         if self.reader.shown is None:
-            return "" if self.reader.problem else visible(_NONE.format(self.reader.runs_dir))
+            return "" if self.reader.problem else self._no_run()
         if self.reader.seen is None:
             return "Reading the run..."
         if self._words.strip() and self.reader.predictions and self.reader.predictions.pairs:
             return _NO_MATCH
         return _NO_PAIRS_YET if self.reader.seen.live else _NO_PAIRS
+
+    def _no_run(self) -> str:
+        """Return the message of a folder without reward models."""
+        keys = keys_of(self.screen, self.app, *self.screen.query(Pane))
+        label, train = keys.get("pane.label", ""), keys.get("label.train", "")
+        wide = max(len(label), len(train))
+        folder = visible(str(self.reader.runs_dir))
+        return _NONE.format(folder, label=label.ljust(wide), train=train.ljust(wide))
 
     def _arrange(self) -> None:
         """Size the charts, and show the list or the open pair."""

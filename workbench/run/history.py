@@ -10,7 +10,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from trainer.events import DPOStep, Evaluation, Event, Iteration, RewardModelStep
+from trainer.events import DPOStep, Evaluation, Event, Iteration, RewardModelEvaluation, RewardModelStep
 from trainer.runs.listing import PPO
 from workbench.run.metrics import DPO, REWARD_MODEL, Numbers
 
@@ -20,7 +20,11 @@ _NO_METRICS = ("iteration", "seconds")
 _PHASES = ("generate", "score", "reward", "update")
 _BETWEEN = ("evaluate", "save")  # after an iteration, reported by events of their own
 _KEPT_BUCKETS = 200  # summaries: those of some charts of a run that stands still
-_EVALUATED = ("score_mean", "win_rate", "best_of_score", "explained_variance")
+_EVALUATED = {
+    PPO: ("score_mean", "win_rate", "best_of_score", "explained_variance"),
+    REWARD_MODEL: ("accuracy",),
+    DPO: ("accuracy",),
+}
 
 
 class Bucket(NamedTuple):
@@ -49,7 +53,7 @@ class History:
     """Iterations by ascending number, with a column for each metric: the scalar fields of the events, and seconds.
 
     The columns of seconds are `seconds_total` and, for PPO, one for each phase, such as `seconds_generate`; NaN for a
-    phase that did not run. `seconds_evaluate` and `seconds_save` are not in the total. PPO also has columns of
+    phase that did not run. `seconds_evaluate` and `seconds_save` are not in the total. There are also columns of
     evaluations, such as `eval/win_rate`: the result of the newest evaluation by then, NaN before the first. `names`
     lists the columns. kind: the kind of run; an unknown kind has the columns of PPO.
     """
@@ -59,7 +63,7 @@ class History:
         numbers = [f.name for f in fields(_EVENTS[self.kind]) if f.type in ("int", "float")]
         scalars = [name for name in numbers if name not in _NO_METRICS]
         phases = [f"seconds_{phase}" for phase in _PHASES] if self.kind == PPO else []
-        self._evaluated = {f"eval/{name}": math.nan for name in _EVALUATED} if self.kind == PPO else {}
+        self._evaluated = {f"eval/{name}": math.nan for name in _EVALUATED[self.kind]}
         between = [f"seconds_{phase}" for phase in _BETWEEN]
         self.names = (*scalars, "seconds_total", *phases, *between, *self._evaluated)
         self._scalars_of = attrgetter(*scalars)
@@ -84,11 +88,13 @@ class History:
             column.append(value)
         self._buckets.clear()
 
-    def evaluate(self, event: Evaluation) -> None:
-        """Store the results of `event` for its iteration and all later ones; only PPO has such columns."""
+    def evaluate(self, event: Evaluation | RewardModelEvaluation) -> None:
+        """Store the results of `event`, an evaluation of a run of this kind, for its iteration and all later ones."""
         start = bisect_left(self.numbers, event.iteration)
         for name in self._evaluated:
-            value = getattr(event, name.removeprefix("eval/"))
+            value = getattr(event, name.removeprefix("eval/"), None)
+            if value is None:
+                continue  # DPO has evaluations of two sorts
             self._evaluated[name] = value
             if start < len(self):
                 self._columns[name][start:] = array("d", [value]) * (len(self) - start)

@@ -118,6 +118,7 @@ _LOSS = Metric("loss", "loss", "loss", "", 3, least_span=0.1)  # its unit depend
 _PAIRS = (
     # Below, a coin would choose better.
     Metric("accuracy", "accuracy", "accuracy", "", 3, low=0, high=1, threshold=0.5, bad_below=True),
+    Metric("eval/accuracy", "held-out acc.", "", "", 3, low=0, high=1, threshold=0.5, bad_below=True, optional=True),
     Metric("lead", "lead", "lead", "logits", 2, least_span=0.2),  # of the better completion
 )
 _REWARDS = (

@@ -97,7 +97,7 @@ class RunView:
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case RewardModelEvaluation():
                 _keep(self.held_out, event)
-                self.history.spend("evaluate", event.iteration, event.seconds)
+                self.history.evaluate(event)
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case HumanEvaluation():
                 self._add_judged(event)

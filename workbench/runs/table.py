@@ -115,7 +115,7 @@ def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
             break
         widths[key] = min(least, left)
         left -= gap + widths[key]
-    for key in widths:  # the columns that were cut get what is left
+    for key in sorted(widths, key=lambda key: key == "name"):  # cut ones get what is left, and a name is cut first
         more = min(natural[key] - widths[key], max(left, 0))
         widths[key] += more
         left -= more

@@ -52,6 +52,11 @@ class ChannelRow(GuardedWidget, Widget):
         keys = keys_of(self._text)
         return {name: keys.get(f"tokens.{name.replace('_', '-')}", "") for name in CHANNELS}
 
+    @property
+    def whole(self) -> int:
+        """Columns of the row with the keys in brackets."""
+        return sum(len(text) + 1 for _, text in channel_labels(self._keys, 1000))
+
     def render_line(self, y: int) -> Strip:
         style, segments, keys = self.get_component_rich_style, list[Segment](), self._keys
         for name, label in channel_labels(keys, self.size.width) if y == 0 else ():

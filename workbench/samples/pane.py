@@ -51,6 +51,7 @@ class SamplesPane(Pane):
     """
 
     TITLE = "Samples"
+    DOCS = "samples"
     HELP = _HELP.format(
         examples="   ".join(EXAMPLES),
         channels="\n".join(f"{channel.label}: {channel.help}" for channel in CHANNELS.values()),

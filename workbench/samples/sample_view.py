@@ -29,6 +29,7 @@ from workbench.samples.token_text import TokenText
 from workbench.text import visible
 
 _BESIDE = 96  # columns from which the inspector is beside the text
+_LEGEND = 33  # columns that the legend needs beside the row of channels
 _TALL = 30  # lines from which it gets more room below the text
 _LEAST, _LEAST_TALL = 8, 14  # lines of the inspector below the text, however long that is
 
@@ -41,14 +42,15 @@ class SampleView(MountedWhole, Vertical):
         self.text = TokenText()
         self._folder: RunFolder | None = None
         self._marked = False
+        self._scale_beside = False  # the legend is beside the row of channels, not below it
 
     def compose(self) -> ComposeResult:
         yield Static(id="sample-facts", markup=False)
-        yield ChannelRow(self.text)
+        with Container(id="sample-channels"):
+            yield ChannelRow(self.text)
+            yield TokenLegend()
         with Container(id="sample-body"):
-            with Vertical(id="sample-text"):
-                yield self.text
-                yield TokenLegend()
+            yield self.text
             yield TokenInspector()
 
     def show(self, folder: RunFolder, sample: TokenSample, *, marked: bool) -> None:
@@ -102,13 +104,17 @@ class SampleView(MountedWhole, Vertical):
     def drawn_lines(self) -> list[Strip]:
         """Return all lines of the coloured text and of its legend, as on the screen."""
         legend = self.query_one(TokenLegend)
-        return [*self.text.drawn_lines(), Strip([]), *(legend.render_line(y) for y in range(legend.size.height))]
+        return [*self.text.drawn_lines(), Strip([]), *legend.strips(self.text.size.width)]
 
     def on_mount(self) -> None:
         self.watch(self.text, "virtual_size", self._share_rows, init=False)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _BESIDE, "-beside")
+        row = self.query_one(ChannelRow)
+        self._scale_beside = event.size.width >= row.whole + _LEGEND
+        self.set_class(self._scale_beside, "-scale-beside")
+        row.styles.width = row.whole if self._scale_beside else "1fr"
         self._share_rows()
         self.mark(self._marked)
 
@@ -118,9 +124,10 @@ class SampleView(MountedWhole, Vertical):
         if self.has_class("-beside"):
             inspector.styles.height = "1fr"
             return
-        rows = self.size.height - 3  # without facts, channels and the line above the inspector
-        needed = self.text.virtual_size.height + legend.get_content_height(self.size, self.size, self.size.width)
-        inspector.styles.height = max(_LEAST_TALL if self.size.height >= _TALL else _LEAST, rows - needed)
+        scale = legend.get_content_height(self.size, self.size, self.size.width)
+        head = max(1, scale) if self._scale_beside else 1 + scale
+        free = self.size.height - 2 - head - self.text.virtual_size.height  # below facts, above the inspector: a line
+        inspector.styles.height = max(_LEAST_TALL if self.size.height >= _TALL else _LEAST, free)
 
     @on(TokenText.Moved)
     def _show_token(self) -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
@@ -62,9 +63,16 @@ class TokenLegend(GuardedWidget, Widget):
         return 2 if self._text and self._text.underline else 1
 
     def render_line(self, y: int) -> Strip:
-        text, width = self._text, self.size.width
+        width = self.size.width
+        strips = self.strips(width)
+        strip = strips[y] if y < len(strips) else Strip.blank(width, self.rich_style)
+        return strip.adjust_cell_length(width, self.rich_style)
+
+    def strips(self, width: int) -> list[Strip]:
+        """Return the lines of the legend, each of at most `width` columns; none without a sample."""
+        text = self._text
         if text is None or text.sample is None:
-            return Strip.blank(width, self.rich_style)
+            return []
         channel, colorless = CHANNELS[text.channel], self.app.no_color
         blocks = text.blocks != "off" or colorless or self.app.current_theme.ansi
         lines = legend_lines(
@@ -77,14 +85,13 @@ class TokenLegend(GuardedWidget, Widget):
             under_scale=text.scale(text.underline) if text.underline else None,
         )
         ladder = heat_ladder(self.app.theme_variables, diverging=channel.diverging, colorless=colorless)
-        segments = []
-        for piece, role in lines[y] if y < len(lines) else ():
+
+        def style(role: str | float) -> Style:
             if isinstance(role, str):
-                style = self.get_component_rich_style(f"token-legend--{role}")
-            else:
-                style = ladder.mark(role) if blocks else ladder.at(role)
-            segments.append(Segment(piece, style))
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
+                return self.get_component_rich_style(f"token-legend--{role}")
+            return ladder.mark(role) if blocks else ladder.at(role)
+
+        return [Strip([Segment(piece, style(role)) for piece, role in line]) for line in lines]
 
 
 def _colors(channel: Channel, scale: ChannelScale | None, *, shared: bool, blocks: bool) -> list[LegendLine]:

@@ -12,11 +12,11 @@ from workbench.config.fields import search
 from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.command_provider import Finder, Found
+from workbench.kit.docs_reader import DocsFinder
 from workbench.run.run_listing import read_runs
 from workbench.run.sample_table import SampleKey
 from workbench.runs.pane import RunsPane
 from workbench.samples.pane import SamplesPane
-from workbench.screen.docs_reader import DocsFinder
 from workbench.text import has_words
 
 _BEFORE = 30  # characters shown before the word that was found in a sample

@@ -21,14 +21,14 @@ from workbench.run.view import RunView
 
 
 def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Return the metrics to show: of a PPO run the informative ones of `chosen`, of other kinds all.
+    """Return the metrics to show: of a PPO run the informative ones of `chosen`, of other kinds all informative ones.
 
     Those that have a large chart come first. The KL has its target as threshold. All of `chosen` are shown before the
     first iteration, or if none is informative.
     """
     history, first = view.history, MAIN[view.history.kind]
     if history.kind != PPO:
-        shown = METRICS_OF_KIND[history.kind]
+        shown = tuple(metric for metric in METRICS_OF_KIND[history.kind] if _is_informative(history, metric))
     else:
         shown = tuple(_aimed(m, view.kl_target) for m in chosen if _is_informative(history, m)) or tuple(chosen)
     return tuple(sorted(shown, key=lambda m: first.index(m.field) if m.field in first else len(first)))

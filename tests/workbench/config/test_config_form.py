@@ -52,7 +52,7 @@ async def test_the_range_and_then_the_broken_rule_are_shown_while_a_value_is_typ
         assert s.app.active_bindings["enter"].binding.description == "set"
         assert s.app.query_one("#config-note").region.y == editor.region.y + 1
         await s.press("minus", "1")
-        assert note(s) == "✖ kl_coef must be at least 0.0"
+        assert note(s) == "✖ kl_coef must be at least 0"
         await s.press("backspace", "backspace", "x")
         assert note(s) == "✖ kl_coef must be a number"
         await s.press("backspace", "2")

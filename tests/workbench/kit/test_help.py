@@ -13,8 +13,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 from themed_app import ThemedApp
+from waiting import until
 from workbench_app import workbench
 
+from workbench.kit.docs_reader import DocScreen, docs_dir, read_page
 from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, about, help_rows, matching
 from workbench.kit.pane import Pane
 
@@ -221,10 +223,27 @@ async def test_at_60x20_every_row_can_be_scrolled_to_and_none_is_cut() -> None:
         assert body.scroll_y == 0
 
 
+async def test_enter_reads_the_page_of_the_pane_and_escape_returns_to_the_help() -> None:
+    async with (app := Probe()).run_test(size=(100, 30)) as pilot:
+        await pilot.press("f1", "enter")
+        await until(pilot, lambda: isinstance(app.screen, DocScreen))
+        assert (docs_dir() / f"{OnePane.DOCS}.md").read_text().startswith("# The workbench")
+        await pilot.press("escape")
+        assert isinstance(app.screen, HelpScreen)
+
+
+async def test_every_pane_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with workbench() as (screen, _):
+        assert {pane.id: read_page(pane.DOCS) is not None for pane in screen.query(Pane)} == {
+            pane.id: True for pane in screen.query(Pane)
+        }
+
+
 async def test_the_closing_key_is_shown_as_remapped() -> None:
     async with (app := Probe()).run_test() as pilot:
         app.set_keymap({"help.close": "x", "help.search": "w"})
         await pilot.press("f1")
-        assert "w search   x close" in shown(app)
+        assert "w search   ⏎ read more   x close" in shown(app)
         await pilot.press("x")
         assert not isinstance(app.screen, HelpScreen)

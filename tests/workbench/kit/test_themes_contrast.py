@@ -108,6 +108,8 @@ def used_by_stylesheets(palette: Palette) -> Iterator[tuple[str, float, float]]:
             grounds = [palette.ground("background") + styles.background]
         texts = ("color", "border_title_color", "border_subtitle_color")
         least = 3.0 if str(rule.selectors).endswith("separator") else 4.5
+        if str(rule.selectors).endswith(("--button", "--button-highlighted")):
+            least = 1.0  # the sign in a box that is off must not be seen
         drawn = [(name, getattr(styles, name), least) for name in texts if styles.has_rule(name)]
         for edge in ("top", "right", "bottom", "left"):
             kind, color = getattr(styles, f"border_{edge}")
@@ -115,6 +117,20 @@ def used_by_stylesheets(palette: Palette) -> Iterator[tuple[str, float, float]]:
                 drawn.append((f"border_{edge}", color, 3.0))
         for (name, color, least), ground in itertools.product(drawn, grounds):
             yield f"{rule.selectors} {name}", contrast(ground + color, ground), least
+
+
+@pytest.mark.parametrize("name", HEX)
+def test_a_box_that_is_off_stands_out_and_its_sign_does_not(name: str) -> None:
+    palette = Palette(SPECS[name])
+    sheet = Stylesheet(variables=palette.variables)
+    for path in ALL_STYLES:
+        sheet.read(path)
+    sheet.parse()
+    boxes = [rule.styles for rule in sheet.rules if str(rule.selectors).endswith(("--button", "--button-highlighted"))]
+    assert boxes
+    for styles in boxes:
+        assert styles.color == styles.background
+        assert contrast(styles.background, palette.ground("surface")) >= 3
 
 
 def used_by_code() -> set[str]:

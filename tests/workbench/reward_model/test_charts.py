@@ -6,6 +6,7 @@ import math
 import unicodedata
 from typing import Any
 
+import pytest
 from charts import any_values, roles, texts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +103,18 @@ def test_a_falling_loss_falls_and_held_out_pairs_are_at_their_step():
     assert first.strip("◆ ")
     assert not first[30:].strip(), "high at the start alone"
     assert lines[-1].split()[-1] == "100"
+
+
+def test_the_accuracy_on_held_out_pairs_stands_on_its_interval():
+    lone = evaluation(100, accuracy=0.6, accuracy_low=0.4, accuracy_high=0.8)
+    lines = texts(curve_lines(course([0.5] * 100, [0.6] * 100, lone), 60, 24))
+    column = [line[-1:] for line in lines[13:-1]]
+    assert column[0] == column[-1] == "│", "the ends of the scale are those of the interval"
+    assert column.index("◆") == pytest.approx(len(column) / 2, abs=1)
+    assert not set(column) - {"│", "◆"}
+    unknown = evaluation(100, accuracy=0.6, accuracy_low=math.nan, accuracy_high=math.nan)
+    lines = texts(curve_lines(course([0.5] * 100, [0.6] * 100, unknown), 60, 24))
+    assert "│" not in "".join(line[8:] for line in lines)
 
 
 def test_a_run_under_way_has_room_for_the_steps_to_come_and_one_that_ended_early_has_none():

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_kinds_helper import other_run, reward_evaluation, reward_step
+from run_kinds_helper import dpo_evaluation, dpo_step, other_run, reward_evaluation, reward_step
 from scripted_run import evaluation, iteration, started
 
 from trainer.events import CheckpointSaved
@@ -180,10 +180,16 @@ def test_without_an_evaluation_its_columns_have_no_number() -> None:
     assert [math.isnan(end) for end in History().range_of("kl")] == [True, True]
 
 
-def test_a_run_of_another_kind_has_no_columns_of_evaluations() -> None:
+def test_a_run_of_another_kind_has_the_accuracy_on_held_out_pairs_from_the_step_of_its_evaluation() -> None:
     history = History("dpo")
-    history.evaluate(evaluation(0))
-    assert not any(name.startswith("eval/") for name in history.names)
+    for number in (1, 2, 3):
+        history.append(dpo_step(number))
+        if number == 2:
+            history.evaluate(dpo_evaluation(2))
+            history.evaluate(evaluation(2))  # of its scores, which has no accuracy
+    assert [name for name in history.names if name.startswith("eval/")] == ["eval/accuracy"]
+    assert math.isnan(history.column("eval/accuracy")[0])
+    assert list(history.column("eval/accuracy")[1:]) == [dpo_evaluation(2).accuracy] * 2
 
 
 def test_a_repeated_iteration_replaces_itself_and_those_after_it() -> None:

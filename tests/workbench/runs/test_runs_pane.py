@@ -148,6 +148,9 @@ def test_columns_fit_every_width_and_the_least_wanted_go_first() -> None:
 
 
 def test_name_state_and_score_are_there_at_38_columns_and_everything_at_120() -> None:
+    for width in range(60, 130):
+        widths = column_widths(NATURAL | {"state": 24}, width)
+        assert widths["state"] == 24 or widths["name"] == 13, "a state is read whole before a name"
     assert list(column_widths(NATURAL, 38)) == ["name", "state", "score"]
     assert column_widths(NATURAL, 130) == NATURAL
 

@@ -59,7 +59,7 @@ async def test_every_channel_is_drawn_and_those_of_the_critic_are_marked_as_not_
     tmp_path: Path, estimator: str
 ) -> None:
     app = Workbench()
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=(110, 36)) as pilot:  # the legend is below the row of channels
         text = await opened(pilot, Run(tmp_path), estimator)
         for key in ("d", "underscore", "v", "b"):
             await pilot.press(key)

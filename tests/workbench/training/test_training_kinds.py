@@ -54,7 +54,10 @@ async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_the
         pane = await opened(pilot, view_of(5))
         pane.metrics_shown = ("kl", "grad_norm")
         await pilot.press("down")
-        pane.show_run(dpo_view(40))
+        pane.show_run(view := dpo_view(40))
+        assert "held-out acc." not in await shown(pilot), "before the first evaluation"
+        view.take(dpo_evaluation(40))
+        pane.show_run(view)
         for size in ((44, 30), (80, 24), (122, 60)):
             await pilot.resize_terminal(*size)
             screen = await shown(pilot)
@@ -93,7 +96,7 @@ async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric()
 
 
 async def test_the_newest_evaluations_have_a_line_each_above_the_events():
-    async with Bench().run_test(size=(60, 24)) as pilot:
+    async with Bench().run_test(size=(60, 26)) as pilot:
         view = dpo_view(20)
         pane = await opened(pilot, view)
         view.take(dpo_evaluation(20))
@@ -101,7 +104,7 @@ async def test_the_newest_evaluations_have_a_line_each_above_the_events():
         for number in range(1, 21):
             view.take(CheckpointSaved(iteration=number, path=f"checkpoints/step-{number:06d}", seconds=0.1))
         pane.show_run(view)
-        for size in ((60, 24), (120, 40)):
+        for size in ((60, 26), (120, 40)):
             await pilot.resize_terminal(*size)
             lines = [line.strip() for line in (await shown(pilot)).splitlines()]
             first = lines.index("◇ 20 human win rate 61% (52 to 70) of 80")

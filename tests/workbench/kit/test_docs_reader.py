@@ -11,7 +11,7 @@ from textual.widgets import Markdown
 from waiting import until
 from workbench_app import screen_text, workbench
 
-from workbench.screen.docs_reader import DocScreen, DocsFinder, docs_dir, headings
+from workbench.kit.docs_reader import DocScreen, DocsFinder, docs_dir, headings
 
 
 def test_the_headings_of_all_pages_are_known_and_those_in_code_are_not() -> None:

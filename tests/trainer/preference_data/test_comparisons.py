@@ -279,6 +279,6 @@ def test_the_configuration_survives_toml_and_reports_all_its_problems(tmp_path: 
         validate_as(RewardModelConfig, wrong)
     assert found.value.problems == [
         "unknown key 'train.epoch': did you mean 'train.epochs'?",
-        "optim.lr = -1: must be at least 0.0",
+        "optim.lr = -1: must be at least 0",
         "eval.every = 'x': must be a whole number",
     ]

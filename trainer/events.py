@@ -119,6 +119,7 @@ class Iteration(Event):
     unique: float = math.nan  # distinct responses over all of the batch
     surprise: float = math.nan  # -log-prob of the sampler, nats per token; equals the entropy but for chance
     surprise_error: float = math.nan  # standard error of surprise - entropy
+    memory: dict[str, int] = field(default_factory=dict)  # memory_bytes by phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

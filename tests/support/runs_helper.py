@@ -55,7 +55,7 @@ def each_token(completion_ids, **_):
 def constant(completions, **_):
     return [1.0 for _ in completions]
 """
-OF_THE_MOMENT = ("seconds", "tokens_per_second", "memory_bytes", "time", "name", "folder", "warnings")
+OF_THE_MOMENT = ("seconds", "tokens_per_second", "memory_bytes", "memory", "time", "name", "folder", "warnings")
 """Fields of events in which two runs of one seed may differ."""
 
 

@@ -1,4 +1,4 @@
-"""Reports of an iteration or a step: the progress and duration of its phases, and steps that were skipped."""
+"""Reports of an iteration or a step: progress, duration and memory of its phases, and steps that were skipped."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ MAX_SKIPPED_IN_A_ROW = 3
 class Phases:
     """Reporter of phases, and timer of them that excludes pauses.
 
-    seconds: duration of each timed phase since the caller last cleared it.
+    seconds: duration of each timed phase since the last `begin`; memory: peak of MLX's own allocations, bytes.
     """
 
     def __init__(self, emit: Callable[[Event], None], control: Control) -> None:
         self.seconds: dict[str, float] = {}
+        self.memory: dict[str, int] = {}
         self._emit = emit
         self._control = control
+
+    def begin(self) -> None:
+        """Forget the phases before."""
+        self.seconds, self.memory = {}, {}
 
     def report(self, iteration: int, phase: Phase, *, passes: int = 1) -> Callable[[int, int], None]:
         """Report the start; return a function that reports (done, total) of each of `passes`, and hears requests."""
@@ -47,7 +52,9 @@ class Phases:
         """Time a phase; yield what `report` returns."""
         progress = self.report(iteration, phase, passes=passes)
         started = self._control.clock()
+        mx.reset_peak_memory()
         yield progress
+        self.memory[phase] = mx.get_peak_memory()
         mx.clear_cache()  # phases differ in shapes, so the next cannot reuse these buffers
         self.seconds[phase] = self._control.clock() - started
 

@@ -98,8 +98,7 @@ class PPO:
     def iteration(self, number: int) -> IterationResult:
         """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
         c, kl_coef = self.config, self.kl_coef
-        self.phase.seconds = {}
-        mx.reset_peak_memory()
+        self.phase.begin()
         started = self.control.clock()
         prompts = self.batch_prompts(number)
 
@@ -148,7 +147,8 @@ class PPO:
             value_lr=learning_rates[1],
             tokens_per_second=tokens / seconds,
             seconds=dict(self.phase.seconds),
-            memory_bytes=mx.get_peak_memory(),
+            memory=dict(self.phase.memory),
+            memory_bytes=max(self.phase.memory.values()),
             tokens=self.tokens,
             parts={name: float(np.mean(scores)) for name, scores in rewards.parts.items()},
         )

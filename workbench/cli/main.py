@@ -16,6 +16,7 @@ PRESET = "quickstart"
 COMMANDS = {  # the module of each, with its `add_options`, and its line in --help
     "new": ("new", "make a workspace: configuration, prompts, an example of a reward"),
     "config": ("config", "show, check and explain configurations"),
+    "estimate": ("estimate", "say how much memory a configuration needs, and what makes it fit"),
     "runs": ("runs", "list the runs"),
     "samples": ("samples", "print or export the samples of a run"),
     "evaluate": ("evaluate", "compare a checkpoint of a run with its reference"),

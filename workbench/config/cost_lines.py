@@ -12,9 +12,10 @@ from textual.content import Content
 from textual.widget import Widget
 
 from trainer.config import Config
+from trainer.memory.footprint import Footprint, Part
 from trainer.plurals import counted
 from workbench.columns import packed
-from workbench.config.estimates import Estimate, Memory, estimate
+from workbench.config.estimates import Estimate, estimate
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
 
@@ -71,12 +72,12 @@ def _measured(config: Config) -> tuple[Estimate, int]:
     return estimate(config), psutil.virtual_memory().total
 
 
-def memory_line(memory: Memory | None, total: int, width: int) -> Content:
+def memory_line(memory: Footprint | None, total: int, width: int) -> Content:
     """Draw `memory` as a bar of a machine with `total` bytes, and in numbers, in at most `width` columns."""
     if memory is None:
         return Content("memory unknown")
-    too_much = memory.total > total
-    words = f"≈ {gigabytes(memory.total)} of {gigabytes(total)}"
+    too_much = memory.peak > total
+    words = f"≈ {gigabytes(memory.peak)} of {gigabytes(total)}"
     long = f"{words}: more than this machine has"
     if too_much and len(long) <= width:
         words = long
@@ -86,9 +87,9 @@ def memory_line(memory: Memory | None, total: int, width: int) -> Content:
         return text
     bar, drawn = Content(), 0
     reached = 0
-    for (_, sign, style), size in zip(_PARTS, memory.parts, strict=True):
+    for (_, sign, style), size in zip(_PARTS, _sizes(memory), strict=True):
         reached += size
-        end = min(round(reached / max(total, memory.total) * columns), columns)
+        end = min(round(reached / max(total, memory.peak) * columns), columns)
         bar += Content.styled(sign * (end - drawn), style)
         drawn = end
     return bar + Content.styled(_FREE * (columns - drawn), "$text-muted") + " " + text
@@ -96,9 +97,16 @@ def memory_line(memory: Memory | None, total: int, width: int) -> Content:
 
 _PARTS = (  # of which the bar consists: name, sign, colour; signs differ, so that the bar can be read without colours
     ("weights", "█", "$text-primary"),
-    ("adapter", "▆", "$text-accent"),
-    ("activations", "▃", "$text-success"),
+    ("adapters", "▆", "$text-accent"),
+    ("", "▃", "$text-success"),  # of the phase
 )
+_OF_ADAPTERS: tuple[Part, ...] = ("adapters", "optimiser", "gradients")
+
+
+def _sizes(memory: Footprint) -> tuple[int, int, int]:
+    """Return the bytes at the peak: of the weights, of all that belongs to the adapters, and of the phase."""
+    weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)
+    return weights, adapters, memory.peak - weights - adapters
 
 
 def cost_pieces(needed: Estimate | None) -> Sequence[str]:
@@ -107,8 +115,8 @@ def cost_pieces(needed: Estimate | None) -> Sequence[str]:
         return []
     parts = []
     if memory := needed.memory:
-        names = [f"{sign} {name}" for name, sign, _ in _PARTS]
-        names[-1] = names[-1] if memory.activations >= memory.cache else f"{_PARTS[-1][1]} rollout cache"
-        parts = [f"{name} {gigabytes(size)}" for name, size in zip(names, memory.parts, strict=True)]
+        names = [name or memory.phase for name, _, _ in _PARTS]
+        signs = [sign for _, sign, _ in _PARTS]
+        parts = [f"{s} {name} {gigabytes(size)}" for s, name, size in zip(signs, names, _sizes(memory), strict=True)]
     tokens = f"≤ {needed.tokens_per_iteration:,} tokens/it"
     return [tokens, *parts, needed.basis, f"≤ {needed.forward_tokens:,} through a model"]

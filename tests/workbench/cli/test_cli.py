@@ -371,7 +371,10 @@ def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
     ("words", "problem"),
     [
         (["wach"], "unknown command 'wach'; did you mean 'watch'? See 'ppo-workbench --help'"),
-        (["zzz"], "unknown command 'zzz'; choose from compare, config, doctor, dpo, evaluate, label, new, preferences"),
+        (
+            ["zzz"],
+            "unknown command 'zzz'; choose from compare, config, doctor, dpo, estimate, evaluate, label, new, preferences",
+        ),
         (
             ["config", "valdate"],
             "unknown command 'valdate'; did you mean 'validate'? See 'ppo-workbench config",

@@ -10,12 +10,14 @@ from textual.widgets import Input
 from waiting import until
 
 from trainer.config import Config
+from trainer.memory.footprint import Footprint
 from workbench.config import cost_lines
 from workbench.config.cost_lines import cost_pieces, memory_line
-from workbench.config.estimates import Estimate, Memory, estimate
+from workbench.config.estimates import Estimate, estimate
 
 GB = 10**9
-MEMORY = Memory(weights=4 * GB, adapter=2 * GB, activations=GB, cache=2 * GB)
+HELD = {"weights": 4 * GB, "adapters": GB, "optimiser": GB}
+MEMORY = Footprint({"generate": HELD | {"KV cache": 2 * GB}, "update": HELD | {"activations": GB}})
 
 
 def test_the_bar_shows_each_part_to_the_scale_of_the_machine() -> None:
@@ -35,16 +37,17 @@ def test_a_machine_that_is_too_small_is_said_in_words_and_fills_the_bar() -> Non
     assert any(span.style == "$text-error" for span in line.spans)
 
 
-def test_the_third_part_is_the_larger_of_activations_and_cache() -> None:
+def test_the_third_part_is_that_of_the_phase_with_the_highest_peak() -> None:
     written = Estimate(256, 2000, MEMORY, "basis")
     assert list(cost_pieces(written))[:4] == [
         "≤ 256 tokens/it",
         "█ weights 4.0 GB",
-        "▆ adapter 2.0 GB",
-        "▃ rollout cache 2.0 GB",
+        "▆ adapters 2.0 GB",
+        "▃ generate 2.0 GB",
     ]
-    trained = written._replace(memory=MEMORY._replace(activations=3 * GB))
-    assert "▃ activations 3.0 GB" in cost_pieces(trained)
+    update = MEMORY.phases["update"] | {"activations": 2 * GB, "logits": GB}
+    trained = written._replace(memory=Footprint(MEMORY.phases | {"update": update}))
+    assert "▃ update 3.0 GB" in cost_pieces(trained)
     assert trained.memory_bytes == 9 * GB
     unknown = written._replace(memory=None)
     assert cost_pieces(unknown)[0] == "≤ 256 tokens/it"

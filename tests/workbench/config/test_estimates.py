@@ -16,7 +16,7 @@ from workbench.config.estimates import estimate
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(estimates, "_has_gpu", lambda: False)
+    monkeypatch.setattr(estimates, "has_gpu", lambda: False)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
@@ -65,7 +65,7 @@ def test_half_precision_takes_half_the_weights() -> None:
 
 
 def test_a_gpu_holds_weights_in_half_precision_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "_has_gpu", lambda: True)
+    monkeypatch.setattr(estimates, "has_gpu", lambda: True)
     assert "in bfloat16" in estimate(Config()).basis
 
 
@@ -167,7 +167,7 @@ def test_packed_weights_count_with_their_bits_on_a_gpu_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert memory(tmp_path, QWEN3 | own, **model) == memory(tmp_path, QWEN3)
-    monkeypatch.setattr(estimates, "_has_gpu", lambda: True)
+    monkeypatch.setattr(estimates, "has_gpu", lambda: True)
     spared = memory(tmp_path, QWEN3) - memory(tmp_path, QWEN3 | own, **model)
     assert spared == pytest.approx(596e6 * (2 - bits / 8), rel=1e-3)
     config = tables(model={"path": str(tmp_path), **model})

@@ -1,0 +1,205 @@
+"""Compare the estimate of an iteration's memory with what MLX allocates, phase by phase.
+
+Run: .venv/bin/python benchmarks/bench_memory.py [NAME ...]
+
+Each case is a model of a real shape with random weights and a configuration. It runs two iterations of PPO in a process
+of its own, with random prompts, all of the longest length, and responses that never stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from device_models import Tokenizer
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.utils import _get_classes
+
+from trainer.arrays import leaves
+from trainer.config import Config
+from trainer.config.loading import load_config, parse_overrides
+from trainer.data import Prompt
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.backbone import cast_backbone, quantize_backbone
+from trainer.models.cpu.kernels import use_vector_swiglu
+from trainer.ppo.loop import PPO
+from trainer.rewards import RewardInput, RewardResult
+from workbench.config.estimates import estimate
+
+
+class Case(NamedTuple):
+    """A model, by its config.json, and settings that differ from the defaults. prompt: tokens of each prompt."""
+
+    model: dict[str, Any]
+    prompt: int
+    settings: tuple[str, ...]
+
+
+def decoder(
+    family: str, hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int, **more: Any
+) -> Any:
+    """Return the config.json of a decoder."""
+    return {
+        "model_type": family,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "vocab_size": vocabulary,
+        "head_dim": hidden // heads,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096,
+        "rope_theta": 1e5,
+        "tie_word_embeddings": True,
+    } | more
+
+
+SMOLLM2 = decoder("llama", 576, 1536, 30, 9, 3, 49152)
+QWEN3 = decoder("qwen3", 1024, 3072, 28, 16, 8, 151936, head_dim=128)
+QWEN2 = decoder("qwen2", 896, 4864, 24, 14, 2, 151936)
+LLAMA = decoder("llama", 768, 3072, 12, 12, 12, 32000, tie_word_embeddings=False)
+GEMMA3 = decoder(
+    "gemma3_text", 640, 2048, 18, 4, 1, 262144, head_dim=256, query_pre_attn_scalar=256, sliding_window=512,
+    sliding_window_pattern=6, rope_local_base_freq=1e4, rope_traditional=False,
+)  # fmt: skip
+MOE = decoder(
+    "qwen3_moe", 512, 1024, 12, 8, 4, 49152, head_dim=64, num_experts=16, num_experts_per_tok=4,
+    decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=256, norm_topk_prob=True,
+)  # fmt: skip
+
+ALL = "model.lora_targets=['q_proj','k_proj','v_proj','o_proj']"
+F32, BF16 = "model.dtype=float32", "model.dtype=bfloat16"
+CASES = {
+    "quickstart": Case(SMOLLM2, 32, (ALL, "rollout.max_new_tokens=32", F32)),
+    "long responses": Case(SMOLLM2, 32, ("rollout.max_new_tokens=224", "rollout.batch_size=4", F32)),
+    "one long sequence": Case(
+        SMOLLM2, 700, ("rollout.max_new_tokens=68", "rollout.batch_size=1", "data.max_prompt_tokens=900", F32)
+    ),
+    "large batch": Case(SMOLLM2, 64, ("rollout.batch_size=32", "rollout.max_new_tokens=32", F32)),
+    "small micro-batches": Case(
+        SMOLLM2, 64, ("rollout.batch_size=16", "rollout.max_new_tokens=32", "optim.micro_batch_tokens=256", F32)
+    ),
+    "critic apart": Case(SMOLLM2, 32, (ALL, "model.value_model=adapter", "model.lora_rank=64", F32)),
+    "rloo, all layers": Case(
+        SMOLLM2,
+        32,
+        (
+            "model.lora_targets=['auto']",
+            "ppo.estimator=rloo",
+            "rollout.samples_per_prompt=4",
+            "model.lora_rank=32",
+            F32,
+        ),
+    ),
+    "bfloat16": Case(SMOLLM2, 64, ("rollout.max_new_tokens=32", BF16)),
+    "4 bits": Case(SMOLLM2, 64, ("rollout.max_new_tokens=32", "model.quantize=4-bit", BF16)),
+    "llama, long prompts": Case(LLAMA, 400, ("rollout.max_new_tokens=32", "data.max_prompt_tokens=512", F32)),
+    "qwen2 0.5B": Case(QWEN2, 64, ("rollout.max_new_tokens=32", F32)),
+    "qwen3 0.6B": Case(QWEN3, 64, ("rollout.max_new_tokens=32", F32)),
+    "qwen3 0.6B, bfloat16": Case(QWEN3, 64, ("rollout.max_new_tokens=32", "rollout.batch_size=4", BF16)),
+    "gemma3 270M": Case(GEMMA3, 64, ("rollout.max_new_tokens=32", F32)),
+    "experts": Case(MOE, 64, ("rollout.max_new_tokens=32", F32)),
+}
+
+
+def main() -> None:
+    """Measure the named cases, or all, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measured(CASES[options.names[0]])))
+        return
+    print("| case | phase | measured MB | estimate MB | off by |\n|---|---|---|---|---|")
+    for name in options.names or CASES:
+        found = subprocess.run([sys.executable, __file__, "--measure", name], stdout=subprocess.PIPE, text=True)
+        if found.returncode:
+            print(f"| {name} | failed | | | |", flush=True)
+            continue
+        for line in table_lines(name, json.loads(found.stdout.splitlines()[-1])):
+            print(line, flush=True)
+
+
+def table_lines(name: str, found: dict[str, list[float]]) -> Sequence[str]:
+    """Return a line for each phase and one for the peak. found: measured and estimated bytes."""
+    lines = []
+    for phase, (real, guess) in found.items():
+        off = f"{guess / real - 1:+.0%}" if guess else ""
+        lines.append(f"| {name} | {phase} | {real / 1e6:.0f} | {guess / 1e6:.0f} | {off} |")
+    return lines
+
+
+def measured(case: Case) -> dict[str, tuple[float, float]]:
+    """Run two iterations of `case`; return measured and estimated bytes of each phase, and of the peak."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(case.model), encoding="utf-8")
+        overrides = (f"model.path={folder}", f"data.prompts={folder}/prompts.txt", *case.settings)
+        Path(folder, "prompts.txt").write_text("x" * 4 * case.prompt + "\n", encoding="utf-8")
+        config = load_config("quickstart", parse_overrides(overrides))
+        guess = estimate(config)
+    ppo = PPO(config, actor_of(case, config), Tokenizer(), prompts_of(case, config), rewards)
+    ppo.iteration(1)  # Adam's moments are zeros that nobody has allocated yet
+    peaks = ppo.iteration(2).metrics.memory
+    memory = guess.memory
+    assert memory is not None
+    found = {phase: (float(peaks[phase]), float(memory.peak_of(phase))) for phase in memory.phases}
+    return found | {"peak": (float(max(peaks.values())), float(memory.peak))}
+
+
+def actor_of(case: Case, config: Config) -> ActorCriticLLM:
+    """Return a model with random weights, as the run would hold it."""
+    model_class, arguments = _get_classes(case.model)
+    backbone: nn.Module = model_class(arguments.from_dict(case.model))
+
+    def drawn(number: int, array: mx.array) -> mx.array:
+        if array.ndim == 1:
+            return mx.ones(array.shape)
+        return mx.random.normal(array.shape, key=mx.random.key(number)) * 1.2 / math.sqrt(array.shape[-1])
+
+    parameters = tree_flatten(backbone.parameters())
+    backbone.update(tree_unflatten([(name, drawn(number, array)) for number, (name, array) in enumerate(parameters)]))
+    del parameters
+    cast_backbone(backbone, config.model.dtype)
+    if config.model.quantize != "off":
+        quantize_backbone(backbone, int(config.model.quantize.removesuffix("-bit")))
+        cast_backbone(backbone, config.model.dtype)
+    if mx.default_device() == mx.Device(mx.cpu):
+        use_vector_swiglu(backbone)
+    for array in leaves(backbone.parameters()):
+        mx.eval(array)
+        mx.clear_cache()
+    return ActorCriticLLM(backbone, config.model, key=mx.random.key(0))
+
+
+def prompts_of(case: Case, config: Config) -> list[Prompt]:
+    """Return random prompts for an iteration, each different."""
+    random = np.random.default_rng(1)
+    count = config.rollout.batch_size
+    tokens = random.integers(0, 32000, (count, case.prompt)).tolist()
+    return [Prompt(place, "", "", row, {}) for place, row in enumerate(tokens)]
+
+
+def rewards(samples: Sequence[RewardInput], **_: Any) -> RewardResult:
+    """Score each sample by its first token."""
+    return RewardResult([float(sample.completion_ids[0] % 7) for sample in samples], None, {})
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()

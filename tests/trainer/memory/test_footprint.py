@@ -1,0 +1,101 @@
+"""Memory by part and phase: parts that can be counted are exact, and the others move as the work does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import load_tiny, make_checkpoint
+
+from trainer.config import Config, load_config, validate
+from trainer.memory.footprint import CHUNK, Footprint, footprint
+from trainer.memory.shape import STARTER, decoder_shape, shape_of
+from trainer.models import vocabulary
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.seeding import Purpose, key_for
+
+SHAPE = decoder_shape(STARTER)
+
+
+def of(config: Config, *, prompt: int = 20, gpu: bool = False) -> Footprint:
+    return footprint(config, SHAPE, prompt, gpu=gpu)
+
+
+def settings(**sections: Any) -> Config:
+    return validate(sections)
+
+
+def test_the_peak_is_that_of_the_largest_phase_and_its_parts_add_up() -> None:
+    found = of(load_config("quickstart"))
+    assert list(found.phases) == ["generate", "score", "update"]
+    assert found.phase == "update"
+    assert found.peak == sum(found.parts.values()) == max(map(found.peak_of, found.phases))
+    assert all(size > 0 for parts in found.phases.values() for size in parts.values())
+
+
+def test_the_cache_is_counted_in_the_steps_by_which_it_grows() -> None:
+    def cache(**rollout: int) -> int:
+        return of(settings(rollout=rollout)).phases["generate"]["KV cache"]
+
+    assert cache(batch_size=8, max_new_tokens=32) == 8 * 256 * 2 * 30 * 3 * 64 * 4
+    assert cache(batch_size=8, max_new_tokens=236) == cache(batch_size=8, max_new_tokens=32)
+    assert cache(batch_size=8, max_new_tokens=237) == 2 * cache(batch_size=8, max_new_tokens=32)
+    assert cache(batch_size=64, slots=4, max_new_tokens=32) == cache(batch_size=4, max_new_tokens=32)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"lora_rank": 3, "lora_targets": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+        {"lora_targets": ["auto", "v_proj", "gate_proj", "up_proj", "down_proj"]},
+        {"lora_layers": 1},
+        {"value_model": "adapter"},
+    ],
+)
+def test_adapters_and_their_moments_are_counted_exactly(model: dict[str, Any], tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "tiny")
+    config = settings(model=model | {"path": str(folder)}, optim={"ema_decay": 0.5})
+    shape, _ = shape_of(str(folder))
+    assert shape is not None
+    actor = ActorCriticLLM(load_tiny(tmp_path / "tiny").backbone, config.model, key=key_for(0, Purpose.ADAPTER))
+    count = sum(array.size for array in (actor.policy_parameters() | actor.value_parameters()).values())
+    parts = footprint(config, shape, 8, gpu=False).parts
+    assert parts["optimiser"] == pytest.approx(2 * 4 * count, abs=16)  # the bias of the head
+    assert parts["adapters"] == pytest.approx(2 * 4 * count, abs=16), "with the moving average"
+
+
+def test_memory_grows_with_the_micro_batch_until_the_minibatch_fits() -> None:
+    sizes = [of(settings(optim={"micro_batch_tokens": tokens})).peak for tokens in (68, 136, 272, 544, 10_000)]
+    assert sizes[0] < sizes[1] < sizes[2] < sizes[3] == sizes[4]
+    halves = settings(ppo={"minibatches": 2}, optim={"micro_batch_tokens": 10_000})
+    assert of(halves).peak == pytest.approx(sizes[2], rel=1e-9)
+
+
+def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
+    assert CHUNK == vocabulary.CHUNK
+    few, many = (of(settings(rollout={"max_new_tokens": tokens, "batch_size": 8})) for tokens in (4, 16))
+    assert few.phases["update"]["logits"] < many.phases["update"]["logits"]
+    more = of(settings(rollout={"max_new_tokens": 160, "batch_size": 8}))
+    assert more.phases["update"]["logits"] == many.phases["update"]["logits"]
+
+
+def test_packed_weights_count_with_their_bits_on_a_gpu_alone(tmp_path: Path) -> None:
+    packed = settings(model={"quantize": "4-bit"})
+    assert of(packed).parts["weights"] == 4 * SHAPE.parameters
+    assert of(packed, gpu=True).parts["weights"] == pytest.approx(SHAPE.parameters * 4.5 / 8)
+    assert of(settings(), gpu=True).parts["weights"] == 2 * SHAPE.parameters
+
+
+def test_without_a_critic_of_its_own_no_second_adapter_is_counted() -> None:
+    apart = {"value_model": "adapter"}
+    two = of(settings(model=apart)).parts["adapters"]
+    assert of(settings(model=apart, ppo={"estimator": "reinforce"})).parts["adapters"] < two
+
+
+def test_a_model_without_a_readable_shape_has_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8}))
+    assert shape_of(str(tmp_path)) == (None, "the model's config.json does not state its size")
+    assert shape_of("some/name")[1] == "the model is not downloaded, so its size is unknown"

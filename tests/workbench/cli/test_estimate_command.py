@@ -1,0 +1,66 @@
+"""`ppo-workbench estimate`: its table, its verdict and exit code, and the changes that it proposes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from scripted_run import lines
+
+from trainer.config import load_config, parse_overrides
+from workbench.cli import main as cli
+from workbench.config import estimates
+from workbench.config.estimates import estimate
+
+
+@pytest.fixture(autouse=True)
+def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "has_gpu", lambda: False)
+
+
+def test_parts_and_phases_are_a_table_whose_columns_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "--memory", "16"]) == 0
+    out, _ = lines(capsys)
+    assert out[0].startswith("134M parameters in float32, prompts of up to ")
+    table = [line for line in out if re.search(r"\d\.\d{3}", line)]
+    sums = [0.0] * 3
+    for line in table[:-1]:
+        for column, cell in enumerate(line.split()[-3:]):
+            sums[column] += 0.0 if cell == "-" else float(cell)
+    assert table[-1].startswith("total")
+    assert [float(cell) for cell in table[-1].split()[-3:]] == pytest.approx(sums, abs=0.004)
+    assert out[-1].endswith("of 16.0 GB: fits")
+
+
+def test_what_does_not_fit_fails_and_names_what_would(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "--memory", "1"]) == 3
+    out, _ = lines(capsys)
+    place = out.index("one of these makes it fit:")
+    assert out[place - 1].endswith("of 1.0 GB: does not fit")
+    proposals = [line.split()[1] for line in out[place + 1 :]]
+    assert 1 <= len(proposals) <= 3
+    for proposal in proposals:
+        config = load_config("quickstart", parse_overrides([proposal]))
+        needed = estimate(config).memory_bytes
+        assert needed is not None
+        assert needed <= 1e9
+
+
+def test_json_has_the_same_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "--memory", "1", "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    needed = estimate(load_config("quickstart"))
+    assert found["peak"] == needed.memory_bytes
+    assert found["phases"][found["phase"]]["weights"] == 4 * 134_479_872
+    assert found["room"] == 10**9
+    assert not found["fits"]
+    assert found["alone"][0]["key"] == "optim.micro_batch_tokens"
+
+
+def test_a_model_that_is_not_here_has_no_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "--set", "model.path=some/model"]) == 3
+    out, _ = lines(capsys)
+    assert out == [out[0]]
+    assert out[0].startswith("memory unknown: ")
+    assert out[0].endswith("not downloaded, so its size is unknown")

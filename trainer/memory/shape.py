@@ -1,0 +1,150 @@
+"""Shape of a decoder, read from its config.json: what its weights, caches and activations are counted from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.files import read_regular
+
+STARTER = {  # SmolLM2-135M, so that it is known before it is converted
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+
+
+class ModelShape(NamedTuple):
+    """Sizes of a decoder."""
+
+    hidden: int
+    inner: int  # inner size of what a token passes in an MLP, or in its experts together
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    experts: int  # inner size of all experts of a block together, those included that a token does not pass
+    tied: bool  # the head is the embedding
+    packed: tuple[int, int] | None  # bits of a weight and weights of a group, if the weights are quantised
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, without vectors."""
+        attention = self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * (attention + 3 * self.hidden * self.experts) + embeddings
+
+    @property
+    def has_experts(self) -> bool:
+        """Return whether blocks have a mixture of experts."""
+        return self.experts != self.inner
+
+    def linear_sizes(self) -> dict[str, tuple[int, int]]:
+        """Return inputs and outputs of the linear layers of a block, by the usual names."""
+        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
+        return {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": (self.hidden, self.inner),
+            "up_proj": (self.hidden, self.inner),
+            "down_proj": (self.inner, self.hidden),
+        }
+
+
+def qwen3(hidden: int, inner: int, layers: int, heads: int, *, tied: bool = False) -> dict[str, Any]:
+    """Return what config.json says of a Qwen3 model of that shape."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": tied,
+    }
+
+
+SIZES = {  # ascending: the starter model, then Qwen3
+    "135M": STARTER,
+    "0.6B": qwen3(1024, 3072, 28, 16, tied=True),
+    "1.7B": qwen3(2048, 6144, 28, 16, tied=True),
+    "4B": qwen3(2560, 9728, 36, 32, tied=True),
+    "8B": qwen3(4096, 12288, 36, 32),
+    "14B": qwen3(5120, 17408, 40, 40),
+    "32B": qwen3(5120, 25600, 64, 64),
+}
+
+
+def shape_of(path: str) -> tuple[ModelShape | None, str]:
+    """Return the shape of the model at `path`, as in `model.path`, or None and why it is not known. Reads files."""
+    if path == "starter":
+        return decoder_shape(STARTER), ""
+    folder = folder_of(path)
+    if folder is None:
+        return None, "the model is not downloaded, so its size is unknown"
+    try:
+        settings = json.loads(read_regular(folder / "config.json"))
+        return decoder_shape({**settings, **(settings.get("text_config") or {})}), ""
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        return None, "the model's config.json does not state its size"
+
+
+def decoder_shape(settings: dict[str, Any]) -> ModelShape:
+    """Return the shape in a config.json. Raises KeyError, TypeError, ValueError or OverflowError if it has none."""
+    hidden, heads = int(settings["hidden_size"]), int(settings["num_attention_heads"])
+    inner, experts = _inner_sizes(settings)
+    packed = settings.get("quantization") or {}
+    shape = ModelShape(
+        hidden=hidden,
+        inner=inner,
+        layers=int(settings["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=int(settings.get("num_key_value_heads") or heads),
+        head_size=int(settings.get("head_dim") or hidden // max(heads, 1)),
+        vocabulary=int(settings["vocab_size"]),
+        experts=experts,
+        tied=bool(settings.get("tie_word_embeddings", False)),
+        packed=(int(packed["bits"]), int(packed["group_size"])) if packed else None,
+    )
+    if not all(0 < size < 2**31 for size in (*shape[:-2], *(shape.packed or ()))):
+        raise ValueError("not the sizes of a model")
+    return shape
+
+
+def folder_of(path: str) -> Path | None:
+    """Find a local folder, or the newest snapshot of a hub model in the hub's cache; None if there is none."""
+    try:
+        local = Path(path).expanduser()
+        if local.is_dir():
+            return local
+        home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+        cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+        snapshots = (cache / f"models--{path.replace('/', '--')}" / "snapshots").glob("*/config.json")
+        return max(snapshots, key=lambda file: file.stat().st_mtime).parent
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
+def _inner_sizes(settings: dict[str, Any]) -> tuple[int, int]:
+    """Return the inner size that a token passes, and that of all experts together; equal without experts.
+
+    Raises KeyError for experts under other names, such as DeepSeek's, whose attention has another shape as well.
+    """
+    count = int(settings.get("num_experts") or settings.get("num_local_experts") or 0)
+    if not count:
+        if settings.get("n_routed_experts") or settings.get("moe_num_experts"):
+            raise KeyError("num_experts")
+        return (inner := int(settings["intermediate_size"])), inner
+    each = int(settings.get("moe_intermediate_size") or settings["intermediate_size"])
+    shared = int(settings.get("shared_expert_intermediate_size") or 0)
+    return int(settings["num_experts_per_tok"]) * each + shared, count * each + shared

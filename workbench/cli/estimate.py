@@ -1,0 +1,101 @@
+"""`ppo-workbench estimate`: the memory of an iteration by part and phase, and what makes it fit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import psutil
+
+from trainer.config import Config
+from trainer.memory.footprint import Footprint
+from trainer.memory.savings import Savings, savings
+from trainer.memory.shape import shape_of
+from workbench.cli.config import configuration
+from workbench.cli.parser import add_configuration
+from workbench.config.estimates import Estimate, estimate, footprint_of, has_gpu
+from workbench.numbers import gigabytes
+from workbench.system import output
+from workbench.text import visible
+
+_COLUMN = 9
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.set_defaults(execute=run)
+    add_configuration(parser, "PRESET_OR_FILE", "preset or file")
+    parser.add_argument("--memory", type=float, metavar="GB", help="memory to fit (default: this machine's)")
+    parser.add_argument("--json", action="store_true", help="print bytes as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the estimate; return 3 if it does not fit, or if the size of the model is not known."""
+    config = configuration(args, Config)
+    needed = estimate(config)
+    room = round(args.memory * 1e9) if args.memory else psutil.virtual_memory().total
+    memory = needed.memory
+    fits = memory is not None and memory.peak <= room
+    found = Savings([], []) if memory is None or fits else _savings(config, room)
+    if args.json:
+        output.data(json.dumps(_plain(needed, room, found), indent=2))
+    elif memory is None:
+        output.data(f"memory unknown: {visible(needed.basis)}")
+    else:
+        output.data("\n".join([visible(needed.basis), "", *table(memory), "", verdict(memory, room), *_ways(found)]))
+    return 0 if fits else 3
+
+
+def table(memory: Footprint) -> list[str]:
+    """Return the parts in lines and the phases in columns, in GB, with the totals last."""
+    parts = list(dict.fromkeys(part for phase in memory.phases.values() for part in phase))
+    wide = max(map(len, parts))
+    lines = [f"{'GB':<{wide}}" + "".join(f"{phase:>{_COLUMN}}" for phase in memory.phases)]
+    for part in parts:
+        sizes = [phase.get(part, 0) for phase in memory.phases.values()]
+        lines.append(f"{part:<{wide}}" + "".join(f"{_cell(size):>{_COLUMN}}" for size in sizes))
+    totals = [memory.peak_of(phase) for phase in memory.phases]
+    return [*lines, f"{'total':<{wide}}" + "".join(f"{_cell(size):>{_COLUMN}}" for size in totals)]
+
+
+def verdict(memory: Footprint, room: int) -> str:
+    """Return whether the peak fits."""
+    says = "fits" if memory.peak <= room else "does not fit"
+    return f"about {gigabytes(memory.peak)}, in the phase {memory.phase}, of {gigabytes(room)}: {says}"
+
+
+def _savings(config: Config, room: int) -> Savings:
+    shape, _ = shape_of(config.model.path)
+    if shape is None:
+        return Savings([], [])
+    return savings(config, lambda other: footprint_of(other, shape).peak, room, gpu=has_gpu())
+
+
+def _ways(found: Savings) -> list[str]:
+    if found == Savings([], []):
+        return []
+    heading = "one of these makes it fit:" if found.alone else "these together make it fit:"
+    changes = [
+        (f"--set {one.key}={one.value}", gigabytes(one.peak), one.price) for one in found.alone or found.together
+    ]
+    wide = max(len(change) for change, _, _ in changes)
+    return [heading, *(f"  {change:<{wide}}  {peak:>8}  {price}" for change, peak, price in changes)]
+
+
+def _plain(needed: Estimate, room: int, found: Savings) -> dict[str, object]:
+    """Return the estimate as values of JSON, in bytes."""
+    memory = needed.memory
+    return {
+        "basis": needed.basis,
+        "room": room,
+        "peak": memory and memory.peak,
+        "phase": memory and memory.phase,
+        "phases": memory and memory.phases,
+        "fits": memory is not None and memory.peak <= room,
+        "alone": [one._asdict() for one in found.alone],
+        "together": [one._asdict() for one in found.together],
+    }
+
+
+def _cell(size: int) -> str:
+    return f"{size / 1e9:.3f}" if size else "-"

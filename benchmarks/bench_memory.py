@@ -33,6 +33,8 @@ from trainer.arrays import leaves
 from trainer.config import Config
 from trainer.config.loading import load_config, parse_overrides
 from trainer.data import Prompt
+from trainer.memory.footprint import footprint
+from trainer.memory.shape import decoder_shape
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import cast_backbone, quantize_backbone
 from trainer.models.cpu.kernels import use_vector_swiglu
@@ -82,6 +84,8 @@ MOE = decoder(
     decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=256, norm_topk_prob=True,
 )  # fmt: skip
 
+SEVEN = decoder("llama", 4096, 11008, 32, 32, 32, 32000, tie_word_embeddings=False)
+
 ALL = "model.lora_targets=['q_proj','k_proj','v_proj','o_proj']"
 F32, BF16 = "model.dtype=float32", "model.dtype=bfloat16"
 CASES = {
@@ -106,12 +110,11 @@ CASES = {
             F32,
         ),
     ),
-    "bfloat16": Case(SMOLLM2, 64, ("rollout.max_new_tokens=32", BF16)),
-    "4 bits": Case(SMOLLM2, 64, ("rollout.max_new_tokens=32", "model.quantize=4-bit", BF16)),
+    "bfloat16": Case(LLAMA, 32, ("rollout.batch_size=4", "rollout.max_new_tokens=16", BF16)),
+    "4 bits": Case(LLAMA, 64, ("rollout.max_new_tokens=32", "model.quantize=4-bit", F32)),
     "llama, long prompts": Case(LLAMA, 400, ("rollout.max_new_tokens=32", "data.max_prompt_tokens=512", F32)),
     "qwen2 0.5B": Case(QWEN2, 64, ("rollout.max_new_tokens=32", F32)),
     "qwen3 0.6B": Case(QWEN3, 64, ("rollout.max_new_tokens=32", F32)),
-    "qwen3 0.6B, bfloat16": Case(QWEN3, 64, ("rollout.max_new_tokens=32", "rollout.batch_size=4", BF16)),
     "gemma3 270M": Case(GEMMA3, 64, ("rollout.max_new_tokens=32", F32)),
     "experts": Case(MOE, 64, ("rollout.max_new_tokens=32", F32)),
 }
@@ -121,8 +124,12 @@ def main() -> None:
     """Measure the named cases, or all, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--seven", action="store_true", help="only print the estimate for a model of 7B")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.seven:
+        print("\n".join(seven_billion()))
+        return
     if options.measure:
         print(json.dumps(measured(CASES[options.names[0]])))
         return
@@ -142,6 +149,31 @@ def table_lines(name: str, found: dict[str, list[float]]) -> Sequence[str]:
     for phase, (real, guess) in found.items():
         off = f"{guess / real - 1:+.0%}" if guess else ""
         lines.append(f"| {name} | {phase} | {real / 1e6:.0f} | {guess / 1e6:.0f} | {off} |")
+    return lines
+
+
+def seven_billion() -> list[str]:
+    """Return the estimate for a model of 7B on a GPU beside that of four models in bfloat16, in GB."""
+    shape = decoder_shape(SEVEN)
+    settings = ("rollout.max_new_tokens=512", "rollout.batch_size=8", "data.max_prompt_tokens=512")
+    found = []
+    for more in ((), ("model.quantize=4-bit",)):
+        config = load_config("quickstart", parse_overrides([*settings, *more, "model.dtype=bfloat16"]))
+        found.append(footprint(config, shape, 512, gpu=True))
+    lines = ["| GB | four models | here, bfloat16 | here, 4 bits |", "|---|---|---|---|"]
+    rows = {
+        "policy": ("14", ("weights", "adapters", "optimiser", "gradients")),
+        "reference": ("14", ()),
+        "value model": ("14", ()),
+        "reward model": ("14", ()),
+        "activations and logits of the update": ("15 to 20", ("activations", "logits")),
+    }
+    for name, (theirs, parts) in rows.items():
+        sizes = [sum(one.phases["update"].get(part, 0) for part in parts) / 1e9 for one in found]
+        lines.append(f"| {name} | {theirs} | {' | '.join(f'{size:.1f}' if parts else 'shared' for size in sizes)} |")
+    caches = [one.phases["generate"]["KV cache"] / 1e9 for one in found]
+    lines.append(f"| rollout: keys and values | 5 to 10 | {' | '.join(f'{size:.1f}' for size in caches)} |")
+    lines.append(f"| peak | 75 to 85 | {' | '.join(f'{one.peak / 1e9:.1f}, {one.phase}' for one in found)} |")
     return lines
 
 

@@ -204,6 +204,9 @@ def actor_of(case: Case, config: Config) -> ActorCriticLLM:
             return mx.ones(array.shape)
         return mx.random.normal(array.shape, key=mx.random.key(number)) * 1.2 / math.sqrt(array.shape[-1])
 
+    if case.model["tie_word_embeddings"] and "lm_head" in backbone:  # as mlx-lm does when it loads the weights
+        backbone.tie_word_embeddings = True
+        backbone.pop("lm_head")
     parameters = tree_flatten(backbone.parameters())
     backbone.update(tree_unflatten([(name, drawn(number, array)) for number, (name, array) in enumerate(parameters)]))
     del parameters

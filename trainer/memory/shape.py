@@ -20,6 +20,9 @@ STARTER = {  # SmolLM2-135M, so that it is known before it is converted
 }
 
 
+_SIZE_FIELDS = 9  # of ModelShape, from the first
+
+
 class ModelShape(NamedTuple):
     """Sizes of a decoder."""
 
@@ -31,7 +34,9 @@ class ModelShape(NamedTuple):
     head_size: int
     vocabulary: int
     experts: int  # inner size of all experts of a block together, those included that a token does not pass
+    routes: int  # experts that a token passes; 1 without experts
     tied: bool  # the head is the embedding
+    gelu: bool  # the MLP is gated by GELU, whose parts the backward pass needs; else by SiLU
     packed: tuple[int, int] | None  # bits of a weight and weights of a group, if the weights are quantised
 
     @property
@@ -104,6 +109,7 @@ def decoder_shape(settings: dict[str, Any]) -> ModelShape:
     hidden, heads = int(settings["hidden_size"]), int(settings["num_attention_heads"])
     inner, experts = _inner_sizes(settings)
     packed = settings.get("quantization") or {}
+    is_gemma = str(settings.get("model_type", "")).startswith("gemma")
     shape = ModelShape(
         hidden=hidden,
         inner=inner,
@@ -113,10 +119,12 @@ def decoder_shape(settings: dict[str, Any]) -> ModelShape:
         head_size=int(settings.get("head_dim") or hidden // max(heads, 1)),
         vocabulary=int(settings["vocab_size"]),
         experts=experts,
-        tied=bool(settings.get("tie_word_embeddings", False)),
+        routes=int(settings["num_experts_per_tok"]) if experts != inner else 1,
+        tied=bool(settings.get("tie_word_embeddings", is_gemma)),
+        gelu=is_gemma or "gelu" in str(settings.get("hidden_act", "")),
         packed=(int(packed["bits"]), int(packed["group_size"])) if packed else None,
     )
-    if not all(0 < size < 2**31 for size in (*shape[:-2], *(shape.packed or ()))):
+    if not all(0 < size < 2**31 for size in (*shape[:_SIZE_FIELDS], *(shape.packed or ()))):
         raise ValueError("not the sizes of a model")
     return shape
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from trainer.config import PRESETS, Config
 from trainer.files import open_regular
 from trainer.memory.footprint import Footprint, footprint, precision_of
+from trainer.memory.reward_models import reward_model_bytes
 from trainer.memory.shape import SIZES, ModelShape, decoder_shape, folder_of, shape_of
 
 _CHARACTERS_A_TOKEN = 4
@@ -39,7 +40,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(config: Config) -> Estimate:
-    """Estimate the cost of one iteration. Reads only the model's config.json and the start of a prompt file."""
+    """Estimate the cost of one iteration. Reads only config.json of the models and the start of a prompt file."""
     rollout, ppo = config.rollout, config.ppo
     prompt = prompt_tokens(config)
     length = prompt + rollout.max_new_tokens
@@ -51,13 +52,15 @@ def estimate(config: Config) -> Estimate:
     basis = f"prompts of up to {prompt} tokens"
     if shape is None:
         return Estimate(written, forward, None, f"{basis}; {why_not}")
-    memory = footprint(config, shape, prompt, gpu=has_gpu())
+    memory = footprint_of(config, shape)
     return Estimate(written, forward, memory, f"{_in_words(config, shape)}, {basis}")
 
 
 def footprint_of(config: Config, shape: ModelShape) -> Footprint:
-    """Return the memory of `config` on this machine. Reads the start of a prompt file."""
-    return footprint(config, shape, prompt_tokens(config), gpu=has_gpu())
+    """Return the memory of `config` on this machine. Reads the start of a prompt file, and about reward models."""
+    gpu = has_gpu()
+    reward_models = reward_model_bytes(config, gpu=gpu)
+    return footprint(config, shape, prompt_tokens(config), gpu=gpu, reward_models=reward_models)
 
 
 def largest_fitting(config: Config, room: int) -> str:

@@ -10,10 +10,11 @@ import pytest
 from tiny import load_tiny, make_checkpoint
 
 from trainer.config import Config, load_config, validate
-from trainer.memory.footprint import CHUNK, Footprint, footprint
+from trainer.memory.footprint import CHUNK, PREFILL_TOKENS, Footprint, footprint
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
 from trainer.models import vocabulary
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.rollout import decoding
 from trainer.seeding import Purpose, key_for
 
 SHAPE = decoder_shape(STARTER)
@@ -76,6 +77,7 @@ def test_memory_grows_with_the_micro_batch_until_the_minibatch_fits() -> None:
 
 def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
     assert CHUNK == vocabulary.CHUNK
+    assert PREFILL_TOKENS == decoding.PREFILL_TOKENS
     few, many = (of(settings(rollout={"max_new_tokens": tokens, "batch_size": 8})) for tokens in (4, 16))
     assert few.phases["update"]["logits"] < many.phases["update"]["logits"]
     more = of(settings(rollout={"max_new_tokens": 160, "batch_size": 8}))
@@ -87,6 +89,12 @@ def test_packed_weights_count_with_their_bits_on_a_gpu_alone(tmp_path: Path) -> 
     assert of(packed).parts["weights"] == 4 * SHAPE.parameters
     assert of(packed, gpu=True).parts["weights"] == pytest.approx(SHAPE.parameters * 4.5 / 8)
     assert of(settings(), gpu=True).parts["weights"] == 2 * SHAPE.parameters
+
+
+def test_long_prompts_need_a_forward_pass_that_short_ones_do_not() -> None:
+    short, long = (of(load_config("quickstart"), prompt=prompt).phases["generate"] for prompt in (4, 500))
+    assert set(short) - set(long) == {"logits"}
+    assert set(long) - set(short) == {"activations"}
 
 
 def test_without_a_critic_of_its_own_no_second_adapter_is_counted() -> None:

@@ -1,0 +1,57 @@
+"""Weights of the reward models that a configuration names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tiny import FAMILIES
+
+from trainer.config import Config, validate
+from trainer.memory.footprint import footprint
+from trainer.memory.reward_models import reward_model_bytes
+from trainer.memory.shape import STARTER, decoder_shape
+
+LLAMA = FAMILIES["llama"]
+
+
+def config(*paths: Path, **model: Any) -> Config:
+    first, *others = map(str, paths)
+    return validate({"reward": {"sources": [{"kind": "model", "path": first, "ensemble": others}]}, "model": model})
+
+
+def run(folder: Path, text: str) -> Path:
+    folder.mkdir()
+    (folder / "config.toml").write_text(text)
+    return folder
+
+
+def test_a_model_on_the_policys_backbone_costs_nothing_and_another_one_its_weights_once(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text(json.dumps(LLAMA))
+    shared = run(tmp_path / "shared", "[run]\nseed = 1\n")
+    apart = [run(tmp_path / name, f"[model]\npath = '{tmp_path / 'tiny'}'\n") for name in "ab"]
+    assert reward_model_bytes(config(shared), gpu=False) == 0
+    size = 4 * decoder_shape(LLAMA).parameters
+    assert reward_model_bytes(config(*apart, shared), gpu=False) == size
+    assert reward_model_bytes(config(*apart), gpu=True) == size / 2, "bfloat16 is what auto means there"
+    assert reward_model_bytes(config(apart[0] / "checkpoints" / "step-000001"), gpu=False) == size
+    assert reward_model_bytes(config(shared, dtype="bfloat16"), gpu=False) == 4 * decoder_shape(STARTER).parameters
+
+
+def test_a_classifier_has_no_head_for_the_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"tie_word_embeddings": False}))
+    tied = decoder_shape(LLAMA | {"tie_word_embeddings": True}).parameters
+    assert reward_model_bytes(config(tmp_path), gpu=False) == 4 * tied
+
+
+def test_what_cannot_be_read_counts_nothing(tmp_path: Path) -> None:
+    broken = [run(tmp_path / str(place), text) for place, text in enumerate(("[model", "model = 3\n", ""))]
+    broken[-1].joinpath("config.toml").unlink()
+    assert reward_model_bytes(config(*broken, tmp_path / "absent"), gpu=False) == 0
+
+
+def test_reward_models_are_held_in_every_phase() -> None:
+    found = footprint(Config(), decoder_shape(STARTER), 20, gpu=False, reward_models=7)
+    assert [parts["reward model"] for parts in found.phases.values()] == [7, 7, 7]

@@ -19,8 +19,8 @@ PREFILL_TOKENS = 4096
 _CACHE_STEP = 256  # positions by which mlx-lm's caches grow
 _GRADIENTS = 3  # copies: the sum so far, the new ones, and what Adam writes
 _DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
-_SCORED = 4  # arrays [chunk, vocabulary] alive in scoring
-_TRAINED = 7  # the same with a gradient
+_SCORED = 5  # arrays [chunk, vocabulary] alive in scoring
+_TRAINED = 9  # the same with a gradient
 _AUTO = ("q_proj", "v_proj")  # what `auto` in model.lora_targets means in the common families
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 
-import psutil
-
 from trainer.config import Config
 from trainer.memory.footprint import Footprint
 from trainer.memory.savings import Savings, savings
@@ -16,6 +14,7 @@ from workbench.cli.parser import add_configuration
 from workbench.config.estimates import Estimate, estimate, footprint_of, has_gpu
 from workbench.numbers import gigabytes
 from workbench.system import output
+from workbench.system.machine import this_machine
 from workbench.text import visible
 
 _COLUMN = 9
@@ -33,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the estimate; return 3 if it does not fit, or if the size of the model is not known."""
     config = configuration(args, Config)
     needed = estimate(config)
-    room = round(args.memory * 1e9) if args.memory else psutil.virtual_memory().total
+    room = round(args.memory * 1e9) if args.memory else this_machine().most
     memory = needed.memory
     fits = memory is not None and memory.peak <= room
     found = Savings([], []) if memory is None or fits else _savings(config, room)

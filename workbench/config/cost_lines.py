@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import psutil
 from rich.cells import cell_len
 from textual import work
 from textual.content import Content
@@ -18,6 +17,7 @@ from workbench.columns import packed
 from workbench.config.estimates import Estimate, estimate
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
+from workbench.system.machine import this_machine
 
 _LEAST, _MOST = 10, 60  # columns of the bar; with fewer it says nothing
 _WORDED = 40  # columns; on a narrower line the problems are a sign and a number
@@ -69,7 +69,7 @@ class CostLines(GuardedWidget, Widget):
 
 
 def _measured(config: Config) -> tuple[Estimate, int]:
-    return estimate(config), psutil.virtual_memory().total
+    return estimate(config), this_machine().most
 
 
 def memory_line(memory: Footprint | None, total: int, width: int) -> Content:

@@ -5,24 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
-import platform
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from importlib import util
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from trainer.config import Config
 from trainer.errors import TrainerError
 from trainer.models import starter
-from trainer.models.cpu import blas
 from trainer.plurals import counted
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore
@@ -41,10 +33,10 @@ from workbench.run.supervisor import Supervisor
 from workbench.screen.host import Host, tried
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.steering import Steering
+from workbench.system.machine import this_machine
 from workbench.text import visible
 
 _NAME = 24  # columns of a run's name beside a choice
-_UNIFIED = 0.7  # of the memory of a Mac: the rest is for others
 
 
 class _Plan(NamedTuple):
@@ -212,10 +204,10 @@ def _short(name: str) -> str:
 
 def machine_line(config: Config | None) -> str:
     """Return device, memory, the largest model that fits and whether the model of `config` is here, in a line."""
-    device, room, total = _machine()
-    parts = [device, f"{total / 1e9:.0f} GB"]
+    machine = this_machine()
+    parts = [machine.device, f"{machine.total / 1e9:.0f} GB"]
     if config is not None:
-        fits = largest_fitting(config, room)
+        fits = largest_fitting(config, machine.now)
         parts[1] += f", fits up to {fits}" if fits else ", too little for the starter model"
         parts.append(_model_state(config.model.path))
     return " · ".join(parts)
@@ -227,30 +219,3 @@ def _model_state(path: str) -> str:
         return "starter model ready" if there else f"no starter model: {starter.INSTALL}"
     name = visible(Path(path).name)
     return f"{name} ready" if model_is_here(path) else f"{name} not downloaded yet"
-
-
-def _machine() -> tuple[str, int, int]:
-    """Return the device in words, the bytes that a run may use now and those of the device. Loads no MLX."""
-    memory = psutil.virtual_memory()
-    if sys.platform == "darwin":
-        return f"{platform.machine()} GPU", int(memory.total * _UNIFIED), memory.total
-    if not blas.mlx_runs_on_linux_cpu() and (gpu := _nvidia()):
-        return gpu[0], gpu[1], gpu[1]
-    library = {"mkl": "MKL", "openblas": "OpenBLAS", "mlx": "no fast BLAS"}
-    name = blas.loaded_blas().name
-    return f"CPU, {counted(os.cpu_count() or 1, 'core')}, {library.get(name, name)}", memory.available, memory.total
-
-
-@cache
-def _nvidia() -> tuple[str, int] | None:
-    """Return name and bytes of the first NVIDIA GPU; None if its driver does not say."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-        name, _, mebibytes = found.splitlines()[0].rpartition(",")
-        return visible(name.strip()), int(mebibytes) * 2**20
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None

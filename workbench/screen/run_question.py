@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-import psutil
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -24,6 +23,7 @@ from workbench.config.fields import fields_by_key, shown
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
+from workbench.system.machine import this_machine
 from workbench.text import visible
 
 _LABEL = 12  # columns
@@ -91,7 +91,7 @@ def _memory(config: Config) -> tuple[str, str]:
     needed = estimate(config)
     if needed.memory_bytes is None:
         return "memory", f"unknown: {needed.basis.rpartition('; ')[2]}"
-    total = psutil.virtual_memory().total
+    total = this_machine().most
     more = ": more than this machine has" if needed.memory_bytes > total else ""
     return "memory", f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
 

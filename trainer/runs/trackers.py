@@ -62,7 +62,7 @@ class Tracker:
 
 
 def metrics(event: Recorded) -> dict[str, float]:
-    """Return the finite numbers of `event`, under names like `score_mean` and `seconds/generate`.
+    """Return the finite numbers of `event`, under names like `score_mean`, `seconds/generate` and `memory/update`.
 
     Numbers from samples on held-out prompts are under `eval/`, those that people judged under `eval/human_`, those from
     held-out comparisons under `held_out/`; a DPO run has both. If there is more than one reward source, their scores
@@ -82,7 +82,7 @@ def metrics(event: Recorded) -> dict[str, float]:
     for name in _NO_METRICS:
         numbers.pop(prefix + name, None)
     if isinstance(event, Iteration):
-        numbers |= _finite("seconds", values["seconds"])
+        numbers |= _finite("seconds", values["seconds"]) | _finite("memory", values["memory"])
     if isinstance(event, Iteration | Evaluation) and len(event.parts) > 1:
         numbers |= _finite(f"{prefix}parts", values["parts"])
     return numbers

@@ -91,10 +91,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     return put
 
 
-def test_metrics_are_all_the_numbers_of_an_iteration_with_seconds_by_phase() -> None:
-    numbers = metrics(iteration(3))
-    fields = {f.name for f in dataclasses.fields(Iteration)} - {"iteration", "seconds", "parts"}
-    assert set(numbers) == fields | {"seconds/generate"}
+def test_metrics_are_all_the_numbers_of_an_iteration_with_seconds_and_memory_by_phase() -> None:
+    numbers = metrics(dataclasses.replace(iteration(3), memory={"update": 7}))
+    fields = {f.name for f in dataclasses.fields(Iteration)} - {"iteration", "seconds", "parts", "memory"}
+    assert set(numbers) == fields | {"seconds/generate", "memory/update"}
+    assert numbers["memory/update"] == 7
     assert numbers["seconds/generate"] == 1.5
     assert numbers["kl"] == iteration(3).kl
 

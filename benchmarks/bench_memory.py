@@ -72,6 +72,7 @@ def decoder(
 
 
 SMOLLM2 = decoder("llama", 576, 1536, 30, 9, 3, 49152)
+SMOLLM2_360M = decoder("llama", 960, 2560, 32, 15, 5, 49152)
 QWEN3 = decoder("qwen3", 1024, 3072, 28, 16, 8, 151936, head_dim=128)
 QWEN2 = decoder("qwen2", 896, 4864, 24, 14, 2, 151936)
 LLAMA = decoder("llama", 768, 3072, 12, 12, 12, 32000, tie_word_embeddings=False)
@@ -116,6 +117,10 @@ CASES = {
     "qwen2 0.5B": Case(QWEN2, 64, ("rollout.max_new_tokens=32", F32)),
     "qwen3 0.6B": Case(QWEN3, 64, ("rollout.max_new_tokens=32", F32)),
     "gemma3 270M": Case(GEMMA3, 64, ("rollout.max_new_tokens=32", F32)),
+    "smollm2 360M": Case(SMOLLM2_360M, 128, ("rollout.max_new_tokens=24", "rollout.batch_size=6", ALL, F32)),
+    "qwen2, two minibatches": Case(
+        QWEN2, 48, ("rollout.max_new_tokens=24", "rollout.batch_size=12", "ppo.minibatches=2", F32)
+    ),
     "experts": Case(MOE, 64, ("rollout.max_new_tokens=32", F32)),
 }
 

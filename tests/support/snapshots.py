@@ -11,8 +11,10 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import scripted_run
 import token_samples
@@ -82,8 +84,10 @@ def written_run(folder: Path) -> Path:
 
 @asynccontextmanager
 async def in_scheme(scheme: str, play: Any = None, **opening: Any) -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
-    """Open the application with a theme, or without colours for NO_COLOR."""
+    """Open the application with a theme, or without colours for NO_COLOR, as on a machine of 25.3 GB."""
     with pytest.MonkeyPatch.context() as patch:
+        memory = SimpleNamespace(total=25_300_000_000, available=20_000_000_000)
+        patch.setattr(psutil, "virtual_memory", lambda: memory)
         if scheme == "NO_COLOR":
             patch.setenv("NO_COLOR", "1")
         async with workbench(play, **opening) as (screen, pilot):

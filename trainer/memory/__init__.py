@@ -1,1 +1,1 @@
-"""How much memory a run needs, by part and phase, computed before anything is loaded. Nothing here imports MLX."""
+"""Memory of a run by part and phase, estimated before the model is loaded. Nothing here imports MLX."""

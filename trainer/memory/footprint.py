@@ -50,7 +50,7 @@ class Footprint(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """How the weights of a model are held on a device."""
+    """Type and packing of a model's weights on a device."""
 
     dtype: str
     packed: tuple[int, int] | None  # bits of a weight and weights of a group, while they stay packed

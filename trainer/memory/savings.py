@@ -21,7 +21,7 @@ class Saving(NamedTuple):
 
 
 class Savings(NamedTuple):
-    """What makes a configuration fit: one of `alone`, or all of `together`; both empty if nothing known does."""
+    """Changes that make a configuration fit: any one of `alone`, or all of `together`. Both are empty if none do."""
 
     alone: list[Saving]
     together: list[Saving]

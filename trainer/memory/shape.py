@@ -20,9 +20,6 @@ STARTER = {  # SmolLM2-135M, so that it is known before it is converted
 }
 
 
-_SIZE_FIELDS = 9  # of ModelShape, from the first
-
-
 class ModelShape(NamedTuple):
     """Sizes of a decoder."""
 
@@ -124,7 +121,8 @@ def decoder_shape(settings: dict[str, Any]) -> ModelShape:
         gelu=is_gemma or "gelu" in str(settings.get("hidden_act", "")),
         packed=(int(packed["bits"]), int(packed["group_size"])) if packed else None,
     )
-    if not all(0 < size < 2**31 for size in (*shape[:_SIZE_FIELDS], *(shape.packed or ()))):
+    sizes = [value for value in shape if type(value) is int]  # not the booleans
+    if not all(0 < size < 2**31 for size in (*sizes, *(shape.packed or ()))):
         raise ValueError("not the sizes of a model")
     return shape
 

@@ -22,7 +22,7 @@ _READ = 64 * 1024  # bytes of a prompt file that are read
 
 
 class Estimate(NamedTuple):
-    """What one iteration needs: upper bounds of the tokens, and the memory."""
+    """Tokens and memory of one iteration; the tokens are upper bounds."""
 
     tokens_per_iteration: int
     """Tokens of the responses."""

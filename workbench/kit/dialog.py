@@ -160,9 +160,10 @@ class AnswerScreen(Dialog[str | None]):
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
             lines = [_answer_lines(answer, wide, room) for answer in self._answers]
-            tall = any("\n" in line.plain for line in lines)
-            rule = [None] if tall else []  # between answers of several lines
-            yield OptionList(*[part for line in lines for part in (*rule, line)][len(rule) :])
+            options: list[Content | None] = [*lines]
+            if any("\n" in line.plain for line in lines):  # a rule between answers, so that each is seen as one
+                options = [part for line in lines for part in (None, line)][1:]
+            yield OptionList(*options)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index].id)

@@ -95,6 +95,12 @@ class RewardEvalConfig(Section):
         unit="steps",
         ge=0,
     )
+    comparisons: int = setting(
+        2000,
+        "Held-out comparisons to evaluate on, drawn once if there are more; 0 for all.",
+        unit="comparisons",
+        ge=0,
+    )
 
 
 class TrackedRunConfig(RunFolderConfig):

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
@@ -238,17 +239,26 @@ def split_examples(
     The held-out side has `eval_fraction` of all examples, rounded, and at least one if the fraction is not 0. It has
     fewer if only larger groups are left, and never all. The same seed gives the same split.
     """
-    wanted = min(max(1, round(eval_fraction * len(examples))), len(examples) - 1) if eval_fraction > 0 else 0
-    places: dict[Hashable, list[int]] = {}
-    for place, example in enumerate(examples):
-        places.setdefault(group_of(example), []).append(place)
-    members = list(places.values())
-    held_out: set[int] = set()
-    for group in np.random.default_rng(seed).permutation(len(members)):
-        if len(held_out) + len(members[group]) <= wanted:
-            held_out.update(members[group])
-    training = [example for place, example in enumerate(examples) if place not in held_out]
-    return training, [examples[place] for place in sorted(held_out)]
+    training, held_out = split_places(list(map(group_of, examples)), eval_fraction, seed)
+    return [examples[place] for place in training], [examples[place] for place in held_out]
+
+
+def split_places(
+    groups: Sequence[Hashable], eval_fraction: float, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the places (training, held-out) of examples that belong to `groups`, as `split_examples` splits them."""
+    count = len(groups)
+    wanted = min(max(1, round(eval_fraction * count)), count - 1) if eval_fraction > 0 else 0
+    numbers: dict[Hashable, int] = {}
+    group_of = np.fromiter((numbers.setdefault(group, len(numbers)) for group in groups), np.int64, count)
+    sizes = np.bincount(group_of, minlength=len(numbers)).tolist()
+    is_held_out = np.zeros(len(numbers), dtype=np.bool_)
+    taken = 0
+    for group in np.random.default_rng(seed).permutation(len(numbers)).tolist():
+        if taken + sizes[group] <= wanted:
+            is_held_out[group] = True
+            taken += sizes[group]
+    return np.flatnonzero(~is_held_out[group_of]), np.flatnonzero(is_held_out[group_of])
 
 
 def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bool) -> list[int]:

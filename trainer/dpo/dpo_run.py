@@ -23,7 +23,7 @@ from trainer.plurals import counted
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import Comparisons, load_preferences, policy_comparisons
-from trainer.preference_data.groups import changed_preferences, fingerprint
+from trainer.preference_data.groups import changed_preferences
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
@@ -148,19 +148,17 @@ class DPO(StepTraining):
 
 
 def _load(run: RunUnderWay, config: DPOConfig, preferences: Iterable[Preference] | None, trust: Trust) -> Loaded:
-    if preferences is None:
-        preferences, warnings = load_preferences(config.data)
-        run.warnings += warnings
+    loaded = load_preferences(config.data) if preferences is None else None
     functions = load_functions(config.reward, trust=trust)
     run.warnings += keep_models(config)
     model = load_backbone(config.model)
     rewards = None  # nothing is sampled
     if config.reward.sources:
         rewards = build_run_rewards(config, model, trust=trust, between_passes=run.control.check, modules=functions)
-    data = policy_comparisons(preferences, model, config)
-    pairs = fingerprint([*data.train, *data.held_out])
+    data = policy_comparisons(loaded or preferences or (), model, config)
+    run.warnings += loaded.warnings if loaded else []
     if run.resume:
-        _check_pairs(run.folder, pairs, config.data)
+        _check_pairs(run.folder, data.fingerprint, config.data)
         if saved := newest_checkpoint(run.folder):
             config = with_saved_layers(config, saved / "policy")
     dpo = DPO(config, model, data, rewards, emit=run.emit, control=run.control)
@@ -170,7 +168,7 @@ def _load(run: RunUnderWay, config: DPOConfig, preferences: Iterable[Preference]
         trainable=lambda snapshot: list(snapshot.policy.values()),
         read=lambda path: load_checkpoint(path, dpo.actor.adapter_config),
         write=save_checkpoint,
-        pairs=pairs,
+        pairs=data.fingerprint,
     )
 
 

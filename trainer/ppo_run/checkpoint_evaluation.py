@@ -35,7 +35,6 @@ from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.ppo_run.prompts import run_prompts
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
-from trainer.preference_data.groups import fingerprint
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
@@ -187,7 +186,7 @@ def _held_out_of_pairs(
     folder: RunFolder, dpo: DPOConfig, config: Config, options: EvaluationOptions
 ) -> tuple[list[Prompt], list[str], LoadedModel]:
     """Return the held-out prompts of a DPO run, warnings, and its model, which encodes them."""
-    preferences, _ = load_preferences(dpo.data)
+    preferences = load_preferences(dpo.data)
     model = load_backbone(config.model)
     data = policy_comparisons(preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, options)
@@ -195,7 +194,7 @@ def _held_out_of_pairs(
         began_with = read_pairs(folder)
     except OSError:
         began_with = b""
-    if began_with != fingerprint([*data.train, *data.held_out]).encode():
+    if began_with != data.fingerprint.encode():
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     return prompts, warnings, model
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
@@ -14,10 +16,12 @@ from trainer.errors import DataError
 from trainer.models.backbone import LoadedModel
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
-from trainer.preference_data.groups import Group, group_preferences, split_groups
+from trainer.preference_data.grouping import group_preferences
+from trainer.preference_data.groups import Group, Groups, fingerprint, split_groups
 from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
+from trainer.seeding import Purpose
 
 _STORES = (".db", ".sqlite", ".sqlite3")
 
@@ -25,27 +29,55 @@ _STORES = (".db", ".sqlite", ".sqlite3")
 class Comparisons(NamedTuple):
     """Groups to train on, groups to evaluate on, and warnings for the user, one line each."""
 
-    train: list[Group]
-    held_out: list[Group]
+    train: Groups
+    held_out: Groups  # those of the held-out ones that are evaluated
     warnings: list[str]
+    fingerprint: str  # of the groups to train on and all that are held out
     prompts: list[Prompt]  # of held-out groups, for a policy to sample responses to
 
 
-def load_preferences(config: PreferenceDataConfig) -> tuple[list[Preference], list[str]]:
-    """Read the first `config.limit` preferences (0: all) of `config.preferences`, including skips.
+class LoadedPreferences:
+    """Preferences of a source, including skips, read lazily and once, so that a million are never all in memory."""
 
-    Returns them in the order of the source, and warnings for the user, one line each. Raises UsageError, DataError or
-    StorageError if the source is missing or cannot be read.
+    def __init__(self, config: PreferenceDataConfig) -> None:
+        source, self._reading = config.preferences, None
+        found: Iterator[Preference]
+        if Path(source).suffix.lower() in _STORES:
+            found = _stored(PreferenceStore(Path(source).expanduser(), create=False))
+        else:
+            self._reading = read_preferences(
+                source, format=config.format, split=config.split, skip_broken=config.skip_broken
+            )
+            found = iter(self._reading)
+        self._found = islice(found, config.limit or None)
+
+    def __iter__(self) -> Iterator[Preference]:
+        return self._found
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about what was read so far, one line each."""
+        reading = self._reading
+        if reading is None or not reading.broken:
+            return []
+        return [
+            f"{reading.broken} of {counted(reading.rows, 'row')} in '{reading.source}' skipped as broken",
+            *reading.problems,
+        ]
+
+
+def load_preferences(config: PreferenceDataConfig) -> LoadedPreferences:
+    """Open the first `config.limit` preferences (0: all) of `config.preferences`, in the order of the source.
+
+    Raises UsageError, DataError or StorageError if the source is missing or cannot be read; reading on raises them for
+    a later row.
     """
-    source, limit = config.preferences, config.limit or None
-    if Path(source).suffix.lower() in _STORES:
-        with PreferenceStore(Path(source).expanduser(), create=False) as store:
-            return list(islice(store.preferences(with_skips=True), limit)), []
-    reading = read_preferences(source, format=config.format, split=config.split, skip_broken=config.skip_broken)
-    found, warnings = list(islice(reading, limit)), list(reading.problems)
-    if reading.broken:
-        warnings.insert(0, f"{reading.broken} of {counted(reading.rows, 'row')} in '{source}' skipped as broken")
-    return found, warnings
+    return LoadedPreferences(config)
+
+
+def _stored(store: PreferenceStore) -> Iterator[Preference]:
+    with store:
+        yield from store.preferences(with_skips=True)
 
 
 def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, config: RewardModelConfig) -> Comparisons:
@@ -57,13 +89,13 @@ def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
     if not any(not pair.is_tie for group in train for pair in group.pairs):
         raise _all_ties(train, config)
     warnings += _none_held_out(held_out, config, "model")
-    widest = max(group.longest * len(group.sequences) for group in train)
+    widest = int((train.longest * train.sizes).max())
     if widest > config.optim.micro_batch_tokens:
         warnings.append(
             f"optim.micro_batch_tokens = {config.optim.micro_batch_tokens} is less than the {widest} tokens of the "
             "largest comparison: a micro-batch of it will exceed that"
         )
-    return Comparisons(train, held_out, warnings, [])
+    return _comparisons(train, held_out, warnings, [], config)
 
 
 def policy_comparisons(preferences: Iterable[Preference], model: LoadedModel, config: DPOConfig) -> Comparisons:
@@ -75,28 +107,43 @@ def policy_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
     every, held_out, warnings = _split(preferences, PolicyEncoder(model.tokenizer, config.data), model, config)
     if ties := sum(pair.is_tie for group in every for pair in group.pairs):
         warnings.append(f"{counted(ties, 'tie')} ignored: DPO learns only from decided pairs")
-    train = [decided for group in every if (decided := _without_ties(group)).judged]
+    train = every.without_ties()
     if not train:
         raise _all_ties(every, config)
     warnings += _none_held_out(held_out, config, "policy")
     prompts = _held_out_prompts(held_out, model, config) if config.reward.sources else []
-    return Comparisons(train, held_out, warnings, prompts)
+    return _comparisons(train, held_out, warnings, prompts, config)
 
 
 def _split(
     preferences: Iterable[Preference], encoder: Encoder, model: LoadedModel, config: RewardModelConfig | DPOConfig
-) -> tuple[list[Group], list[Group], list[str]]:
+) -> tuple[Groups, Groups, list[str]]:
     groups, warnings = group_preferences(preferences, encoder, config.data)
-    longest = max(group.longest for group in groups)
+    longest = int(groups.longest.max())
     if model.context and longest > model.context:
         raise DataError(
             f"the longest prompt and completion has {longest} tokens, but the model's context is {model.context}: "
             f"lower data.max_tokens = {config.data.max_tokens} to at most {model.context}"
         )
     train, held_out = split_groups(groups, config.data.eval_fraction, config.run.seed)
-    for group in train:  # training reads tokens alone, and a million texts take a gigabyte
-        group.prompt_text, group.texts, group.columns = "", [], {}
     return train, held_out, warnings
+
+
+def _comparisons(
+    train: Groups,
+    held_out: Groups,
+    warnings: list[str],
+    prompts: list[Prompt],
+    config: RewardModelConfig | DPOConfig,
+) -> Comparisons:
+    """Return the comparisons, with a random part of `held_out` to evaluate on if that is larger than asked for."""
+    learnt, most = fingerprint(chain(train, held_out)), config.eval.comparisons
+    if most and len(held_out) > most:
+        seed = [config.run.seed, Purpose.EVALUATION, most]
+        places = np.random.default_rng(seed).choice(len(held_out), most, replace=False)
+        held_out = held_out.select(np.sort(places), with_texts=True)
+    held_out.drop_other_texts()
+    return Comparisons(train, held_out, warnings, learnt, prompts)
 
 
 def _none_held_out(held_out: Sequence[Group], config: RewardModelConfig | DPOConfig, trained: str) -> list[str]:
@@ -133,8 +180,3 @@ def _held_out_prompts(held_out: Sequence[Group], model: LoadedModel, config: DPO
             f"the model's context is {model.context}: lower data.max_tokens or rollout.max_new_tokens"
         )
     return prompts
-
-
-def _without_ties(group: Group) -> Group:
-    judged = [([pair for pair in pairs if not pair.is_tie], ranking) for pairs, ranking in group.judged]
-    return Group(group.prompt, group.sequences, group.completions, [one for one in judged if one[0]])

@@ -1,26 +1,26 @@
-"""Groups of completions to one prompt that were compared: how preferences become them, and how they are split."""
+"""Groups of completions to one prompt that were compared: what training reads, in arrays, and how it is split."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from array import array
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from trainer.config.reward_model import PreferenceDataConfig
-from trainer.data import split_examples
-from trainer.errors import DataError, UsageError
+from trainer.data import split_places
+from trainer.errors import UsageError
 from trainer.fitting.micro_batches import micro_batch_rows
-from trainer.plurals import counted
-from trainer.preference_data.encoders import Encoder
-from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs
+from trainer.preference_data.judged_rows import JudgedRows, RaggedArray
+from trainer.preferences.records import Text
 
 Progress = Callable[[int, int], None]  # groups done, groups in all
-
-_LEARNT = 5  # leading fields of `Pair` that go into the fingerprint; the comparison's key does not
+Places = npt.NDArray[np.int64]
 
 
 class Pair(NamedTuple):
@@ -31,7 +31,6 @@ class Pair(NamedTuple):
     is_tie: bool  # if true, neither is better
     strength: int
     source: str  # where it comes from; "" if unknown
-    key: str = ""  # key of its comparison
 
 
 class Ranking(NamedTuple):
@@ -41,18 +40,23 @@ class Ranking(NamedTuple):
     ranks: tuple[int, ...]  # rank of each; 0 is the best
 
 
+Judged = Sequence[tuple[Sequence[Pair], Ranking | None]]
+"""The pairs and the ranking of each judgement of a group."""
+
+
 @dataclass(slots=True)
 class Group:
     """Completions to one prompt that judgements link. Each is encoded once, however often it is judged."""
 
     prompt: int  # number of the prompt; groups with the same prompt stay on one side of the split
-    sequences: list[Sequence[int]] = field(default_factory=list)  # prompt and completion
-    completions: list[int] = field(default_factory=list)  # length of each completion, tokens
-    judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # pairs and ranking of each judgement
+    sequences: Sequence[Sequence[int]] = ()  # prompt and completion
+    completions: Sequence[int] = ()  # length of each completion, tokens
+    judged: Judged = ()
     number: int = 0  # of its first preference, counted from 0
     prompt_text: Text = ""
     columns: dict[str, Any] = field(default_factory=dict)  # of its first comparison
-    texts: list[Text] = field(default_factory=list)  # text of each completion
+    texts: Sequence[Text] = ()  # text of each completion
+    keys: Sequence[str] = ()  # key of the comparison of each judgement
 
     @property
     def pairs(self) -> list[Pair]:
@@ -60,51 +64,143 @@ class Group:
         return [pair for pairs, _ in self.judged for pair in pairs]
 
     @property
+    def pair_keys(self) -> list[str]:
+        """The key of the comparison of each of `pairs`."""
+        return [key for (pairs, _), key in zip(self.judged, self.keys, strict=True) for _ in pairs]
+
+    @property
     def longest(self) -> int:
         """Length of its longest sequence, tokens."""
         return max(map(len, self.sequences))
 
 
-def group_preferences(
-    preferences: Iterable[Preference], encoder: Encoder, config: PreferenceDataConfig
-) -> tuple[list[Group], list[str]]:
-    """Encode `preferences` and put those of one prompt that share a completion into one group.
+class GroupTable:
+    """Columns of groups. Most groups are judged alike, so what their judgements say is stored once."""
 
-    Returns the groups in the order of the source, and warnings for the user, one line each.
+    def __init__(self, rows: JudgedRows) -> None:
+        self.rows = rows
+        self.prompts = array("i")
+        self.first_rows = array("i")  # of `rows`
+        self.sequences = RaggedArray()  # of `rows`
+        self.judgements = RaggedArray()  # rows that have pairs
+        self.says = array("i")  # index in `judged`
+        self.judged: list[Judged] = []
+        self._known: dict[Judged, int] = {}
 
-    Judgements `both_bad` and `skip` and pairs of completions with the same tokens are ignored, and so are comparisons
-    with a too long sequence if `too_long = "drop"`; the warnings count them. Raises DataError without a decided pair.
+    def append(self, prompt: int, first_row: int, sequences: Sequence[int], judged: dict[int, Any]) -> None:
+        """Add a group. judged: pairs, a tuple, and ranking by the row of the judgement."""
+        content = tuple(judged.values())
+        place = self._known.setdefault(content, len(self.judged))
+        if place == len(self.judged):
+            self.judged.append(content)
+        self.prompts.append(prompt)
+        self.first_rows.append(first_row)
+        self.sequences.append(sequences)
+        self.judgements.append(list(judged))
+        self.says.append(place)
+
+
+class Groups(Sequence[Group]):
+    """Groups in arrays, each of them built when it is asked for.
+
+    As objects, a million groups would take a gigabyte more. places: of the groups in `table`; judged: instead of
+    `table.judged`; with_texts: whether groups have their texts and columns.
     """
-    counts: Counter[str] = Counter()
-    by_prompt: dict[Hashable, list[_Judged]] = {}
-    for number, preference in enumerate(preferences):
-        counts["all"] += 1
-        judgement, comparison = preference.judgement, preference.comparison
-        if judgement.verdict != "ranked":
-            counts[judgement.verdict] += 1
-            continue
-        sequences = [encoder.sequence(comparison.prompt, text, number) for text in comparison.completions]
-        if any(sequence.is_cut for sequence in sequences):
-            counts["cut"] += 1
-            if config.too_long == "drop":
-                continue
-        prompt = comparison.prompt
-        key: Hashable = prompt if isinstance(prompt, str) else (json.dumps(prompt, sort_keys=True),)
-        # As arrays, because a list of ids takes nine times the memory.
-        tokens = [array("i", sequence.tokens) for sequence in sequences]
-        lengths = [sequence.completion for sequence in sequences]
-        by_prompt.setdefault(key, []).append(_Judged(number, tokens, lengths, judgement, comparison))
-    groups: list[Group] = []
-    for number, key in enumerate(list(by_prompt)):
-        found = _groups(number, by_prompt.pop(key), counts)  # popped, so that it is freed
-        groups += [group for group in found if group.judged]
-    _check(counts, config)
-    return groups, _warnings(counts, config)
+
+    def __init__(self, table: GroupTable, places: Places, judged: Sequence[Judged], *, with_texts: bool) -> None:
+        self._table = table
+        self._places = places
+        self._judged = judged
+        self._with_texts = with_texts
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Groups: ...
+
+    def __getitem__(self, index: int | slice) -> Group | Groups:
+        if isinstance(index, slice):
+            return Groups(self._table, self._places[index], self._judged, with_texts=self._with_texts)
+        return self._group(int(self._places[index]))
+
+    def __iter__(self) -> Iterator[Group]:
+        return map(self._group, self._places.tolist())
+
+    def select(self, places: Places, *, with_texts: bool) -> Groups:
+        """Return the groups at `places`, without their texts if nobody reads them."""
+        return Groups(self._table, self._places[places], self._judged, with_texts=with_texts)
+
+    def without_texts(self) -> Groups:
+        """Return the same groups without their texts."""
+        return Groups(self._table, self._places, self._judged, with_texts=False)
+
+    def without_ties(self) -> Groups:
+        """Return the groups with their decided pairs alone; those that have none are left out."""
+        decided = [_decided(judged) for judged in self._judged]
+        says = np.asarray(self._table.says)[self._places]
+        kept = np.array([bool(judged) for judged in decided])[says]
+        return Groups(self._table, self._places[kept], decided, with_texts=False)
+
+    def drop_other_texts(self) -> None:
+        """Free the texts of all groups but these, also for whoever shares the table."""
+        judgements = self._table.judgements
+        kept = {row for place in self._places.tolist() for row in judgements[place]}
+        kept.update(self._table.first_rows[place] for place in self._places.tolist())
+        self._table.rows.keep_texts(kept)
+
+    @property
+    def prompts(self) -> list[int]:
+        """The number of each group's prompt."""
+        return cast("list[int]", np.asarray(self._table.prompts)[self._places].tolist())
+
+    @property
+    def sizes(self) -> Places:
+        """Number of sequences of each group: [G]."""
+        return self._table.sequences.lengths[self._places]
+
+    @property
+    def longest(self) -> Places:
+        """Length of each group's longest sequence: [G], tokens."""
+        lengths = self._table.rows.tokens.lengths[np.asarray(self._table.sequences.values)]
+        longest = np.maximum.reduceat(lengths, np.asarray(self._table.sequences.ends)[:-1])
+        return cast("Places", longest[self._places])
+
+    def sequences_at(self, numbers: Places) -> list[Sequence[int]]:
+        """Return the sequences with these numbers; the sequences of all groups are numbered one after the other."""
+        ends = np.cumsum(self.sizes)
+        groups = np.searchsorted(ends, numbers, side="right")
+        firsts = (ends - self.sizes)[groups]
+        return [self[group].sequences[place] for group, place in zip(groups, numbers - firsts, strict=True)]
+
+    def _group(self, place: int) -> Group:
+        table, rows = self._table, self._table.rows
+        sequences, first_row = table.sequences[place], table.first_rows[place]
+        group = Group(
+            table.prompts[place],
+            [rows.tokens[sequence] for sequence in sequences],
+            [rows.completions[sequence] for sequence in sequences],
+            self._judged[table.says[place]],
+            rows.numbers[first_row],
+        )
+        if self._with_texts:
+            first = rows.comparison(first_row)
+            group.prompt_text, group.columns = first.prompt, first.columns
+            group.texts = [rows.text(sequence) for sequence in sequences]
+            group.keys = [rows.comparison(row).key for row in table.judgements[place]]
+        return group
 
 
-def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> tuple[list[Group], list[Group]]:
-    """Split `groups` as `split_examples` does; all of a prompt stay on one side."""
-    return split_examples(groups, lambda group: group.prompt, eval_fraction, seed)
+def split_groups(groups: Groups, eval_fraction: float, seed: int) -> tuple[Groups, Groups]:
+    """Split `groups` as `split_examples` does; all of a prompt stay on one side.
+
+    Returns those to train on, without their texts, and those held out.
+    """
+    training, held_out = split_places(groups.prompts, eval_fraction, seed)
+    return groups.select(training, with_texts=False), groups.select(held_out, with_texts=True)
 
 
 def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> Iterator[list[Group]]:
@@ -117,15 +213,14 @@ def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> I
         yield [groups[row] for row in rows]
 
 
-def fingerprint(groups: Sequence[Group]) -> str:
+def fingerprint(groups: Iterable[Group]) -> str:
     """Return a SHA-256 hash of everything in `groups` that a model learns from, including their order.
 
     The hashed text is a JSON list, written group by group, so that it is never whole in memory.
     """
     digest, encode = hashlib.sha256(b"["), json.JSONEncoder().encode
     for place, group in enumerate(groups):
-        judged = [([pair[:_LEARNT] for pair in pairs], rank) for pairs, rank in group.judged]
-        content = encode([group.prompt, [list(tokens) for tokens in group.sequences], judged])
+        content = encode([group.prompt, [list(tokens) for tokens in group.sequences], group.judged])
         digest.update((f", {content}" if place else content).encode())
     digest.update(b"]")
     return digest.hexdigest()
@@ -136,91 +231,6 @@ def changed_preferences(config: PreferenceDataConfig) -> UsageError:
     return UsageError(f"the preferences in '{config.preferences}' have changed since this run began; start a new run")
 
 
-class _Judged(NamedTuple):
-    number: int
-    sequences: list[array[int]]
-    lengths: list[int]  # of the completions, tokens
-    judgement: Judgement
-    comparison: Comparison
-
-
-def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> list[Group]:
-    """Build the groups of one prompt: judgements that share completions go into one group."""
-    leader: dict[bytes, bytes] = {}
-
-    def find(tokens: bytes) -> bytes:
-        while leader.setdefault(tokens, tokens) != tokens:
-            tokens = leader[tokens]
-        return tokens
-
-    keys = [[sequence.tobytes() for sequence in one.sequences] for one in judged]
-    for first, *others in keys:
-        for other in others:
-            leader[find(other)] = find(first)
-    groups: dict[bytes, Group] = {}
-    places: dict[bytes, int] = {}
-    said: set[tuple[object, ...]] = set()
-    for one, tokens in zip(judged, keys, strict=True):
-        comparison = one.comparison
-        new = Group(prompt, number=one.number, prompt_text=comparison.prompt, columns=comparison.columns)
-        group = groups.setdefault(find(tokens[0]), new)
-        for key, sequence, length, text in zip(tokens, one.sequences, one.lengths, comparison.completions, strict=True):
-            if key not in places:
-                places[key] = len(group.sequences)
-                group.sequences.append(sequence)
-                group.completions.append(length)
-                group.texts.append(text)
-        found = _pairs(one, [places[key] for key in tokens], counts)
-        if found[0]:
-            group.judged.append(found)
-        words = (frozenset(tokens), tuple(frozenset(tokens[place] for place in rank) for rank in one.judgement.ranking))
-        counts["repeated"] += words in said
-        said.add(words)
-    return list(groups.values())
-
-
-def _pairs(one: _Judged, places: Sequence[int], counts: Counter[str]) -> tuple[list[Pair], Ranking | None]:
-    judgement, pairs, key = one.judgement, [], one.comparison.key
-    source = one.comparison.origins[0].source if one.comparison.origins else ""
-    for is_tie, found in ((False, ranked_pairs(judgement)), (True, tied_pairs(judgement))):
-        for better, worse in found:
-            if places[better] == places[worse]:
-                counts["equal"] += 1
-                continue
-            pairs.append(Pair(places[better], places[worse], is_tie, judgement.strength, source, key))
-            counts["ties" if is_tie else "decided"] += 1
-    ranks = {places[place]: rank for rank, group in enumerate(judgement.ranking) for place in group}
-    return pairs, Ranking(tuple(ranks), tuple(ranks.values())) if len(ranks) > 2 else None
-
-
-def _check(counts: Counter[str], config: PreferenceDataConfig) -> None:
-    if counts["decided"]:
-        return
-    if not counts["all"]:
-        raise DataError(f"data.preferences = '{config.preferences}' has no preferences: label some, or name another")
-    found = [
-        f"{counts[name]} {words}"
-        for name, words in (
-            ("ties", "tied"),
-            ("both_bad", "where both are bad"),
-            ("skip", "skipped"),
-            ("equal", "between equal completions"),
-            ("cut", f"longer than data.max_tokens = {config.max_tokens}"),
-        )
-        if counts[name]
-    ]
-    raise DataError(
-        f"no preference to learn from in data.preferences = '{config.preferences}': of "
-        f"{counted(counts['all'], 'judgement')} none puts one completion above another ({', '.join(found)}): label more"
-    )
-
-
-def _warnings(counts: Counter[str], config: PreferenceDataConfig) -> list[str]:
-    done = "ignored" if config.too_long == "drop" else "only the last tokens are kept"
-    found = (
-        (counts["both_bad"] + counts["skip"], "judgement", "skipped or both bad, ignored"),
-        (counts["cut"], "comparison", f"longer than data.max_tokens = {config.max_tokens}, {done}"),
-        (counts["equal"], "pair", "of the same tokens twice, ignored"),
-        (counts["repeated"], "judgement", "of completions judged before; together they count once"),
-    )
-    return [f"{counted(count, noun)} {words}" for count, noun, words in found if count]
+def _decided(judged: Judged) -> Judged:
+    found = [(tuple(pair for pair in pairs if not pair.is_tie), ranking) for pairs, ranking in judged]
+    return tuple(one for one in found if one[0])

@@ -16,7 +16,8 @@ from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, held_precision, load_backbone, model_folder
 from trainer.preference_data.comparisons import load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
-from trainer.preference_data.groups import Group, fingerprint, group_preferences
+from trainer.preference_data.grouping import group_preferences
+from trainer.preference_data.groups import Group
 from trainer.preferences.records import Text
 from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
@@ -125,9 +126,10 @@ def is_same_backbone(loaded: LoadedModel, config: BackboneConfig) -> bool:
 def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> HeldOutEvaluation:
     """Evaluate the model on the comparisons that its run held out. Raises TrainerError if they are not available."""
     config = load_config_as(RewardModelConfig, folder.config)
-    preferences, warnings = load_preferences(config.data)
+    preferences = load_preferences(config.data)
     data = reward_comparisons(preferences, loaded.base, config)
-    if read_state(loaded.folder)["fingerprint"] != fingerprint([*data.train, *data.held_out]):
+    warnings = preferences.warnings
+    if read_state(loaded.folder)["fingerprint"] != data.fingerprint:
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     if not data.held_out:
         raise UsageError(f"run '{folder.name}' held nothing out: name a source by --data")
@@ -137,9 +139,9 @@ def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> HeldOutEv
 def evaluate_on(loaded: LoadedRewardModel, source: str) -> HeldOutEvaluation:
     """Evaluate the model on all preferences of `source`, a store, file or dataset. Raises TrainerError."""
     config = loaded.config.data.model_copy(update={"preferences": source})
-    preferences, warnings = load_preferences(config)
-    groups, found = group_preferences(preferences, loaded.encoder, config)
-    return HeldOutEvaluation(_evaluate(loaded, groups), warnings + found)
+    preferences = load_preferences(config)
+    groups, warnings = group_preferences(preferences, loaded.encoder, config)
+    return HeldOutEvaluation(_evaluate(loaded, groups.without_texts()), preferences.warnings + warnings)
 
 
 def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModelReport:

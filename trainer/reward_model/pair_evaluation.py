@@ -85,9 +85,10 @@ def length_slope_of(groups: Sequence[Group]) -> float:
 def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> list[PairPrediction]:
     """Build the prediction of each pair of `groups` from `scores`, which are as for `outcomes_of`."""
     rewards = ((scores - scale.mean) / scale.std).tolist()
+    keys = [key for group in groups for key in group.pair_keys]
     return [
         PairPrediction(
-            key=pair.key,
+            key=key,
             source=pair.source,
             strength=pair.strength,
             is_tie=pair.is_tie,
@@ -100,7 +101,7 @@ def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> l
             chosen_tokens=group.completions[pair.better],
             rejected_tokens=group.completions[pair.worse],
         )
-        for group, pair, better, worse in pair_rows(groups)
+        for (group, pair, better, worse), key in zip(pair_rows(groups), keys, strict=True)
     ]
 
 

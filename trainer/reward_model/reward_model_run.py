@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,7 @@ from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import load_backbone
 from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
-from trainer.preference_data.groups import changed_preferences, fingerprint
+from trainer.preference_data.groups import changed_preferences
 from trainer.preferences.records import Preference
 from trainer.reward_model.network import RewardModel, score_sequences
 from trainer.reward_model.pair_evaluation import (
@@ -75,6 +76,7 @@ class RewardModelTraining(StepTraining):
     """Training of a reward model: normalise, take steps, evaluate on held-out comparisons, normalise again."""
 
     config: RewardModelConfig
+    data: Comparisons
 
     def __init__(
         self,
@@ -87,9 +89,9 @@ class RewardModelTraining(StepTraining):
     ) -> None:
         super().__init__(config, data, emit, control)
         self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER))
-        pairs = [pair for group in data.train for pair in group.pairs]
-        if ties := sum(pair.is_tie for pair in pairs):
-            self.model.allow_ties(ties / len(pairs))
+        ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
+        if ties[True]:
+            self.model.allow_ties(ties[True] / ties.total())
         self.learner = RewardLearner(self.model, config, total_steps=self.total_steps)
         self._is_finished = False
         self.untrained: Baseline | None = None
@@ -97,7 +99,7 @@ class RewardModelTraining(StepTraining):
         self.best: Best | None = None
         self.predictions: Predictions | None = None  # on the held-out pairs, from the latest evaluation
         self.without_better = 0
-        self._fingerprint = fingerprint([*data.train, *data.held_out])
+        self._fingerprint = data.fingerprint
         self.length_slope = length_slope_of(data.train)
         self._held_out_scores = np.zeros(0)  # raw, from the latest evaluation
 
@@ -193,11 +195,11 @@ class RewardModelTraining(StepTraining):
 
     def _normalize(self) -> None:
         """Set mean and deviation from a sample of the training completions, the same one each time."""
-        sequences = [sequence for group in self.data.train for sequence in group.sequences]
-        count = min(self.config.train.reference, len(sequences))
+        total = int(self.data.train.sizes.sum())
+        count = min(self.config.train.reference, total)
         seed = [self.config.run.seed, Purpose.EVALUATION]
-        chosen = sorted(np.random.default_rng(seed).choice(len(sequences), count, replace=False).tolist())
-        scores = self._scores([sequences[place] for place in chosen], "score")
+        chosen = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
+        scores = self._scores(self.data.train.sequences_at(chosen), "score")
         std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
         self.model.scale = self.model.scale._replace(mean=float(scores.mean()), std=std)
 
@@ -209,7 +211,7 @@ class RewardModelTraining(StepTraining):
         self._held_out_scores = scores
         return outcomes_of(groups, scores, self.model.scale.logit_std), self.control.clock() - started
 
-    def _scores(self, sequences: list[list[int]], phase: Phase) -> Any:
+    def _scores(self, sequences: Sequence[Sequence[int]], phase: Phase) -> Any:
         progress = self._phases.report(self.number, phase)
         return score_sequences(self.model.scores, sequences, self.config.optim.micro_batch_tokens, progress)
 
@@ -242,11 +244,10 @@ class RewardModelTraining(StepTraining):
 
 
 def _load(run: RunUnderWay, config: RewardModelConfig, preferences: Iterable[Preference] | None) -> Loaded:
-    if preferences is None:
-        preferences, warnings = load_preferences(config.data)
-        run.warnings += warnings
+    loaded = load_preferences(config.data) if preferences is None else None
     model = load_backbone(config.model)
-    data = reward_comparisons(preferences, model, config)
+    data = reward_comparisons(loaded or preferences or (), model, config)
+    run.warnings += loaded.warnings if loaded else []
     saved = newest_checkpoint(run.folder) if run.resume else None
     trained = with_saved_layers(config, saved / "adapter") if saved else config
     training = RewardModelTraining(trained, model.backbone, data, emit=run.emit, control=run.control)

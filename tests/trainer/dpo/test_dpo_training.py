@@ -44,7 +44,8 @@ from trainer.events import (
 from trainer.ppo_run.training import train
 from trainer.preference_data.comparisons import policy_comparisons
 from trainer.preference_data.encoders import PolicyEncoder
-from trainer.preference_data.groups import Group, split_groups
+from trainer.preference_data.grouping import group_preferences
+from trainer.preference_data.groups import split_groups
 from trainer.preferences.records import Preference
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
@@ -284,9 +285,8 @@ def test_the_prompts_held_out_are_those_of_ppo_on_the_same_data_and_seed(tmp_pat
     _, held_out = split_prompts(prompts, 0.3, 7)
     assert [prompt.tokens for prompt in data.prompts] == [prompt.tokens for prompt in held_out]
     assert [prompt.prompt for prompt in data.prompts] == [prompt.prompt for prompt in held_out]
-    groups: list[Group] = [*data.train, *data.held_out]
-    everything = sorted(groups, key=lambda group: group.prompt)
-    assert split_groups(everything, 0.3, 7)[1] == data.held_out
+    groups, _ = group_preferences(PAIRS, PolicyEncoder(model.tokenizer, config.data), config.data)
+    assert list(split_groups(groups, 0.3, 7)[1]) == list(data.held_out)
 
 
 def test_rewards_get_the_columns_of_the_preference(tmp_path: Path) -> None:

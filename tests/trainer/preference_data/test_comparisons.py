@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +23,10 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.fitting.step_run import step_groups, steps_in
-from trainer.preference_data.comparisons import load_preferences, reward_comparisons
+from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
-from trainer.preference_data.groups import Group, Pair, fingerprint, group_preferences, micro_batches, split_groups
+from trainer.preference_data.grouping import group_preferences
+from trainer.preference_data.groups import Group, Groups, Pair, fingerprint, micro_batches, split_groups
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_learner import to_batch
@@ -34,7 +36,7 @@ def encoder(template: str = "", **settings: Any) -> Encoder:
     return Encoder(Wrapper(template), PreferenceDataConfig(**settings))
 
 
-def grouped(*preferences: Preference, **settings: Any) -> tuple[list[Group], list[str]]:
+def grouped(*preferences: Preference, **settings: Any) -> tuple[Groups, list[str]]:
     config = PreferenceDataConfig(**settings)
     return group_preferences(preferences, Encoder(Wrapper(), config), config)
 
@@ -159,11 +161,11 @@ def test_all_comparisons_of_a_prompt_are_on_one_side_of_the_split() -> None:
     assert not {group.prompt for group in train} & {group.prompt for group in held_out}
     assert len(held_out) == 25
     assert len(train) == 75
-    assert split_groups(groups, 0.25, seed=3) == (train, held_out)
-    assert split_groups(groups, 0.25, seed=4)[1] != held_out
-    assert split_groups(groups, 0.0, seed=3)[1] == []
+    assert list(map(list, split_groups(groups, 0.25, seed=3))) == [list(train), list(held_out)]
+    assert list(split_groups(groups, 0.25, seed=4)[1]) != list(held_out)
+    assert list(split_groups(groups, 0.0, seed=3)[1]) == []
     one, _ = group_preferences(labelled(5, prompts=1), encoder(), config)
-    assert split_groups(one, 0.5, seed=0)[1] == [], "never all"
+    assert list(split_groups(one, 0.5, seed=0)[1]) == [], "never all"
 
 
 def test_the_fingerprint_detects_other_comparisons_and_another_order() -> None:
@@ -177,7 +179,7 @@ def test_the_fingerprint_is_that_of_earlier_runs_which_hashed_all_groups_as_one_
     groups, _ = grouped(
         preference("p", ["a", "b", "c"], ((0,), (1,), (2,))), preference("q", ["ä", "b"]), preference("q", ["c", "d"])
     )
-    for some in (groups, groups[:1], []):
+    for some in (groups, groups[:1], groups[:0]):
         content = [
             [group.prompt, [list(tokens) for tokens in group.sequences], [(_learnt(pairs), rank) for pairs, rank in j]]
             for group in some
@@ -186,7 +188,7 @@ def test_the_fingerprint_is_that_of_earlier_runs_which_hashed_all_groups_as_one_
         assert fingerprint(some) == hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _learnt(pairs: list[Pair]) -> list[list[object]]:
+def _learnt(pairs: Sequence[Pair]) -> list[list[object]]:
     return [[pair.better, pair.worse, pair.is_tie, pair.strength, pair.source] for pair in pairs]
 
 
@@ -251,18 +253,20 @@ def test_preferences_come_from_a_store_or_a_file(tmp_path: Path) -> None:
     given = labelled(6)
     with PreferenceStore(tmp_path / "preferences.db") as store:
         store.add_many([*given, preference("p", ["a", "b"], "skip")], source="test")
-    read, warnings = load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "preferences.db")))
+    stored = load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "preferences.db")))
+    read = list(stored)
     assert [one.comparison.key for one in read[:6]] == [one.comparison.key for one in given]
-    assert (len(read), warnings) == (7, [])
-    assert len(load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "preferences.db"), limit=2))[0]) == 2
+    assert (len(read), stored.warnings) == (7, [])
+    limited = load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "preferences.db"), limit=2))
+    assert len(list(limited)) == 2
     rows = tmp_path / "pairs.jsonl"
     rows.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\nbroken\n')
     with pytest.raises(DataError, match=r"pairs\.jsonl:2"):
-        load_preferences(PreferenceDataConfig(preferences=str(rows)))
-    read, warnings = load_preferences(PreferenceDataConfig(preferences=str(rows), skip_broken=True))
-    assert len(read) == 1
-    assert "1 of 2 rows" in warnings[0]
-    assert "pairs.jsonl:2" in warnings[1]
+        list(load_preferences(PreferenceDataConfig(preferences=str(rows))))
+    found = load_preferences(PreferenceDataConfig(preferences=str(rows), skip_broken=True))
+    assert len(list(found)) == 1
+    assert "1 of 2 rows" in found.warnings[0]
+    assert "pairs.jsonl:2" in found.warnings[1]
     with pytest.raises((DataError, UsageError)):
         load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "none.db")))
 
@@ -282,3 +286,53 @@ def test_the_configuration_survives_toml_and_reports_all_its_problems(tmp_path: 
         "optim.lr = -1: must be at least 0",
         "eval.every = 'x': must be a whole number",
     ]
+
+
+def test_no_more_comparisons_than_asked_for_are_evaluated_and_the_same_are_trained_on() -> None:
+    model = SimpleNamespace(tokenizer=Wrapper(), context=0)
+
+    def comparisons(most: int, seed: int = 0) -> Comparisons:
+        config = RewardModelConfig.model_validate(
+            {"data": {"eval_fraction": 0.5}, "eval": {"comparisons": most}, "run": {"seed": seed}}
+        )
+        return reward_comparisons(labelled(60), model, config)  # type: ignore[arg-type]
+
+    every, some = comparisons(0), comparisons(7)
+    held_out = list(every.held_out)
+    assert (len(held_out), len(some.held_out)) == (30, 7)
+    assert [one for one in held_out if one in list(some.held_out)] == list(some.held_out), "in the order of the source"
+    assert list(some.held_out) != held_out[:7], "not just the first, which may have one source"
+    assert list(comparisons(7).held_out) == list(some.held_out)
+    assert (list(some.train), some.fingerprint) == (list(every.train), every.fingerprint)
+    assert every.fingerprint == fingerprint([*every.train, *held_out])
+    assert len(comparisons(30).held_out) == 30
+
+
+def test_the_texts_of_completions_are_found_whatever_their_order_and_repetition() -> None:
+    given = [
+        preference("p", ["b", "a"], "b"),
+        preference("p", ["a", "a"]),
+        preference("p", ["c", "b", "a"], ((1,), (0, 2))),
+        preference("q", ["é\u2028", "b"]),
+    ]
+    groups, _ = grouped(*given)
+    first, second = groups
+    assert (first.prompt_text, first.texts, second.texts) == ("p", ["b", "a", "c"], ["é\u2028", "b"])
+    assert first.pair_keys == [given[0].comparison.key, *[given[2].comparison.key] * 3]
+    assert (first.number, second.number) == (0, 3)
+    groups[1:].drop_other_texts()
+    assert list(groups[1:]) == [second]
+    with pytest.raises(KeyError):
+        list(groups)
+    assert [group.judged for group in groups.without_texts()] == [first.judged, second.judged]
+
+
+def test_sequences_are_numbered_through_all_groups() -> None:
+    groups, _ = grouped(
+        preference("p", ["a", "b"]), preference("q", ["a", "b", "c"], ((0,), (1,), (2,))), preference("r", ["d", "e"])
+    )
+    every = [sequence for group in groups for sequence in group.sequences]
+    assert groups.sequences_at(np.array([0, 1, 2, 4, 5, 6])) == [every[place] for place in (0, 1, 2, 4, 5, 6)]
+    assert groups[1:].sequences_at(np.array([0, 4])) == [every[2], every[6]]
+    assert groups.longest.tolist() == [group.longest for group in groups] == [2, 2, 2]
+    assert groups.sizes.tolist() == [2, 3, 2]

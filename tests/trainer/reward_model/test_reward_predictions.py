@@ -22,7 +22,8 @@ from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.errors import StorageError
 from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.preference_data.encoders import Sequenced
-from trainer.preference_data.groups import fingerprint, group_preferences
+from trainer.preference_data.grouping import group_preferences
+from trainer.preference_data.groups import fingerprint
 from trainer.preferences.records import Text
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model

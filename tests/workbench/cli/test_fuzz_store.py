@@ -80,7 +80,7 @@ def test_a_damaged_file_of_preferences_is_imported_or_refused(tmp_path: Path) ->
         with within(10, path.read_bytes()):
             outcome(main, ["preferences", "import", str(path), "--store", str(tmp_path / "new.db"), *words])
             with contextlib.suppress(TrainerError):
-                load_preferences(PreferenceDataConfig(preferences=str(path), skip_broken=bool(words)))
+                list(load_preferences(PreferenceDataConfig(preferences=str(path), skip_broken=bool(words))))
 
 
 def _use(path: Path, random: Random) -> None:
@@ -102,7 +102,7 @@ def _use(path: Path, random: Random) -> None:
             with contextlib.suppress(TrainerError), PreferenceStore(path, create=random.random() < 0.5) as opened:
                 use(opened)
         with contextlib.suppress(TrainerError):
-            load_preferences(PreferenceDataConfig(preferences=store))
+            list(load_preferences(PreferenceDataConfig(preferences=store)))
     after = {other.name for other in path.parent.iterdir()} - before
     assert after <= {"out.jsonl", f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"}, after
 

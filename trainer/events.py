@@ -170,6 +170,7 @@ class Evaluation(Event):
     explained_variance: float = math.nan  # of these rollouts' returns by the critic, which has not seen them
     value_error: float = math.nan  # root of the mean squared error of the critic on them
     averaged: bool = False  # the evaluated policy is the moving average
+    memory_bytes: int = 0  # peak of MLX's own allocations in this evaluation; 0 if an earlier version recorded it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +227,7 @@ class RewardModelEvaluation(Event):
     length_accuracy: float  # of the model that sees only lengths
     untrained_accuracy: float
     seconds: float
+    memory_bytes: int = 0  # as in an Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,13 @@ import secrets
 from typing import TypeVar
 
 from trainer.config.dpo import DPOConfig
-from trainer.config.fields import FileSection
 from trainer.config.loading import PRESETS, load_config, parse_overrides, preset_names, resolve_paths
 from trainer.config.problems import config_warnings, validate
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config
 
 AnyConfig = Config | RewardModelConfig | DPOConfig
-SCHEMAS: dict[str, type[FileSection]] = {"ppo": Config, "reward-model": RewardModelConfig, "dpo": DPOConfig}
+SCHEMAS: dict[str, type[AnyConfig]] = {"ppo": Config, "reward-model": RewardModelConfig, "dpo": DPOConfig}
 """Schema of each kind of run."""
 
 _Kind = TypeVar("_Kind", Config, RewardModelConfig, DPOConfig)

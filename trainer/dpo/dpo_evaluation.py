@@ -47,6 +47,7 @@ def evaluate_pairs(
 ) -> DPOEvaluation:
     """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report_on`."""
     started = clock()
+    mx.reset_peak_memory()
     read = read_completions(actor, groups, config, progress)
     outcomes = outcomes_of(groups, read.rewards, 1.0)
     found = report_on(outcomes, length_slope=length_slope, untrained=_UNTRAINED)
@@ -71,6 +72,7 @@ def evaluate_pairs(
         rejected_logprob=_mean(read.logprobs[rejected]),
         kl=read.kl,
         seconds=clock() - started,
+        memory_bytes=mx.get_peak_memory(),
     )
 
 

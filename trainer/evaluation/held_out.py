@@ -176,6 +176,7 @@ def evaluate(
         value_error=math.nan if critic is None else float(rms_of_sums(critic.sum(axis=0))),
         averaged=ppo.learner.average is not None,
         seconds=ppo.control.clock() - started,
+        memory_bytes=mx.get_peak_memory(),  # since the phase began: the rewards are scored after it
     )
 
 

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, NamedTuple
 
-from trainer.config.schema import Config
+from trainer.config import AnyConfig
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
+from trainer.config.schema import Config, RolloutConfig
+from trainer.memory.passes import (
+    HeldModel,
+    MicroBatch,
+    Parts,
+    adapted_layers,
+    adapter_parameters,
+    decoding,
+    held_model,
+    micro_batch,
+    scoring,
+    training,
+)
 from trainer.memory.shape import ModelShape
 
-Part = Literal["weights", "adapters", "optimiser", "KV cache", "activations", "logits", "gradients", "reward model"]
-MemoryPhase = Literal["generate", "score", "update"]
+MemoryPhase = Literal["generate", "score", "reward", "update", "evaluate"]
+Phases = dict[MemoryPhase, Parts]
 
-_WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
-CHUNK = 128
-"""Positions whose logits exist at once on a CPU; see `models.vocabulary`, which imports MLX."""
-PREFILL_TOKENS = 4096
-"""Tokens of prompts that are read together; see `rollout.decoding`, which imports MLX."""
-_CACHE_STEP = 256  # positions by which mlx-lm's caches grow
 _GRADIENTS = 3  # copies: the sum so far, the new ones, and what Adam writes
-_DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
-_SCORED = 5  # arrays [chunk, vocabulary] alive in scoring
-_TRAINED = 9  # the same with a gradient
-_AUTO = ("q_proj", "v_proj")  # what `auto` in model.lora_targets means in the common families
 
 
 class Footprint(NamedTuple):
-    """Bytes that MLX allocates at the peak of each phase, by part; parts of 0 bytes are left out."""
+    """Bytes that MLX allocates at the peak of each phase that a run has, by part; parts of 0 bytes are left out."""
 
-    phases: dict[MemoryPhase, dict[Part, int]]
+    phases: Phases
 
     @property
     def phase(self) -> MemoryPhase:
@@ -35,13 +39,13 @@ class Footprint(NamedTuple):
         return max(self.phases, key=self.peak_of)
 
     @property
-    def parts(self) -> dict[Part, int]:
-        """Parts at the peak of the iteration."""
+    def parts(self) -> Parts:
+        """Parts at the peak of the run."""
         return self.phases[self.phase]
 
     @property
     def peak(self) -> int:
-        """Peak of the iteration."""
+        """Peak of the run."""
         return self.peak_of(self.phase)
 
     def peak_of(self, phase: MemoryPhase) -> int:
@@ -49,115 +53,147 @@ class Footprint(NamedTuple):
         return sum(self.phases[phase].values())
 
 
-class Precision(NamedTuple):
-    """Type and packing of a model's weights on a device."""
+class RewardPass(NamedTuple):
+    """The forward pass of a reward model."""
 
-    dtype: str
-    packed: tuple[int, int] | None  # bits of a weight and weights of a group, while they stay packed
-
-    @property
-    def name(self) -> str:
-        """Words for it, as in `4 bits` and `float32`."""
-        return f"{self.packed[0]} bits" if self.packed else self.dtype
+    model: HeldModel
+    most: int  # tokens that it reads of a sequence
 
 
-def precision_of(config: Config, shape: ModelShape, *, gpu: bool) -> Precision:
-    """Return how a run holds the weights. A CPU unpacks quantised weights, and holds experts in float32."""
-    dtype = config.model.dtype
-    if dtype == "auto":
-        dtype = "bfloat16" if gpu else "float32"
-    if not gpu and shape.has_experts:
-        dtype = "float32"
-    wanted = config.model.quantize
-    chosen = None if wanted == "off" else (int(wanted.removesuffix("-bit")), 64)
-    return Precision(dtype, shape.packed or chosen if gpu else None)
+class RewardModels(NamedTuple):
+    """Reward models that score the responses of a run."""
+
+    held: int = 0  # bytes of adapters, and of weights that are not the policy's
+    passes: tuple[RewardPass, ...] = ()
 
 
-def footprint(config: Config, shape: ModelShape, prompt: int, *, gpu: bool, reward_models: int = 0) -> Footprint:
-    """Estimate the memory of an iteration.
+_NO_REWARD_MODELS = RewardModels()
 
-    The factors of logits, activations and gradients are fitted to measurements on a CPU; see docs/memory.md.
 
-    prompt: tokens of the longest prompt. gpu: whether it runs on one. reward_models: bytes of their weights.
+def footprint(
+    config: AnyConfig,
+    shape: ModelShape,
+    longest: int,
+    *,
+    gpu: bool,
+    reward_models: RewardModels = _NO_REWARD_MODELS,
+) -> Footprint:
+    """Estimate the memory of a run.
+
+    longest: tokens of the longest prompt, and of its completion too if the run trains on preferences. gpu: whether it
+    runs on one.
     """
-    precision = precision_of(config, shape, gpu=gpu)
-    width = _WIDTHS[precision.dtype]
-    adapters = _adapter_parameters(config, shape)
-    held: dict[Part, int] = {
-        "weights": weights_bytes(shape, precision),
-        "adapters": 4 * adapters * (2 if config.optim.ema_decay else 1),  # float32, and their moving average
-        "optimiser": 2 * 4 * adapters,  # two moments
-        "reward model": reward_models,
+    model = held_model(config.model, shape, gpu=gpu)
+    match config:
+        case Config():
+            phases = _ppo(config, model, longest, reward_models)
+        case RewardModelConfig():
+            phases = _reward_model(config, model, longest)
+        case DPOConfig():
+            phases = _dpo(config, model, longest, reward_models)
+    trained = 4 * _trained(config, shape)  # bytes: float32
+    held: Parts = {
+        "weights": model.weights,
+        "adapters": trained * (2 if _keeps_another(config) else 1),
+        "optimiser": 2 * trained,  # two moments
+        "reward model": reward_models.held,
     }
-    length = prompt + config.rollout.max_new_tokens
-    phases: dict[MemoryPhase, dict[Part, int]] = {
-        "generate": held | _generating(config, shape, prompt, width, gpu=gpu),
-        "score": held | _scoring(config, shape, length, width, gpu=gpu),
-        "update": held | _updating(config, shape, length, width, gpu=gpu) | {"gradients": _GRADIENTS * 4 * adapters},
+    phases["update"]["gradients"] = _GRADIENTS * trained
+    return Footprint(
+        {name: {part: size for part, size in (held | parts).items() if size} for name, parts in phases.items()}
+    )
+
+
+def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -> Phases:
+    """Return what the phases of an iteration, and an evaluation, take besides what is always held."""
+    rollout, budget = config.rollout, config.optim.micro_batch_tokens
+    length, responses = prompt + rollout.max_new_tokens, rollout.max_new_tokens
+    whole, minibatch = (
+        micro_batch(rows, length, budget, responses=responses)
+        for rows in (rollout.batch_size, rollout.batch_size // config.ppo.minibatches)
+    )
+    phases: Phases = {
+        "generate": decoding(model, rollout, prompt, rollout.batch_size),
+        "score": scoring(model, whole),
+        "reward": _rewarding(scorers, rollout.batch_size, length, budget),
+        "update": training(model, minibatch, adapted_layers(config.model, model.shape)),
     }
-    return Footprint({name: {part: size for part, size in parts.items() if size} for name, parts in phases.items()})
+    if not scorers.passes:
+        del phases["reward"]
+    if config.eval.every:
+        phases["evaluate"] = _sampling(model, rollout, prompt, config.eval.prompts, budget, scorers)
+    return phases
 
 
-def weights_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Return the bytes of a model's weights, without vectors."""
-    if precision.packed is None:
-        return shape.parameters * _WIDTHS[precision.dtype]
-    bits, group = precision.packed
-    return math.ceil(shape.parameters * (bits / 8 + 4 / group))  # a group has a scale and a bias of 16 bits each
-
-
-def _adapter_parameters(config: Config, shape: ModelShape) -> int:
-    """Return the number of weights of all adapters and of the critic's head."""
-    targets = {one for target in config.model.lora_targets for one in (_AUTO if target == "auto" else (target,))}
-    sizes = shape.linear_sizes()
-    layers = min(config.model.lora_layers or shape.layers, shape.layers)
-    rank = config.model.lora_rank * sum(sum(sizes.get(target, (0, 0))) for target in targets)
-    critics = config.ppo.estimator == "gae" and config.model.value_model == "adapter"
-    return layers * rank * (2 if critics else 1) + shape.hidden
-
-
-def _generating(config: Config, shape: ModelShape, prompt: int, width: int, *, gpu: bool) -> dict[Part, int]:
-    """Return keys and values of all slots, and the larger of the prompts' forward pass and the drawing of a token."""
-    slots = min(config.rollout.slots, config.rollout.batch_size)
-    positions = -(-(prompt + config.rollout.max_new_tokens) // _CACHE_STEP) * _CACHE_STEP
-    cache = slots * positions * 2 * shape.layers * shape.kv_heads * shape.head_size * width
-    together = max(min(slots * prompt, PREFILL_TOKENS), prompt)
-    passed = together * _block(shape, prompt, gpu=gpu) * width
-    drawn = _DRAWN * slots * shape.vocabulary * 4
-    return {"KV cache": cache, "activations": passed if passed > drawn else 0, "logits": 0 if passed > drawn else drawn}
-
-
-def _scoring(config: Config, shape: ModelShape, length: int, width: int, *, gpu: bool) -> dict[Part, int]:
-    """Return what a forward pass over a micro-batch takes."""
-    rows = _rows(config.rollout.batch_size, length, config)
-    logits = _SCORED * _chunk(config, rows, gpu=gpu) * shape.vocabulary * 4
-    return {"activations": rows * length * _block(shape, length, gpu=gpu) * width, "logits": logits}
-
-
-def _block(shape: ModelShape, length: int, *, gpu: bool) -> int:
-    """Return how many numbers a token needs in a forward pass: one block at a time, attention or MLP."""
-    attention = 4 * shape.heads * shape.head_size + (0 if gpu else 2 * shape.heads * length)
-    return 3 * shape.hidden + max(attention, 3 * shape.inner)
-
-
-def _updating(config: Config, shape: ModelShape, length: int, width: int, *, gpu: bool) -> dict[Part, int]:
-    """Return what a micro-batch keeps of all blocks for its backward pass."""
-    rows = _rows(config.rollout.batch_size // config.ppo.minibatches, length, config)
-    attention = (2 * shape.heads + 3 * shape.kv_heads) * shape.head_size + shape.heads * length
-    block = 7 * (shape.hidden + shape.inner) if shape.gelu else 4 * shape.hidden + 3 * shape.inner
-    routed = 2 * shape.routes * shape.hidden if shape.has_experts else 0  # each expert has its own copy of the state
-    kept = shape.layers * (attention + block + routed)
+def _reward_model(config: RewardModelConfig, model: HeldModel, longest: int) -> Phases:
+    """Return what a step of a reward model, and an evaluation, take besides what is always held."""
+    batch = _pairs(config, longest)
     return {
-        "activations": rows * length * kept * width,
-        "logits": _TRAINED * _chunk(config, rows, gpu=gpu) * shape.vocabulary * 4,
+        "update": training(model, batch, adapted_layers(config.model, model.shape)),
+        "evaluate": scoring(model, batch),
     }
 
 
-def _rows(batch: int, length: int, config: Config) -> int:
-    """Return the sequences of a micro-batch."""
-    return max(1, min(batch, config.optim.micro_batch_tokens // length))
+def _dpo(config: DPOConfig, model: HeldModel, longest: int, scorers: RewardModels) -> Phases:
+    """Return what a step of DPO, and an evaluation, take besides what is always held."""
+    batch = _pairs(config, longest, responses=longest - 1)
+    compared = scoring(model, batch)
+    compared["logits"] *= 2  # of policy and reference
+    if config.reward.sources:
+        budget = config.optim.micro_batch_tokens
+        sampled = _sampling(model, config.rollout, longest, config.eval.prompts, budget, scorers)
+        compared = _larger(compared, sampled)
+    return {"update": training(model, batch, adapted_layers(config.model, model.shape)), "evaluate": compared}
 
 
-def _chunk(config: Config, rows: int, *, gpu: bool) -> int:
-    """Return the positions whose logits exist at once."""
-    return min(rows * config.rollout.max_new_tokens, 2 * CHUNK if gpu else CHUNK)
+def _pairs(config: RewardModelConfig | DPOConfig, longest: int, *, responses: int = 0) -> MicroBatch:
+    """Return a micro-batch of pairs, which are not split."""
+    rows = config.optim.micro_batch_tokens // (2 * longest)
+    return MicroBatch(2 * max(1, min(config.train.batch_size, rows)), longest, responses)
+
+
+def _sampling(
+    model: HeldModel, rollout: RolloutConfig, prompt: int, prompts: int, budget: int, scorers: RewardModels
+) -> Parts:
+    """Return what it takes to generate responses to held-out `prompts` and to score them."""
+    length = prompt + rollout.max_new_tokens
+    return _larger(
+        decoding(model, rollout, prompt, prompts),
+        scoring(model, micro_batch(prompts, length, budget, responses=rollout.max_new_tokens)),
+        _rewarding(scorers, prompts, length, budget),
+    )
+
+
+def _rewarding(scorers: RewardModels, sequences: int, length: int, budget: int) -> Parts:
+    """Return what the largest pass of a reward model takes; nothing without one."""
+    passes = (scoring(one.model, micro_batch(sequences, min(length, one.most), budget)) for one in scorers.passes)
+    return _larger({}, *passes)
+
+
+def _larger(*parts: Parts) -> Parts:
+    """Return the parts of the largest sum."""
+    return max(parts, key=lambda sizes: sum(sizes.values()))
+
+
+def _trained(config: AnyConfig, shape: ModelShape) -> int:
+    """Return the number of trained weights: of all adapters, and of a head."""
+    adapter = adapter_parameters(config.model, shape)
+    match config:
+        case Config():
+            apart = config.ppo.estimator == "gae" and config.model.value_model == "adapter"
+            return adapter * (2 if apart else 1) + shape.hidden
+        case RewardModelConfig():
+            return adapter + shape.hidden
+        case DPOConfig():
+            return adapter
+
+
+def _keeps_another(config: AnyConfig) -> bool:
+    """Return whether a run keeps a second set of the trained weights: their moving average, or the best so far."""
+    match config:
+        case Config():
+            return config.optim.ema_decay > 0
+        case RewardModelConfig():
+            return config.train.patience > 0 and config.data.eval_fraction > 0
+        case DPOConfig():
+            return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from trainer.config.schema import Config
+from trainer.config import AnyConfig, Config
 
 _MOST = 3
 Ladder = tuple[str, list[Any], str]  # a setting, ever cheaper values, and the price of the change
@@ -27,7 +27,7 @@ class Savings(NamedTuple):
     together: list[Saving]
 
 
-def savings(config: Config, peak: Callable[[Config], int], room: int, *, gpu: bool) -> Savings:
+def savings(config: AnyConfig, peak: Callable[[AnyConfig], int], room: int, *, gpu: bool) -> Savings:
     """Return the cheapest changes with which `peak`, the bytes of a configuration, is at most `room`.
 
     gpu: whether it runs on one, where packed weights take less memory. A change goes no further than it must.
@@ -43,7 +43,7 @@ def savings(config: Config, peak: Callable[[Config], int], room: int, *, gpu: bo
     return Savings([], _together(config, peak, room, list(_ladders(config, gpu=gpu))))
 
 
-def _together(config: Config, peak: Callable[[Config], int], room: int, ladders: list[Ladder]) -> list[Saving]:
+def _together(config: AnyConfig, peak: Callable[[AnyConfig], int], room: int, ladders: list[Ladder]) -> list[Saving]:
     """Return changes that fit together; empty if nothing does.
 
     It takes the settings to their cheapest value one after the other until the peak fits, then each as far back as the
@@ -77,28 +77,31 @@ def _together(config: Config, peak: Callable[[Config], int], room: int, ladders:
     return found
 
 
-def changed(config: Config, key: str, value: Any) -> Config:
+def changed(config: AnyConfig, key: str, value: Any) -> AnyConfig:
     """Return `config` with another value of the dotted `key`, unchecked."""
     section, _, name = key.partition(".")
     return config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
 
 
-def _ladders(config: Config, *, gpu: bool) -> Iterator[Ladder]:
+def _ladders(config: AnyConfig, *, gpu: bool) -> Iterator[Ladder]:
     """Yield what can be changed, the lowest price first."""
-    rollout, model = config.rollout, config.model
-    halves = [
-        ("optim.micro_batch_tokens", config.optim.micro_batch_tokens, 64, "the same numbers, in smaller parts"),
-        ("rollout.slots", min(rollout.slots, rollout.batch_size), 1, "fewer responses at a time: slower generation"),
-    ]
-    for key, value, least, price in halves:
-        if ladder := _halved(value, least):
-            yield key, ladder, price
+    model = config.model
+    if ladder := _halved(config.optim.micro_batch_tokens, 64):
+        yield "optim.micro_batch_tokens", ladder, "the same numbers, in smaller parts"
+    if isinstance(config, Config):
+        slots = min(config.rollout.slots, config.rollout.batch_size)
+        if ladder := _halved(slots, 1):
+            yield "rollout.slots", ladder, "fewer responses at a time: slower generation"
     if model.dtype == "float32" or (model.dtype == "auto" and not gpu):
         yield "model.dtype", ["bfloat16"], "rounded weights" if gpu else "rounded weights, and slow on a CPU"
     if gpu and model.quantize != "4-bit":
         yield "model.quantize", ["8-bit", "4-bit"][model.quantize != "off" :], "weights of fewer bits"
-    if ladder := _halved(rollout.max_new_tokens, 16):
-        yield "rollout.max_new_tokens", ladder, "shorter responses"
+    if isinstance(config, Config):
+        key, value, price = "rollout.max_new_tokens", config.rollout.max_new_tokens, "shorter responses"
+    else:
+        key, value, price = "data.max_tokens", config.data.max_tokens, "only the end of long comparisons"
+    if ladder := _halved(value, 16):
+        yield key, ladder, price
 
 
 def _halved(value: int, least: int) -> list[int]:

@@ -30,8 +30,9 @@ class ModelShape(NamedTuple):
     kv_heads: int
     head_size: int
     vocabulary: int
-    experts: int  # inner size of all experts of a block together, those included that a token does not pass
-    routes: int  # experts that a token passes; 1 without experts
+    experts: int  # of a block, to choose from; 1 without a mixture of experts
+    routes: int  # experts that a token passes; 1 without a mixture
+    expert_inner: int  # inner size of one expert
     tied: bool  # the head is the embedding
     gelu: bool  # the MLP is gated by GELU, whose parts the backward pass needs; else by SiLU
     packed: tuple[int, int] | None  # bits of a weight and weights of a group, if the weights are quantised
@@ -41,25 +42,34 @@ class ModelShape(NamedTuple):
         """Number of weights, without vectors."""
         attention = self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self.layers * (attention + 3 * self.hidden * self.experts) + embeddings
+        inner = self.experts * self.expert_inner + self.shared_inner
+        return self.layers * (attention + 3 * self.hidden * inner) + embeddings
 
     @property
     def has_experts(self) -> bool:
         """Return whether blocks have a mixture of experts."""
-        return self.experts != self.inner
+        return self.experts > 1
+
+    @property
+    def shared_inner(self) -> int:
+        """Inner size of the experts that every token passes; 0 without such, and without a mixture."""
+        return self.inner - self.routes * self.expert_inner
 
     def linear_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return inputs and outputs of the linear layers of a block, by the usual names."""
+        """Return inputs and outputs of the linear layers of a block, without experts to choose from, by usual names."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
-        return {
+        attention = {
             "q_proj": (self.hidden, queries),
             "k_proj": (self.hidden, keys),
             "v_proj": (self.hidden, keys),
             "o_proj": (queries, self.hidden),
-            "gate_proj": (self.hidden, self.inner),
-            "up_proj": (self.hidden, self.inner),
-            "down_proj": (self.inner, self.hidden),
         }
+        inner = self.shared_inner if self.has_experts else self.inner
+        return attention | (_gated(self.hidden, inner) if inner else {})
+
+    def expert_sizes(self) -> dict[str, tuple[int, int]]:
+        """Return inputs and outputs of the linear layers of one expert, by the usual names; empty without a mixture."""
+        return _gated(self.hidden, self.expert_inner) if self.has_experts else {}
 
 
 def qwen3(hidden: int, inner: int, layers: int, heads: int, *, tied: bool = False) -> dict[str, Any]:
@@ -104,19 +114,20 @@ def shape_of(path: str) -> tuple[ModelShape | None, str]:
 def decoder_shape(settings: dict[str, Any]) -> ModelShape:
     """Return the shape in a config.json. Raises KeyError, TypeError, ValueError or OverflowError if it has none."""
     hidden, heads = int(settings["hidden_size"]), int(settings["num_attention_heads"])
-    inner, experts = _inner_sizes(settings)
+    experts, routes, each, shared = _inner_sizes(settings)
     packed = settings.get("quantization") or {}
     is_gemma = str(settings.get("model_type", "")).startswith("gemma")
     shape = ModelShape(
         hidden=hidden,
-        inner=inner,
+        inner=routes * each + shared,
         layers=int(settings["num_hidden_layers"]),
         heads=heads,
         kv_heads=int(settings.get("num_key_value_heads") or heads),
         head_size=int(settings.get("head_dim") or hidden // max(heads, 1)),
         vocabulary=int(settings["vocab_size"]),
         experts=experts,
-        routes=int(settings["num_experts_per_tok"]) if experts != inner else 1,
+        routes=routes,
+        expert_inner=each,
         tied=bool(settings.get("tie_word_embeddings", is_gemma)),
         gelu=is_gemma or "gelu" in str(settings.get("hidden_act", "")),
         packed=(int(packed["bits"]), int(packed["group_size"])) if packed else None,
@@ -141,16 +152,21 @@ def folder_of(path: str) -> Path | None:
         return None
 
 
-def _inner_sizes(settings: dict[str, Any]) -> tuple[int, int]:
-    """Return the inner size that a token passes, and that of all experts together; equal without experts.
+def _gated(hidden: int, inner: int) -> dict[str, tuple[int, int]]:
+    """Return inputs and outputs of the layers of a gated MLP."""
+    return {"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)}
 
-    Raises KeyError for experts under other names, such as DeepSeek's, whose attention has another shape as well.
+
+def _inner_sizes(settings: dict[str, Any]) -> tuple[int, int, int, int]:
+    """Return the number of experts, how many a token passes, the inner size of each, and that of the shared ones.
+
+    A model without a mixture has one expert, its MLP. Raises KeyError for experts under other names, such as
+    DeepSeek's, whose attention has another shape as well.
     """
     count = int(settings.get("num_experts") or settings.get("num_local_experts") or 0)
     if not count:
         if settings.get("n_routed_experts") or settings.get("moe_num_experts"):
             raise KeyError("num_experts")
-        return (inner := int(settings["intermediate_size"])), inner
+        return 1, 1, int(settings["intermediate_size"]), 0
     each = int(settings.get("moe_intermediate_size") or settings["intermediate_size"])
-    shared = int(settings.get("shared_expert_intermediate_size") or 0)
-    return int(settings["num_experts_per_tok"]) * each + shared, count * each + shared
+    return count, int(settings["num_experts_per_tok"]), each, int(settings.get("shared_expert_intermediate_size") or 0)

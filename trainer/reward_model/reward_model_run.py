@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
@@ -72,6 +73,13 @@ def train_reward_model(
         return run.train(lambda: _load(run.run, config, preferences), preset)
 
 
+class _Cost(NamedTuple):
+    """Cost of an evaluation, as its event names it."""
+
+    seconds: float
+    memory_bytes: int
+
+
 class RewardModelTraining(StepTraining):
     """Training of a reward model: normalise, take steps, evaluate on held-out comparisons, normalise again."""
 
@@ -120,9 +128,9 @@ class RewardModelTraining(StepTraining):
         self._normalize()
         self.model.scale = self.model.scale._replace(logit_std=self.model.scale.std)
         if self.data.held_out:
-            found, seconds = self._held_out()
+            found, cost = self._held_out()
             self.untrained = None if found.is_tie.all() else baseline(found.decided().leads)
-            self._report(found, seconds)
+            self._report(found, cost)
         self.is_prepared = True
 
     def due(self) -> Iterator[Callable[[], object]]:
@@ -203,13 +211,15 @@ class RewardModelTraining(StepTraining):
         std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
         self.model.scale = self.model.scale._replace(mean=float(scores.mean()), std=std)
 
-    def _held_out(self) -> tuple[Outcomes, float]:
-        """Score the held-out comparisons; return the outcomes and the seconds that it took."""
+    def _held_out(self) -> tuple[Outcomes, _Cost]:
+        """Score the held-out comparisons; return the outcomes and what it cost."""
         started = self.control.clock()
+        mx.reset_peak_memory()
         groups = self.data.held_out
         scores = self._scores([sequence for group in groups for sequence in group.sequences], "evaluate")
         self._held_out_scores = scores
-        return outcomes_of(groups, scores, self.model.scale.logit_std), self.control.clock() - started
+        cost = _Cost(self.control.clock() - started, mx.get_peak_memory())
+        return outcomes_of(groups, scores, self.model.scale.logit_std), cost
 
     def _scores(self, sequences: Sequence[Sequence[int]], phase: Phase) -> Any:
         progress = self._phases.report(self.number, phase)
@@ -220,8 +230,8 @@ class RewardModelTraining(StepTraining):
         pairs = pair_predictions(self.data.held_out, self._held_out_scores, self.model.scale)
         self.predictions = sorted_predictions(pairs, result, iteration)
 
-    def _report(self, found: Outcomes, seconds: float) -> RewardModelReport:
-        """Report on the outcomes of the latest scores, which took so many seconds."""
+    def _report(self, found: Outcomes, cost: _Cost) -> RewardModelReport:
+        """Report on the outcomes of the latest scores, and what they cost."""
         log_nu = self.model.log_nu
         result = report_on(found, length_slope=self.length_slope, untrained=self.untrained, log_nu=log_nu)
         self._predict(result, self.number)
@@ -237,7 +247,7 @@ class RewardModelTraining(StepTraining):
                 calibration_error=result.calibration_error,
                 length_accuracy=result.length.accuracy,
                 untrained_accuracy=result.untrained.accuracy if result.untrained else math.nan,
-                seconds=seconds,
+                **cost._asdict(),
             )
         )
         return result

@@ -1,11 +1,13 @@
-"""`ppo-workbench estimate`: the memory of an iteration by part and phase, and what makes it fit."""
+"""`ppo-workbench estimate`: the memory of a run by part and phase, and what makes it fit."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
-from trainer.config import Config
+from trainer.config import SCHEMAS, AnyConfig
+from trainer.files import read_toml
 from trainer.memory.footprint import Footprint
 from trainer.memory.savings import Savings, savings
 from trainer.memory.shape import shape_of
@@ -24,13 +26,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.set_defaults(execute=run)
     add_configuration(parser, "PRESET_OR_FILE", "preset or file")
+    parser.add_argument("--kind", choices=tuple(SCHEMAS), help="kind of run (default: the file's own, or ppo)")
     parser.add_argument("--memory", type=float, metavar="GB", help="memory to fit (default: this machine's)")
     parser.add_argument("--json", action="store_true", help="print bytes as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the estimate; return 3 if it does not fit, or if the size of the model is not known."""
-    config = configuration(args, Config)
+    config: AnyConfig = configuration(args, SCHEMAS[args.kind or kind_of(args.config_given)])
     needed = estimate(config)
     room = round(args.memory * 1e9) if args.memory else this_machine().most
     memory = needed.memory
@@ -43,6 +46,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         output.data("\n".join([visible(needed.basis), "", *table(memory), "", verdict(memory, room), *_ways(found)]))
     return 0 if fits else 3
+
+
+def kind_of(source: str | None) -> str:
+    """Return the kind of run that the file `source` configures: ppo unless it names another one that is known."""
+    try:
+        kind = read_toml(Path(source or "")).get("kind")
+    except (OSError, ValueError):  # a preset, or a file whose loading reports what is wrong
+        return "ppo"
+    return kind if isinstance(kind, str) and kind in SCHEMAS else "ppo"
 
 
 def table(memory: Footprint) -> list[str]:
@@ -63,7 +75,7 @@ def verdict(memory: Footprint, room: int) -> str:
     return f"about {gigabytes(memory.peak)}, in the phase {memory.phase}, of {gigabytes(room)}: {says}"
 
 
-def _savings(config: Config, room: int) -> Savings:
+def _savings(config: AnyConfig, room: int) -> Savings:
     shape, _ = shape_of(config.model.path)
     if shape is None:
         return Savings([], [])

@@ -1,4 +1,4 @@
-"""Estimates of an iteration's tokens and memory from the configuration, before a model is loaded."""
+"""Estimates of the tokens and memory of an iteration or a step from the configuration, before a model is loaded."""
 
 from __future__ import annotations
 
@@ -7,25 +7,33 @@ import functools
 import json
 import math
 import sys
+from collections.abc import Iterator
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.config import PRESETS, Config
+from trainer.config import PRESETS, AnyConfig, Config
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
+from trainer.errors import TrainerError
 from trainer.files import open_regular
-from trainer.memory.footprint import Footprint, footprint, precision_of
-from trainer.memory.reward_models import reward_model_bytes
+from trainer.memory.footprint import Footprint, RewardModels, footprint
+from trainer.memory.passes import held_model
+from trainer.memory.reward_models import reward_models
 from trainer.memory.shape import SIZES, ModelShape, decoder_shape, folder_of, shape_of
+from trainer.preferences.records import Preference, Text
 
 _CHARACTERS_A_TOKEN = 4
 _READ = 64 * 1024  # bytes of a prompt file that are read
+_PREFERENCES = 256  # that are read, from the first
 
 
 class Estimate(NamedTuple):
-    """Tokens and memory of one iteration; the tokens are upper bounds."""
+    """Tokens and memory of one iteration of PPO, or of one step on preferences; the tokens are upper bounds."""
 
     tokens_per_iteration: int
-    """Tokens of the responses."""
+    """Tokens of the responses; on preferences, of the pairs."""
     forward_tokens: int
     """Tokens, with prompts, that pass through a model: generated, scored by policy and reference, and trained on."""
     memory: Footprint | None
@@ -39,28 +47,34 @@ class Estimate(NamedTuple):
         return self.memory and self.memory.peak
 
 
-def estimate(config: Config) -> Estimate:
-    """Estimate the cost of one iteration. Reads only config.json of the models and the start of a prompt file."""
-    rollout, ppo = config.rollout, config.ppo
-    prompt = prompt_tokens(config)
-    length = prompt + rollout.max_new_tokens
-    written = rollout.batch_size * rollout.max_new_tokens
-    joint = config.model.value_model == "head"
-    passes = 1 + (2 if joint else 3) + ppo.epochs * (1 if joint else 2)
-    forward = rollout.batch_size * length * passes
+def estimate(config: AnyConfig) -> Estimate:
+    """Estimate the cost of one iteration or step.
+
+    Reads only config.json of the models, and the start of the prompts or the first preferences.
+    """
+    longest = longest_tokens(config)
+    tokens, forward = _tokens(config, longest)
+    what = "prompts" if isinstance(config, Config) else "comparisons"
     shape, why_not = shape_of(config.model.path)
-    basis = f"prompts of up to {prompt} tokens"
+    basis = f"{what} of up to {longest} tokens"
     if shape is None:
-        return Estimate(written, forward, None, f"{basis}; {why_not}")
-    memory = footprint_of(config, shape)
-    return Estimate(written, forward, memory, f"{_in_words(config, shape)}, {basis}")
+        return Estimate(tokens, forward, None, f"{basis}; {why_not}")
+    return Estimate(tokens, forward, footprint_of(config, shape), f"{_in_words(config, shape)}, {basis}")
 
 
-def footprint_of(config: Config, shape: ModelShape) -> Footprint:
-    """Return the memory of `config` on this machine. Reads the start of a prompt file, and about reward models."""
+def footprint_of(config: AnyConfig, shape: ModelShape) -> Footprint:
+    """Return the memory of `config` on this machine. Reads the start of its data, and about reward models."""
     gpu = has_gpu()
-    reward_models = reward_model_bytes(config, gpu=gpu)
-    return footprint(config, shape, prompt_tokens(config), gpu=gpu, reward_models=reward_models)
+    scorers = RewardModels() if isinstance(config, RewardModelConfig) else reward_models(config, gpu=gpu)
+    return footprint(config, shape, longest_tokens(config), gpu=gpu, reward_models=scorers)
+
+
+def longest_tokens(config: AnyConfig) -> int:
+    """Estimate the longest prompt of PPO, or the longest prompt with a completion of a run on preferences, in tokens.
+
+    The longest allowed if the data cannot be read.
+    """
+    return prompt_tokens(config) if isinstance(config, Config) else comparison_tokens(config.data)
 
 
 def largest_fitting(config: Config, room: int) -> str:
@@ -72,7 +86,7 @@ def largest_fitting(config: Config, room: int) -> str:
     for name, settings in SIZES.items():
         shape = decoder_shape(settings)
         if footprint_of(config, shape).peak <= room:
-            fitting = f"{name} in {precision_of(config, shape, gpu=has_gpu()).name}"
+            fitting = f"{name} in {held_model(config.model, shape, gpu=has_gpu()).precision.name}"
     return fitting
 
 
@@ -94,11 +108,57 @@ def prompt_tokens(config: Config) -> int:
     return min(longest or allowed, allowed)
 
 
-def _in_words(config: Config, shape: ModelShape) -> str:
+def comparison_tokens(data: PreferenceDataConfig) -> int:
+    """Estimate the longest prompt with a completion from the first preferences of a store or a file of rows.
+
+    The longest allowed if they cannot be read, and for a dataset.
+    """
+    try:
+        longest = max(map(_characters, islice(_preferences(data), _PREFERENCES)), default=0)
+    except (OSError, ValueError, RuntimeError, TrainerError):  # the run reports what is wrong
+        return data.max_tokens
+    return min(math.ceil(longest / _CHARACTERS_A_TOKEN) or data.max_tokens, data.max_tokens)
+
+
+def _preferences(data: PreferenceDataConfig) -> Iterator[Preference]:
+    """Yield preferences, read as they are needed; none from a source that can only be read as a whole."""
+    from trainer.preferences.formats import read_preferences  # 0.1 s
+    from trainer.preferences.store import PreferenceStore
+
+    path = Path(data.preferences).expanduser()
+    if path.suffix.lower() in (".db", ".sqlite", ".sqlite3"):
+        with PreferenceStore(path, create=False) as store:
+            yield from store.preferences()
+    elif path.is_file() and path.name.lower().endswith((".jsonl", ".jsonl.gz", ".csv", ".parquet")):
+        yield from read_preferences(str(path), format=data.format, skip_broken=data.skip_broken)
+
+
+def _characters(preference: Preference) -> int:
+    """Return the length of the prompt with the longest completion."""
+    comparison = preference.comparison
+    return _length(comparison.prompt) + max(map(_length, comparison.completions))
+
+
+def _length(text: Text) -> int:
+    return len(text) if isinstance(text, str) else sum(len(str(message["content"])) for message in text)
+
+
+def _tokens(config: AnyConfig, longest: int) -> tuple[int, int]:
+    """Return the first two numbers of an `Estimate`."""
+    if not isinstance(config, Config):
+        tokens = 2 * config.train.batch_size * longest
+        return tokens, tokens * (2 if isinstance(config, DPOConfig) else 1)  # the reference reads them too
+    rollout, joint = config.rollout, config.model.value_model == "head"
+    passes = 1 + (2 if joint else 3) + config.ppo.epochs * (1 if joint else 2)
+    written = rollout.batch_size * rollout.max_new_tokens
+    return written, rollout.batch_size * (longest + rollout.max_new_tokens) * passes
+
+
+def _in_words(config: AnyConfig, shape: ModelShape) -> str:
     """Return the number of weights and how they are held, as in `596M parameters in bfloat16`."""
     count = shape.parameters
     size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
-    return f"{size} parameters in {precision_of(config, shape, gpu=has_gpu()).name}"
+    return f"{size} parameters in {held_model(config.model, shape, gpu=has_gpu()).precision.name}"
 
 
 @functools.lru_cache(maxsize=16)

@@ -325,6 +325,8 @@ def test_a_run_reports_what_it_does_and_saves_it(tmp_path: Path) -> None:
     assert [step.iteration for step in recorder.of(DPOStep)] == [1, 2, 3, 4]
     assert [found.iteration for found in recorder.of(DPOEvaluation)] == [0, 2, 4]
     assert [found.iteration for found in recorder.of(Evaluation)] == [0, 2, 4]
+    largest = min(step.memory_bytes for step in recorder.of(DPOStep))
+    assert all(0 < found.memory_bytes < largest for found in recorder.of(DPOEvaluation)), "no gradient"
     assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [0, 1, 2, 3, 4]
     first = recorder.of(DPOStep)[0]
     assert (first.loss, first.lead, first.accuracy) == (pytest.approx(math.log(2), rel=1e-6), 0, 0.5)

@@ -271,6 +271,21 @@ def test_an_evaluation_learns_nothing_and_changes_no_statistics(value_model: str
     assert (ppo.rewards.state(), ppo.learner.steps) == (statistics, 2)
 
 
+def test_the_peak_of_an_evaluation_covers_its_rewards_and_nothing_before(tmp_path: Path) -> None:
+    size = 2**24
+    (tmp_path / "large.py").write_text(
+        "import mlx.core as mx\n\n"
+        "def score(prompts, **_):\n"
+        f"    return [float(mx.ones(({size // 4},)).sum().item()) for _ in prompts]\n"
+    )
+    ppo, held_out = make_ppo(tmp_path, iterations=0)
+    mx.eval(mx.ones((size,)))
+    assert evaluate(ppo, held_out, 0).memory_bytes < size
+    sources = [{"kind": "python", "path": f"{tmp_path}/large.py:score"}]
+    ppo.rewards = build_rewards(ppo.config.reward.model_validate({"sources": sources}))
+    assert size <= evaluate(ppo, held_out, 0).memory_bytes < 2 * size
+
+
 @pytest.mark.parametrize("settings", [[], ["eval.best_of=3", "optim.ema_decay=0.9", "reward.normalize=running"]])
 def test_a_run_is_the_same_with_and_without_evaluations(settings: list[str], tmp_path: Path) -> None:
     with_them = record(tiny_config(tmp_path, "run.name=with", "eval.every=1", *settings))

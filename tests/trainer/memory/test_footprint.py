@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm.models import qwen3_moe
 from tiny import load_tiny, make_checkpoint
 
 from trainer.config import Config, load_config, validate
-from trainer.memory.footprint import CHUNK, PREFILL_TOKENS, Footprint, footprint
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
+from trainer.memory.footprint import Footprint, RewardModels, RewardPass, footprint
+from trainer.memory.passes import CHUNK, PREFILL_TOKENS, adapter_parameters, held_model
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
 from trainer.models import vocabulary
 from trainer.models.actor_critic import ActorCriticLLM
@@ -68,6 +72,26 @@ def test_adapters_and_their_moments_are_counted_exactly(model: dict[str, Any], t
     assert parts["adapters"] == pytest.approx(2 * 4 * count, abs=16), "with the moving average"
 
 
+EXPERTS = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
+    "intermediate_size": 64, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "tie_word_embeddings": True, "model_type": "qwen3_moe", "head_dim": 8, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+    "max_position_embeddings": 64, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "targets", [["experts"], ["auto", "mlp.switch_mlp.up_proj"], ["self_attn.o_proj", "experts"], ["auto"]]
+)
+def test_each_expert_with_an_adapter_counts(targets: list[str]) -> None:
+    arguments = qwen3_moe.ModelArgs.from_dict(EXPERTS)
+    config = settings(model={"lora_targets": targets})
+    backbone = qwen3_moe.Model(arguments)
+    actor = ActorCriticLLM(backbone, config.model, key=key_for(0, Purpose.ADAPTER))
+    count = sum(array.size for array in actor.policy_parameters().values())
+    assert adapter_parameters(config.model, decoder_shape(EXPERTS)) == count
+
+
 def test_memory_grows_with_the_micro_batch_until_the_minibatch_fits() -> None:
     sizes = [of(settings(optim={"micro_batch_tokens": tokens})).peak for tokens in (68, 136, 272, 544, 10_000)]
     assert sizes[0] < sizes[1] < sizes[2] < sizes[3] == sizes[4]
@@ -101,6 +125,60 @@ def test_without_a_critic_of_its_own_no_second_adapter_is_counted() -> None:
     apart = {"value_model": "adapter"}
     two = of(settings(model=apart)).parts["adapters"]
     assert of(settings(model=apart, ppo={"estimator": "reinforce"})).parts["adapters"] < two
+
+
+def test_an_evaluation_is_a_phase_where_there_is_one_and_takes_more_with_more_prompts() -> None:
+    def evaluated(**evaluation: int) -> Footprint:
+        return of(settings(eval=evaluation, rollout={"batch_size": 2, "max_new_tokens": 32}))
+
+    assert "evaluate" not in evaluated().phases
+    few, many, most = (evaluated(every=1, prompts=prompts) for prompts in (2, 16, 32))
+    assert few.phases["evaluate"] == few.phases["score"]
+    assert few.peak_of("evaluate") < many.peak_of("evaluate") < most.peak_of("evaluate")
+    assert evaluated(every=1, prompts=64).phases == most.phases, "not more than rollout.slots at a time"
+
+
+def test_the_pass_of_a_reward_model_is_a_phase_and_grows_with_its_own_shape_up_to_what_it_reads() -> None:
+    def rewarded(hidden: int, most: int) -> int:
+        shape = SHAPE._replace(hidden=hidden)
+        scorer = RewardPass(held_model(Config().model, shape, gpu=False), most)
+        found = footprint(Config(), SHAPE, 200, gpu=False, reward_models=RewardModels(0, (scorer,)))
+        assert list(found.phases) == ["generate", "score", "reward", "update"]
+        return found.phases["reward"]["activations"]
+
+    assert rewarded(64, 100) < rewarded(576, 100) < rewarded(576, 10**9)
+    scored = footprint(Config(), SHAPE, 200, gpu=False).phases["score"]
+    assert rewarded(576, 10**9) == scored["activations"]
+
+
+def test_a_reward_model_is_trained_and_evaluated_without_logits() -> None:
+    found = footprint(RewardModelConfig(), SHAPE, 100, gpu=False)
+    assert list(found.phases) == ["update", "evaluate"]
+    assert not any("logits" in parts for parts in found.phases.values())
+    assert found.parts["optimiser"] == 2 * 4 * (adapter_parameters(Config().model, SHAPE) + SHAPE.hidden)
+    without_best = RewardModelConfig.model_validate({"train": {"patience": 0}})
+    assert found.parts["adapters"] == 2 * footprint(without_best, SHAPE, 100, gpu=False).parts["adapters"]
+
+
+def test_pairs_are_not_split_and_fill_a_micro_batch() -> None:
+    def activations(longest: int, tokens: int = 2048, batch: int = 16) -> int:
+        config = RewardModelConfig.model_validate(
+            {"optim": {"micro_batch_tokens": tokens}, "train": {"batch_size": batch}}
+        )
+        return footprint(config, SHAPE, longest, gpu=False).phases["update"]["activations"]
+
+    assert activations(100, tokens=1) == activations(100, batch=1) == activations(100, tokens=399)
+    assert activations(100, tokens=400) == 2 * activations(100, tokens=1)
+    assert activations(64) == activations(64, tokens=10_000)
+
+
+def test_dpo_samples_only_where_it_has_a_reward() -> None:
+    sources = {"reward": {"sources": ["lexicon"]}, "eval": {"prompts": 32}}
+    alone, rewarded = (footprint(DPOConfig.model_validate(tables), SHAPE, 100, gpu=False) for tables in ({}, sources))
+    assert list(alone.phases) == list(rewarded.phases) == ["update", "evaluate"]
+    assert "KV cache" in rewarded.phases["evaluate"]
+    assert "KV cache" not in alone.phases["evaluate"]
+    assert alone.phases["update"] == rewarded.phases["update"]
 
 
 def test_a_model_without_a_readable_shape_has_a_reason(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from tiny import FAMILIES
 
 from trainer.config import Config, validate
-from trainer.memory.footprint import footprint
-from trainer.memory.reward_models import reward_model_bytes
+from trainer.memory.footprint import RewardModels, footprint
+from trainer.memory.reward_models import reward_models
 from trainer.memory.shape import STARTER, decoder_shape
 
 LLAMA = FAMILIES["llama"]
@@ -27,31 +27,45 @@ def run(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_a_model_on_the_policys_backbone_costs_nothing_and_another_one_its_weights_once(tmp_path: Path) -> None:
+def held(config: Config, *, gpu: bool) -> int:
+    return reward_models(config, gpu=gpu).held
+
+
+def test_a_model_on_the_policys_backbone_costs_its_adapter_and_another_one_its_weights_once(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text(json.dumps(LLAMA))
-    shared = run(tmp_path / "shared", "[run]\nseed = 1\n")
-    apart = [run(tmp_path / name, f"[model]\npath = '{tmp_path / 'tiny'}'\n") for name in "ab"]
-    assert reward_model_bytes(config(shared), gpu=False) == 0
+    shared = run(tmp_path / "shared", "[run]\nseed = 1\n[model]\nlora_layers = 1\n")
+    apart = [run(tmp_path / name, f"[model]\npath = '{tmp_path / 'tiny'}'\nlora_layers = 1\n") for name in "ab"]
+    starter = 2 * 4 * (8 * (576 + 576 + 576 + 192) + 576)  # rank 8 on queries and values, a head; as trained and before
+    tiny = 2 * 4 * (8 * (32 + 32 + 32 + 16) + 32)
+    assert held(config(shared), gpu=False) == starter
     size = 4 * decoder_shape(LLAMA).parameters
-    assert reward_model_bytes(config(*apart, shared), gpu=False) == size
-    assert reward_model_bytes(config(*apart), gpu=True) == size / 2, "bfloat16 is what auto means there"
-    assert reward_model_bytes(config(apart[0] / "checkpoints" / "step-000001"), gpu=False) == size
-    assert reward_model_bytes(config(shared, dtype="bfloat16"), gpu=False) == 4 * decoder_shape(STARTER).parameters
+    assert held(config(*apart, shared), gpu=False) == size + 2 * tiny + starter
+    assert held(config(*apart), gpu=True) == size / 2 + 2 * tiny, "bfloat16 is what auto means there"
+    assert held(config(apart[0] / "checkpoints" / "step-000001"), gpu=False) == size + tiny
+    elsewhere = config(shared, dtype="bfloat16")
+    assert held(elsewhere, gpu=False) == 4 * decoder_shape(STARTER).parameters + starter
+
+
+def test_each_reward_model_has_a_pass_over_what_it_reads(tmp_path: Path) -> None:
+    short = run(tmp_path / "short", "[data]\nmax_tokens = 7\n")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"max_position_embeddings": 99}))
+    passes = reward_models(config(short, tmp_path), gpu=False).passes
+    assert [(one.model.shape.hidden, one.most) for one in passes] == [(576, 7), (32, 99)]
 
 
 def test_a_classifier_has_no_head_for_the_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"tie_word_embeddings": False}))
     tied = decoder_shape(LLAMA | {"tie_word_embeddings": True}).parameters
-    assert reward_model_bytes(config(tmp_path), gpu=False) == 4 * tied
+    assert held(config(tmp_path), gpu=False) == 4 * tied
 
 
 def test_what_cannot_be_read_counts_nothing(tmp_path: Path) -> None:
     broken = [run(tmp_path / str(place), text) for place, text in enumerate(("[model", "model = 3\n", ""))]
     broken[-1].joinpath("config.toml").unlink()
-    assert reward_model_bytes(config(*broken, tmp_path / "absent"), gpu=False) == 0
+    assert held(config(*broken, tmp_path / "absent"), gpu=False) == 0
 
 
 def test_reward_models_are_held_in_every_phase() -> None:
-    found = footprint(Config(), decoder_shape(STARTER), 20, gpu=False, reward_models=7)
+    found = footprint(Config(), decoder_shape(STARTER), 20, gpu=False, reward_models=RewardModels(7))
     assert [parts["reward model"] for parts in found.phases.values()] == [7, 7, 7]

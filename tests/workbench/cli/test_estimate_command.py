@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from scripted_run import lines
@@ -56,6 +57,37 @@ def test_json_has_the_same_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["room"] == 10**9
     assert not found["fits"]
     assert found["alone"][0]["key"] == "optim.micro_batch_tokens"
+
+
+@pytest.mark.parametrize("kind", ["reward-model", "dpo"])
+def test_a_run_on_preferences_is_estimated_from_its_file_or_by_its_kind(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(f'kind = "{kind}"\n')
+    assert cli.main(["estimate", "--config", f"{tmp_path}/run.toml", "--memory", "16"]) == 0
+    from_file = capsys.readouterr().out
+    assert cli.main(["estimate", "--kind", kind, "--memory", "16"]) == 0
+    assert capsys.readouterr().out == from_file
+    assert from_file.startswith("134M parameters in float32, comparisons of up to 512 tokens")
+    assert from_file.split("\n")[2].split() == ["GB", "update", "evaluate"]
+
+
+@pytest.mark.parametrize("kind", ["reward-model", "dpo"])
+def test_what_makes_a_run_on_preferences_fit_are_settings_that_it_has(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["estimate", "--kind", kind, "--memory", "1"]) == 3
+    out, _ = lines(capsys)
+    changes = [argument for line in out for argument in line.split() if "=" in argument]
+    assert changes
+    overrides = [word for change in changes for word in ("--set", change)]
+    assert cli.main(["estimate", "--kind", kind, "--memory", "1", *overrides]) == 0
+
+
+def test_a_file_of_another_kind_than_asked_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.toml").write_text('kind = "dpo"\n')
+    assert cli.main(["estimate", "--config", f"{tmp_path}/run.toml", "--kind", "ppo"]) == 2
+    assert "configures a run of kind 'dpo', not 'ppo'" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_here_has_no_estimate(capsys: pytest.CaptureFixture[str]) -> None:

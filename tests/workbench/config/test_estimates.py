@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, load_config, validate
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
+from trainer.preferences.formats import write_preferences
+from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.store import PreferenceStore
 from workbench.config import estimates
-from workbench.config.estimates import estimate
+from workbench.config.estimates import comparison_tokens, estimate
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +137,35 @@ def test_prompts_are_measured_again_when_their_file_changes(tmp_path: Path) -> N
     assert "up to 20 tokens" in estimate(config).basis
     prompts.write_text('{"text": "' + "a" * 160 + '"}\n{"text": 3}\n')
     assert "up to 40 tokens" in estimate(config).basis
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.csv", "p.db"])
+def test_comparisons_are_measured_by_the_longest_completion(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    rows = [("a" * 40, "b" * 20, "c" * 60), ("a" * 4, "b", "c")]
+    comparisons = [Comparison(prompt=prompt, completions=(one, other)) for prompt, one, other in rows]
+    preferences = [Preference(comparison=one, judgement=Judgement.chosen("a")) for one in comparisons]
+    if name.endswith(".db"):
+        with PreferenceStore(path) as store:
+            store.add_many(preferences, source="here")
+    else:
+        write_preferences(preferences, path, format="columns")
+    assert comparison_tokens(PreferenceDataConfig(preferences=str(path))) == 25
+    assert comparison_tokens(PreferenceDataConfig(preferences=str(path), max_tokens=20)) == 20
+
+
+@pytest.mark.parametrize("source", ["absent.db", "absent.jsonl", "a/hub-name", ".", "broken.jsonl", "empty.jsonl"])
+def test_comparisons_that_cannot_be_read_count_as_the_longest_allowed(source: str) -> None:
+    Path("broken.jsonl").write_text("not json\n")
+    Path("empty.jsonl").write_text("")
+    assert comparison_tokens(PreferenceDataConfig(preferences=source, max_tokens=77)) == 77
+
+
+def test_a_step_on_preferences_reads_both_completions_and_dpo_reads_them_twice() -> None:
+    tables = {"train": {"batch_size": 4}, "data": {"max_tokens": 50, "preferences": "absent.db"}}
+    trained, compared = (estimate(kind.model_validate(tables)) for kind in (RewardModelConfig, DPOConfig))
+    assert trained.forward_tokens == trained.tokens_per_iteration == 2 * 4 * 50
+    assert compared.forward_tokens == 2 * compared.tokens_per_iteration == 800
 
 
 def memory(folder: Path, settings: dict[str, Any], **model: Any) -> int:

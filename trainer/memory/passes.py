@@ -1,0 +1,172 @@
+"""Memory of one pass of a model: of the decoding of responses, of a forward pass, and of one with a gradient.
+
+The factors are fitted to measurements on a CPU; see docs/memory.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from trainer.config.schema import BackboneConfig, RolloutConfig
+from trainer.memory.shape import ModelShape
+
+Part = Literal["weights", "adapters", "optimiser", "KV cache", "activations", "logits", "gradients", "reward model"]
+Parts = dict[Part, int]  # bytes
+
+_WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
+CHUNK = 128
+"""Positions whose logits exist at once on a CPU; see `models.vocabulary`, which imports MLX."""
+PREFILL_TOKENS = 4096
+"""Tokens of prompts that are read together; see `rollout.decoding`, which imports MLX."""
+_CACHE_STEP = 256  # positions by which mlx-lm's caches grow
+_DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
+_SCORED = 5  # arrays [chunk, vocabulary] alive in scoring
+_TRAINED = 9  # the same with a gradient
+_AUTO = ("q_proj", "v_proj")  # what `auto` in model.lora_targets means in the common families
+
+
+class Precision(NamedTuple):
+    """Type and packing of a model's weights on a device."""
+
+    dtype: str
+    packed: tuple[int, int] | None  # bits of a weight and weights of a group, while they stay packed
+
+    @property
+    def name(self) -> str:
+        """Words for it, as in `4 bits` and `float32`."""
+        return f"{self.packed[0]} bits" if self.packed else self.dtype
+
+
+class HeldModel(NamedTuple):
+    """A backbone as a device holds it."""
+
+    shape: ModelShape
+    precision: Precision
+    gpu: bool
+
+    @property
+    def width(self) -> int:
+        """Bytes of an activation."""
+        return _WIDTHS[self.precision.dtype]
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the weights, without vectors."""
+        if self.precision.packed is None:
+            return self.shape.parameters * self.width
+        bits, group = self.precision.packed
+        return math.ceil(self.shape.parameters * (bits / 8 + 4 / group))  # a scale and a bias of 16 bits for a group
+
+
+class MicroBatch(NamedTuple):
+    """Sequences that pass through a model together."""
+
+    rows: int
+    length: int  # tokens of each
+    responses: int = 0  # positions of each whose logits are computed
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return self.rows * self.length
+
+
+class Adapted(NamedTuple):
+    """A linear layer of each block that has an adapter."""
+
+    inputs: int
+    outputs: int
+    experts: int  # that have one each; 1 without a mixture of experts
+
+
+def held_model(model: BackboneConfig, shape: ModelShape, *, gpu: bool) -> HeldModel:
+    """Return how a run holds the model. A CPU unpacks quantised weights, and holds experts in float32."""
+    dtype = model.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if gpu else "float32"
+    if not gpu and shape.has_experts:
+        dtype = "float32"
+    wanted = model.quantize
+    chosen = None if wanted == "off" else (int(wanted.removesuffix("-bit")), 64)
+    return HeldModel(shape, Precision(dtype, shape.packed or chosen if gpu else None), gpu)
+
+
+def micro_batch(rows: int, length: int, budget: int, *, responses: int = 0) -> MicroBatch:
+    """Return as many of `rows` sequences of `length` tokens as `budget` tokens hold, but at least one."""
+    return MicroBatch(max(1, min(rows, budget // length)), length, responses)
+
+
+def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
+    """Return the layers that `model.lora_targets` mean in the common families. Other names count nothing.
+
+    Layers of experts are meant by their full name, such as `mlp.switch_mlp.up_proj`, or all of them by `experts`.
+    """
+    linear, experts = shape.linear_sizes(), shape.expert_sizes()
+    chosen: set[tuple[str, bool]] = set()
+    for target in model.lora_targets:
+        end = target.rpartition(".")[2]
+        if target == "auto":
+            chosen |= {(name, False) for name in _AUTO}
+        elif target == "experts":
+            chosen |= {(name, True) for name in experts}
+        elif end != target and end in experts and "shared" not in target:
+            chosen.add((end, True))
+        elif end in linear:
+            chosen.add((end, False))
+    return [
+        Adapted(*experts[name], shape.experts) if of_experts else Adapted(*linear[name], 1)
+        for name, of_experts in sorted(chosen)
+    ]
+
+
+def adapter_parameters(model: BackboneConfig, shape: ModelShape) -> int:
+    """Return the number of weights of one adapter."""
+    layers = min(model.lora_layers or shape.layers, shape.layers)
+    sizes = (one.experts * (one.inputs + one.outputs) for one in adapted_layers(model, shape))
+    return layers * model.lora_rank * sum(sizes)
+
+
+def decoding(model: HeldModel, rollout: RolloutConfig, prompt: int, sequences: int) -> Parts:
+    """Return keys and values of all slots, and the larger of the prompts' forward pass and the drawing of a token.
+
+    prompt: tokens of each; sequences: number of responses.
+    """
+    shape, slots = model.shape, min(rollout.slots, sequences)
+    positions = -(-(prompt + rollout.max_new_tokens) // _CACHE_STEP) * _CACHE_STEP
+    cache = slots * positions * 2 * shape.layers * shape.kv_heads * shape.head_size * model.width
+    together = max(min(slots * prompt, PREFILL_TOKENS), prompt)
+    passed = together * _block(model, prompt) * model.width
+    drawn = _DRAWN * slots * shape.vocabulary * 4
+    return {"KV cache": cache, "activations": passed if passed > drawn else 0, "logits": 0 if passed > drawn else drawn}
+
+
+def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
+    """Return what a forward pass takes: one block at a time, and a chunk of logits."""
+    logits = _SCORED * _chunk(model, batch) * model.shape.vocabulary * 4
+    return {"activations": batch.tokens * _block(model, batch.length) * model.width, "logits": logits}
+
+
+def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted]) -> Parts:
+    """Return what a pass with a gradient takes: all blocks keep what their backward pass needs."""
+    shape = model.shape
+    attention = (2 * shape.heads + 3 * shape.kv_heads) * shape.head_size + shape.heads * batch.length
+    block = 7 * (shape.hidden + shape.inner) if shape.gelu else 4 * shape.hidden + 3 * shape.inner
+    routed = 2 * shape.routes * shape.hidden if shape.has_experts else 0  # each expert has its own copy of the state
+    kept = shape.layers * (attention + block + routed)
+    return {
+        "activations": batch.tokens * kept * model.width,
+        "logits": _TRAINED * _chunk(model, batch) * shape.vocabulary * 4,
+    }
+
+
+def _block(model: HeldModel, length: int) -> int:
+    """Return how many numbers a token needs in a forward pass: one block at a time, attention or MLP."""
+    shape = model.shape
+    attention = 4 * shape.heads * shape.head_size + (0 if model.gpu else 2 * shape.heads * length)
+    return 3 * shape.hidden + max(attention, 3 * shape.inner)
+
+
+def _chunk(model: HeldModel, batch: MicroBatch) -> int:
+    """Return the positions whose logits exist at once."""
+    return min(batch.rows * batch.responses, 2 * CHUNK if model.gpu else CHUNK)

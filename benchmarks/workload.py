@@ -1,19 +1,19 @@
-"""Workload of bench_iteration.py, and the commands that run it on both sides."""
+"""Workload of a comparison with another library, and the commands that run it on each side."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-TRL_REQUIREMENTS = HERE / "requirements-trl.txt"
-TRL_ENVIRONMENT = HERE / ".venv-trl"
 STORY_OPENINGS = ROOT / "trainer" / "presets" / "prompts" / "story-openings.jsonl"
 
 _PRINT_STARTER = """
@@ -25,17 +25,22 @@ try:
 except TrainerError as error:
     sys.exit(str(error))
 """
+_PRINT_BLAS = """
+from trainer.models.cpu.blas import load_blas
+print(load_blas().path or "")
+"""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Work of both sides: one batch of prompts per iteration, the first iteration for warm-up."""
+    """Work of every side: one batch of prompts per iteration, the first iteration for warm-up."""
 
     model: str
     prompts: list[str]
-    batch_size: int
+    batch_size: int  # sequences of an iteration
     max_new_tokens: int
     epochs: int
+    samples_per_prompt: int = 1
     minibatches: int = 1
     lora_rank: int = 8
     lora_scale: float = 2.0
@@ -48,7 +53,7 @@ class Workload:
     @property
     def iterations(self) -> int:
         """Return the number of iterations of a run, including warm-up."""
-        return len(self.prompts) // self.batch_size
+        return len(self.prompts) * self.samples_per_prompt // self.batch_size
 
     @property
     def new_tokens(self) -> int:
@@ -71,53 +76,48 @@ def read_prompts(path: Path, count: int) -> list[str]:
 
 
 def resolve_model(model: str) -> str:
-    """Return the folder of the model. Raises SystemExit if there is none.
-
-    A child process resolves 'starter': measured processes inherit the memory peak of this one.
-    """
+    """Return the folder of the model. Raises SystemExit if there is none."""
     if model != "starter":
         if not Path(model).is_dir():
             raise SystemExit(f"--model {model}: no such folder: use 'starter' or a folder with weights and tokenizer")
         return str(Path(model).resolve())
-    command = [sys.executable, "-c", _PRINT_STARTER]
-    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return _printed(_PRINT_STARTER, "--model starter")
+
+
+def our_blas() -> str:
+    """Return the BLAS library that our side loads for MLX; "" if it loads none."""
+    return _printed(_PRINT_BLAS, "BLAS")
+
+
+def _printed(program: str, name: str) -> str:
+    """Return what a Python program prints. Raises SystemExit with `name` if it fails.
+
+    Another process runs it: measured processes inherit the memory peak of this one.
+    """
+    child = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     if child.returncode:
-        raise SystemExit(f"--model starter: {last_line(child.stderr)}")
+        raise SystemExit(f"{name}: {last_line(child.stderr)}")
     return child.stdout.strip()
 
 
-def trl_python() -> Path:
-    """Return the interpreter of TRL's environment, creating it on first use and when its requirements change."""
-    stamp = TRL_ENVIRONMENT / TRL_REQUIREMENTS.name
-    python = TRL_ENVIRONMENT / "bin" / "python"
-    requirements = TRL_REQUIREMENTS.read_text(encoding="utf-8")
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == requirements:
-        return python
-    print(f"creating TRL's environment in {TRL_ENVIRONMENT} (once; about 1.5 GB)", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", TRL_ENVIRONMENT], check=True)
-    (TRL_ENVIRONMENT / ".gitignore").write_text("*\n", encoding="utf-8")
-    pip = subprocess.run([python, "-m", "pip", "install", "--quiet", "-r", TRL_REQUIREMENTS], check=False)
-    if pip.returncode:
-        raise SystemExit("could not create TRL's environment: see pip's message above, or pass --trl-python")
-    stamp.write_text(requirements, encoding="utf-8")
-    return python
+def our_command(workload: Workload, folder: Path, settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Write a configuration to `folder`, and return the command that trains it without a screen.
 
-
-def our_command(workload: Workload, folder: Path, *, value_model: str) -> list[str]:
-    """Write a configuration of the workload to `folder`, and return the command that trains it without a screen."""
+    `settings` holds, by section, what the configuration has beside the workload.
+    """
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in workload.prompts), encoding="utf-8")
-    config = {
+    config: dict[str, dict[str, Any]] = {
         "model": {
             "path": workload.model,
             "lora_rank": workload.lora_rank,
             "lora_scale": workload.lora_scale,
             "lora_targets": list(workload.lora_targets),
-            "value_model": value_model,
         },
         "data": {"prompts": str(prompts), "chat": "never", "eval_fraction": 0.0, "shuffle": False},
         "rollout": {
             "batch_size": workload.batch_size,
+            "samples_per_prompt": workload.samples_per_prompt,
             "max_new_tokens": workload.max_new_tokens,
             "temperature": workload.temperature,
             "ignore_stop": True,
@@ -134,17 +134,18 @@ def our_command(workload: Workload, folder: Path, *, value_model: str) -> list[s
         "checkpoint": {"every": 0},
         "run": {"dir": str(folder / "runs"), "seed": workload.seed},
     }
+    for section, values in settings.items():
+        config[section] |= values
     path = folder / "config.toml"
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
     return [sys.executable, "-m", "workbench", "--no-ui", "--config", str(path), "--display", "json"]
 
 
-def trl_command(workload: Workload, folder: Path, *, python: Path, reward_model: bool, value_lora: bool) -> list[str]:
-    """Write the workload to `folder`, and return the command that runs trl_ppo.py on it in TRL's environment."""
+def peer_command(workload: Workload, folder: Path, python: Path, script: str, flags: Sequence[str] = ()) -> list[str]:
+    """Write the workload to `folder`, and return the command that runs a script of this folder on it."""
     path = folder / "workload.json"
     path.write_text(json.dumps(asdict(workload)), encoding="utf-8")
-    flags = [*(["--reward-model"] if reward_model else []), *(["--value-lora"] if value_lora else [])]
-    return [str(python), str(HERE / "trl_ppo.py"), str(path), *flags]
+    return [str(python), str(HERE / script), str(path), *flags]
 
 
 def last_line(text: str) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from trainer.config.fields import RUN_NAME, FilePath, FileSection, Section, Text, setting
 from trainer.config.monitoring import ConvergenceConfig, HealthConfig
 from trainer.config.reward_sources import RewardSource
+from trainer.config.update_memory import GRAD_CHECKPOINT, MICRO_BATCH_TOKENS
 
 _TUNING = "PPO concepts reference, hyperparameter guide"
 _N_DETAILS = "The N Implementation Details of RLHF with PPO"
@@ -312,9 +313,8 @@ class OptimConfig(Section):
         ge=0,
         lt=1,
     )
-    micro_batch_tokens: int = setting(
-        2048, "Maximum number of tokens in one forward and backward pass, with padding.", unit="tokens", ge=1
-    )
+    micro_batch_tokens: int = MICRO_BATCH_TOKENS
+    grad_checkpoint: bool = GRAD_CHECKPOINT
     buffer_tokens: int = setting(
         1_000_000, "Maximum number of tokens in the experience buffer, with padding.", unit="tokens", ge=1
     )

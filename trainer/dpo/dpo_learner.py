@@ -99,7 +99,14 @@ class DPOLearner:
             return found.loss / len(groups), found
 
         actor = self.actor
-        return accumulate(loss, actor.policy_parameters(), parts(), put=actor.update_policy, backbone=actor.backbone)
+        return accumulate(
+            loss,
+            actor.policy_parameters(),
+            parts(),
+            put=actor.update_policy,
+            backbone=actor.backbone,
+            grad_checkpoint=self.config.optim.grad_checkpoint,
+        )
 
 
 def to_completions(sequences: Sequence[Sequence[int]], counts: Sequence[int]) -> Completions:

@@ -19,6 +19,7 @@ from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.ppo.loop import PPO
@@ -78,6 +79,8 @@ class DPO(StepTraining):
         as_sampled = as_ppo(config)
         key = key_for(config.run.seed, Purpose.ADAPTER)
         self.actor = ActorCriticLLM(model.backbone, as_sampled.model, key=key)
+        if config.optim.grad_checkpoint:
+            check_grad_checkpoint(model.backbone)
         self.learner = DPOLearner(self.actor, config, total_steps=self.total_steps)
         # PPO's own evaluation scores the samples, so that the two algorithms can be compared.
         self._ppo = (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
+from trainer.models.grad_checkpoint import checkpointed
 from trainer.models.trunk import differentiable
 
 Tree = TypeVar("Tree")  # parameters, as `put` takes them
@@ -57,14 +59,15 @@ def accumulate(
     *,
     put: Callable[[Tree], None],
     backbone: nn.Module,
+    grad_checkpoint: bool = False,
     join: Callable[[Found, Found], Found] = _added,
 ) -> tuple[Tree, Found]:
     """Return the gradient of the summed `loss` over `parts`, and the measurements of all parts.
 
     loss: must divide by the weight of the whole step, so that the result does not depend on the parts. put: writes
     parameters into the model; the real ones are there again whenever `parts` is asked for the next one, and at the
-    end, even on error. backbone: in training mode meanwhile. join: puts the measurements of two parts together; by
-    default, adds the arrays of a NamedTuple.
+    end, even on error. backbone: in training mode meanwhile. grad_checkpoint: compute its blocks again in the backward
+    pass. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple.
     """
 
     def measured(traced: Tree, part: Part) -> tuple[mx.array, Found]:
@@ -74,7 +77,7 @@ def accumulate(
     loss_and_grad = mx.value_and_grad(measured)
     total: Tree | None = None
     found: Found | None = None
-    with differentiable(backbone):
+    with differentiable(backbone), checkpointed(backbone) if grad_checkpoint else nullcontext():
         try:
             for part in parts:
                 # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.

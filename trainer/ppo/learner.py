@@ -212,12 +212,11 @@ class Learner:
         `maths.aggregation_total` gives. Any split into micro-batches therefore gives the gradient of one big batch.
         """
         total_weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, max_new_tokens)
-        actor = self.actor
         before: Trainables = {}
         if objective != "value":
-            before["policy"] = actor.policy_parameters()
+            before["policy"] = self.actor.policy_parameters()
         if objective != "policy":
-            before["value"] = actor.value_parameters()
+            before["value"] = self.actor.value_parameters()
         order: list[int] = []
 
         def parts() -> Iterator[Experience]:
@@ -228,9 +227,17 @@ class Learner:
         value_clip = ppo.relative_value_clip * value_unit
 
         def loss(part: Experience) -> tuple[mx.array, _Found]:
-            return _loss(actor, part, ppo, temperature, objective, total_weight, kl_coef, value_clip)
+            return _loss(self.actor, part, ppo, temperature, objective, total_weight, kl_coef, value_clip)
 
-        gradients, found = accumulate(loss, before, parts(), put=self._put, backbone=actor.backbone, join=_Found.joined)
+        gradients, found = accumulate(
+            loss,
+            before,
+            parts(),
+            put=self._put,
+            backbone=self.actor.backbone,
+            grad_checkpoint=self.config.grad_checkpoint,
+            join=_Found.joined,
+        )
         return Gradients(gradients, found.sums, batch.gathered(found.ratios, order) if found.ratios else None)
 
     def _apply(self, gradients: Trainables) -> None:

@@ -20,6 +20,7 @@ from trainer.data import Prompt, prompt_indices
 from trainer.events import Alert, Event, Iteration
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.ppo import steps
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.kl_controller import adapted_kl_coef
@@ -72,6 +73,8 @@ class PPO:
         self.rewards = rewards
         self.emit = emit
         self.control = control or Control()
+        if config.optim.grad_checkpoint:
+            check_grad_checkpoint(actor.backbone)
         self.learner = Learner(actor, config.optim, **_schedule(config))
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""

@@ -79,7 +79,14 @@ class RewardLearner:
 
         parts = micro_batches(groups, self.config.optim.micro_batch_tokens, progress)
         batches = (to_batch(part, self.config.train) for part in parts)
-        return accumulate(loss, self.model.parameters(), batches, put=self.model.update, backbone=self.model.backbone)
+        return accumulate(
+            loss,
+            self.model.parameters(),
+            batches,
+            put=self.model.update,
+            backbone=self.model.backbone,
+            grad_checkpoint=self.config.optim.grad_checkpoint,
+        )
 
 
 def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:

@@ -22,6 +22,7 @@ from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import load_backbone
+from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.preference_data.groups import changed_preferences
@@ -100,6 +101,9 @@ class RewardModelTraining(StepTraining):
         ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
         if ties[True]:
             self.model.allow_ties(ties[True] / ties.total())
+        if config.optim.grad_checkpoint:
+            with self.model.on():
+                check_grad_checkpoint(backbone)
         self.learner = RewardLearner(self.model, config, total_steps=self.total_steps)
         self._is_finished = False
         self.untrained: Baseline | None = None

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +106,39 @@ def test_a_workload_that_a_side_cannot_run_is_refused(
 def test_more_epochs_are_compared_with_trl_alone(commands: Any) -> None:
     sides, workload = commands("grpo", "--epochs", "2", "--sides", "ours", "trl")
     assert (list(sides), workload.epochs) == (["ours", "trl"], 2)
+
+
+def test_an_environment_is_made_again_only_when_its_requirements_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import peers
+
+    requirements = tmp_path / "requirements-some-peer.txt"
+    environment = tmp_path / ".venv-some-peer"
+    started: list[list[str]] = []
+    failing = False
+
+    def run(command: list[Any], **_: Any) -> SimpleNamespace:
+        environment.mkdir(exist_ok=True)
+        started.append([str(part) for part in command])
+        return SimpleNamespace(returncode=int(failing and "pip" in command))
+
+    monkeypatch.setattr(peers, "HERE", tmp_path)
+    monkeypatch.setattr(peers.subprocess, "run", run)
+    peer = peers.Peer("some-peer", size="1 GB")
+    requirements.write_text("peer==1\n", encoding="utf-8")
+    assert peer.python() == environment / "bin" / "python"
+    assert [command[2] for command in started] == ["venv", "pip"]
+    assert started[1][-2:] == ["-r", str(requirements)]
+    peer.python()
+    assert len(started) == 2
+    requirements.write_text("peer==2\n", encoding="utf-8")
+    failing = True
+    with pytest.raises(SystemExit, match="--some-peer-python"):
+        peer.python()
+    failing = False
+    peer.python()  # what failed is not taken for complete
+    assert [command[2] for command in started] == ["venv", "pip"] * 3
 
 
 SIDE = """

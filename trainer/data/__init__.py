@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
+from trainer.data.encoding_ahead import EncodingAhead
 from trainer.data.readers import SourceRow, source_rows
 from trainer.data.token_cache import read_tokens, token_file, write_tokens
 from trainer.errors import DataError, one_line, shortened
@@ -154,12 +155,15 @@ def _rendered_rows(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
         for row, (text, tokens) in zip(rows, kept, strict=True):
             yield Prompt(row.index, row.prompt, str(row.prompt) if text is None else text, list(tokens), row.columns)
         return
-    encoded = []
-    for row in rows:
-        prompt = render_prompt(row, tokenizer, config)
-        if path:
-            encoded.append((None if prompt.text == row.prompt else prompt.text, prompt.tokens))
-        yield prompt
+    encoded, ahead = [], EncodingAhead(tokenizer)
+    for part in ahead.parts(rows):
+        if config.chat != "always":
+            ahead.prepare([row.prompt for row in part if isinstance(row.prompt, str)], add_special_tokens=True)
+        for row in part:
+            prompt = render_prompt(row, ahead, config)
+            if path:
+                encoded.append((None if prompt.text == row.prompt else prompt.text, prompt.tokens))
+            yield prompt
     if path:
         write_tokens(path, encoded)
 

@@ -48,7 +48,7 @@ def _encoded(
     """Return the judgements to learn from, and the number of the prompt of each; prompts are numbered as they come."""
     rows, prompts = JudgedRows(), array("i")
     numbers: dict[bytes, int] = {}
-    for number, preference in enumerate(preferences):
+    for number, preference in enumerate(encoder.ahead(preferences)):
         counts["all"] += 1
         judgement, comparison = preference.judgement, preference.comparison
         if judgement.verdict != "ranked":

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +25,7 @@ from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnd
 from trainer.preference_data.encoders import Sequenced
 from trainer.preference_data.grouping import group_preferences
 from trainer.preference_data.groups import fingerprint
-from trainer.preferences.records import Text
+from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.predictions import (
@@ -228,6 +229,9 @@ def test_a_run_that_was_killed_and_resumed_keeps_the_same_pairs(tmp_path: Path) 
 
 def test_runs_from_before_the_file_existed_can_still_be_resumed() -> None:
     class Letters:
+        def ahead(self, preferences: Iterable[Preference]) -> Iterable[Preference]:
+            return preferences
+
         def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
             return Sequenced(list(f"{prompt}{completion}".encode()), len(completion), is_cut=False)
 

@@ -1,54 +1,30 @@
-"""Compare the estimate of an iteration's memory with what MLX allocates, phase by phase.
+"""Compare the estimate of a run's memory with what MLX allocates, phase by phase.
 
 Run: .venv/bin/python benchmarks/bench_memory.py [NAME ...]
 
-Each case is a model of a real shape with random weights and a configuration. It runs two iterations of PPO in a process
-of its own, with random prompts, all of the longest length, and responses that never stop.
+Each case is a model of a real shape with random weights and a configuration. It runs in a process of its own: two
+iterations of PPO, with random prompts, all of the longest length, and responses that never stop; or two steps of a
+reward model or of DPO, on comparisons of the longest length; then an evaluation, if it has one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
-import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
-from device_models import Tokenizer
-from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.utils import _get_classes
+from memory_runs import Case, measured
 
-from trainer.arrays import leaves
-from trainer.config import Config
 from trainer.config.loading import load_config, parse_overrides
-from trainer.data import Prompt
 from trainer.memory.footprint import footprint
 from trainer.memory.shape import decoder_shape
-from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.backbone import cast_backbone, quantize_backbone
-from trainer.models.cpu.kernels import use_vector_swiglu
-from trainer.ppo.loop import PPO
-from trainer.rewards import RewardInput, RewardResult
-from workbench.config.estimates import estimate
-
-
-class Case(NamedTuple):
-    """A model, by its config.json, and settings that differ from the defaults. prompt: tokens of each prompt."""
-
-    model: dict[str, Any]
-    prompt: int
-    settings: tuple[str, ...]
 
 
 def decoder(
@@ -85,6 +61,7 @@ MOE = decoder(
     decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=256, norm_topk_prob=True,
 )  # fmt: skip
 
+SMALL = decoder("llama", 256, 1024, 8, 8, 4, 32000)
 SEVEN = decoder("llama", 4096, 11008, 32, 32, 32, 32000, tie_word_embeddings=False)
 
 ALL = "model.lora_targets=['q_proj','k_proj','v_proj','o_proj']"
@@ -122,6 +99,17 @@ CASES = {
         QWEN2, 48, ("rollout.max_new_tokens=24", "rollout.batch_size=12", "ppo.minibatches=2", F32)
     ),
     "experts": Case(MOE, 64, ("rollout.max_new_tokens=32", F32)),
+    "adapters on experts": Case(
+        MOE, 64, ("rollout.max_new_tokens=16", "rollout.batch_size=4", "model.lora_targets=['auto','experts']", F32)
+    ),
+    "evaluation of 32 prompts": Case(
+        SMOLLM2, 128, ("rollout.max_new_tokens=8", "rollout.batch_size=2", "eval.every=1", "eval.prompts=32", F32)
+    ),
+    "reward model, shared": Case(SMOLLM2, 112, ("rollout.max_new_tokens=8", F32), scorer=SMOLLM2),
+    "reward model, small": Case(SMOLLM2, 64, ("rollout.max_new_tokens=8", F32), scorer=SMALL),
+    "train reward model": Case(SMOLLM2, 128, ("train.batch_size=3", F32), "reward-model"),
+    "train reward model, bfloat16": Case(SMALL, 64, ("train.batch_size=4", BF16), "reward-model"),
+    "dpo": Case(SMOLLM2, 128, ("train.batch_size=3", F32), "dpo"),
 }
 
 
@@ -180,64 +168,6 @@ def seven_billion() -> list[str]:
     lines.append(f"| rollout: keys and values | 5 to 10 | {' | '.join(f'{size:.1f}' for size in caches)} |")
     lines.append(f"| peak | 75 to 85 | {' | '.join(f'{one.peak / 1e9:.1f}, {one.phase}' for one in found)} |")
     return lines
-
-
-def measured(case: Case) -> dict[str, tuple[float, float]]:
-    """Run two iterations of `case`; return measured and estimated bytes of each phase, and of the peak."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(case.model), encoding="utf-8")
-        overrides = (f"model.path={folder}", f"data.prompts={folder}/prompts.txt", *case.settings)
-        Path(folder, "prompts.txt").write_text("x" * 4 * case.prompt + "\n", encoding="utf-8")
-        config = load_config("quickstart", parse_overrides(overrides))
-        guess = estimate(config)
-    ppo = PPO(config, actor_of(case, config), Tokenizer(), prompts_of(case, config), rewards)
-    ppo.iteration(1)  # Adam's moments are zeros that nobody has allocated yet
-    peaks = ppo.iteration(2).metrics.memory
-    memory = guess.memory
-    assert memory is not None
-    found = {phase: (float(peaks[phase]), float(memory.peak_of(phase))) for phase in memory.phases}
-    return found | {"peak": (float(max(peaks.values())), float(memory.peak))}
-
-
-def actor_of(case: Case, config: Config) -> ActorCriticLLM:
-    """Return a model with random weights, as the run would hold it."""
-    model_class, arguments = _get_classes(case.model)
-    backbone: nn.Module = model_class(arguments.from_dict(case.model))
-
-    def drawn(number: int, array: mx.array) -> mx.array:
-        if array.ndim == 1:
-            return mx.ones(array.shape)
-        return mx.random.normal(array.shape, key=mx.random.key(number)) * 1.2 / math.sqrt(array.shape[-1])
-
-    if case.model["tie_word_embeddings"] and "lm_head" in backbone:  # as mlx-lm does when it loads the weights
-        backbone.tie_word_embeddings = True
-        backbone.pop("lm_head")
-    parameters = tree_flatten(backbone.parameters())
-    backbone.update(tree_unflatten([(name, drawn(number, array)) for number, (name, array) in enumerate(parameters)]))
-    del parameters
-    cast_backbone(backbone, config.model.dtype)
-    if config.model.quantize != "off":
-        quantize_backbone(backbone, int(config.model.quantize.removesuffix("-bit")))
-        cast_backbone(backbone, config.model.dtype)
-    if mx.default_device() == mx.Device(mx.cpu):
-        use_vector_swiglu(backbone)
-    for array in leaves(backbone.parameters()):
-        mx.eval(array)
-        mx.clear_cache()
-    return ActorCriticLLM(backbone, config.model, key=mx.random.key(0))
-
-
-def prompts_of(case: Case, config: Config) -> list[Prompt]:
-    """Return random prompts for an iteration, each different."""
-    random = np.random.default_rng(1)
-    count = config.rollout.batch_size
-    tokens = random.integers(0, 32000, (count, case.prompt)).tolist()
-    return [Prompt(place, "", "", row, {}) for place, row in enumerate(tokens)]
-
-
-def rewards(samples: Sequence[RewardInput], **_: Any) -> RewardResult:
-    """Score each sample by its first token."""
-    return RewardResult([float(sample.completion_ids[0] % 7) for sample in samples], None, {})
 
 
 if __name__ == "__main__":

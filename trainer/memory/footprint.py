@@ -127,29 +127,36 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
 
 def _reward_model(config: RewardModelConfig, model: HeldModel, longest: int) -> Phases:
     """Return what a step of a reward model, and an evaluation, take besides what is always held."""
-    batch = _pairs(config, longest)
-    return {
-        "update": training(model, batch, adapted_layers(config.model, model.shape)),
-        "evaluate": scoring(model, batch),
-    }
+    adapted = adapted_layers(config.model, model.shape)
+    phases: Phases = {"update": training(model, _pairs(config, longest), adapted)}
+    if config.data.eval_fraction > 0:
+        phases["evaluate"] = scoring(model, _held_out(config, longest))
+    return phases
 
 
 def _dpo(config: DPOConfig, model: HeldModel, longest: int, scorers: RewardModels) -> Phases:
     """Return what a step of DPO, and an evaluation, take besides what is always held."""
-    batch = _pairs(config, longest, responses=longest - 1)
-    compared = scoring(model, batch)
-    compared["logits"] *= 2  # of policy and reference
-    if config.reward.sources:
-        budget = config.optim.micro_batch_tokens
-        sampled = _sampling(model, config.rollout, longest, config.eval.prompts, budget, scorers)
-        compared = _larger(compared, sampled)
-    return {"update": training(model, batch, adapted_layers(config.model, model.shape)), "evaluate": compared}
+    adapted, budget = adapted_layers(config.model, model.shape), config.optim.micro_batch_tokens
+    phases: Phases = {"update": training(model, _pairs(config, longest, responses=longest - 1), adapted)}
+    if config.data.eval_fraction > 0:
+        compared = scoring(model, _held_out(config, longest, responses=longest - 1))
+        compared["logits"] *= 2  # of policy and reference
+        phases["evaluate"] = compared
+        if config.reward.sources:
+            sampled = _sampling(model, config.rollout, longest, config.eval.prompts, budget, scorers)
+            phases["evaluate"] = _larger(compared, sampled)
+    return phases
 
 
 def _pairs(config: RewardModelConfig | DPOConfig, longest: int, *, responses: int = 0) -> MicroBatch:
     """Return a micro-batch of pairs, which are not split."""
     rows = config.optim.micro_batch_tokens // (2 * longest)
     return MicroBatch(2 * max(1, min(config.train.batch_size, rows)), longest, responses)
+
+
+def _held_out(config: RewardModelConfig | DPOConfig, longest: int, *, responses: int = 0) -> MicroBatch:
+    """Return a micro-batch of held-out sequences, of which there are assumed to be enough to fill it."""
+    return micro_batch(2**31, longest, config.optim.micro_batch_tokens, responses=responses)
 
 
 def _sampling(

@@ -23,6 +23,11 @@ _CACHE_STEP = 256  # positions by which mlx-lm's caches grow
 _DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
 _SCORED = 5  # arrays [chunk, vocabulary] alive in scoring
 _TRAINED = 9  # the same with a gradient
+_CHANGED = 6  # arrays of the state and of the MLP alive in the backward pass of a block
+_READS = {  # layers that read the same state
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "attention"),
+    **dict.fromkeys(("gate_proj", "up_proj"), "MLP"),
+}
 _AUTO = ("q_proj", "v_proj")  # what `auto` in model.lora_targets means in the common families
 
 
@@ -75,6 +80,7 @@ class MicroBatch(NamedTuple):
 class Adapted(NamedTuple):
     """A linear layer of each block that has an adapter."""
 
+    name: str
     inputs: int
     outputs: int
     experts: int  # that have one each; 1 without a mixture of experts
@@ -115,7 +121,7 @@ def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
         elif end in linear:
             chosen.add((end, False))
     return [
-        Adapted(*experts[name], shape.experts) if of_experts else Adapted(*linear[name], 1)
+        Adapted(name, *experts[name], shape.experts) if of_experts else Adapted(name, *linear[name], 1)
         for name, of_experts in sorted(chosen)
     ]
 
@@ -148,16 +154,34 @@ def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
 
 
 def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted]) -> Parts:
-    """Return what a pass with a gradient takes: all blocks keep what their backward pass needs."""
-    shape = model.shape
+    """Return what a pass with a gradient takes: what all blocks keep, and a chunk of logits or one block's gradient.
+
+    adapted: the layers with an adapter.
+    """
+    shape, width = model.shape, model.width
+    exact = width if model.gpu else 4  # bytes: a CPU computes norms and SwiGLU in float32, and keeps its copies
     attention = (2 * shape.heads + 3 * shape.kv_heads) * shape.head_size + shape.heads * batch.length
-    block = 7 * (shape.hidden + shape.inner) if shape.gelu else 4 * shape.hidden + 3 * shape.inner
-    routed = 2 * shape.routes * shape.hidden if shape.has_experts else 0  # each expert has its own copy of the state
-    kept = shape.layers * (attention + block + routed)
-    return {
-        "activations": batch.tokens * kept * model.width,
-        "logits": _TRAINED * _chunk(model, batch) * shape.vocabulary * 4,
-    }
+    if shape.gelu:
+        kept = (attention + 7 * shape.inner) * width + 6 * shape.hidden * exact
+    else:
+        kept = attention * width + (2 * shape.hidden + 3 * shape.inner) * exact
+    if shape.has_experts:  # each has its own copy of the state
+        kept += 2 * shape.routes * shape.hidden * width
+    kept = batch.tokens * shape.layers * (kept + 4 * _adapter_inputs(model, adapted))
+    block = _CHANGED * (shape.hidden + shape.inner) * exact + 2 * shape.heads * batch.length * width
+    logits = _TRAINED * _chunk(model, batch) * shape.vocabulary * 4
+    return {"activations": kept + max(batch.tokens * block - logits, 0), "logits": logits}  # not at the same time
+
+
+def _adapter_inputs(model: HeldModel, adapted: list[Adapted]) -> int:
+    """Return how many numbers in float32, of a token and a block, the gradient of adapters needs.
+
+    Layers that read the same state share it, unless it has another type: then each has its own copy.
+    """
+    routed = [one._replace(inputs=model.shape.routes * one.inputs) if one.experts > 1 else one for one in adapted]
+    if model.width < 4:
+        return sum(one.inputs for one in routed)
+    return sum({(_READS.get(one.name, one.name), one.experts): one.inputs for one in routed}.values())
 
 
 def _block(model: HeldModel, length: int) -> int:

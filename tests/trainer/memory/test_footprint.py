@@ -99,6 +99,33 @@ def test_memory_grows_with_the_micro_batch_until_the_minibatch_fits() -> None:
     assert of(halves).peak == pytest.approx(sizes[2], rel=1e-9)
 
 
+def test_adapters_keep_what_their_layers_read_in_float32_once_or_in_bfloat16_each() -> None:
+    def activations(dtype: str, *targets: str, gpu: bool = False) -> int:
+        config = settings(model={"dtype": dtype, "lora_targets": list(targets)}, rollout={"batch_size": 1})
+        return of(config, gpu=gpu).phases["update"]["activations"]
+
+    state, inner = (4 * SHAPE.layers * (20 + Config().rollout.max_new_tokens) * size for size in (576, 1536))
+    one, two, down = ["q_proj"], ["q_proj", "v_proj"], ["q_proj", "down_proj"]
+    assert activations("float32", *one) == activations("float32", *two)
+    assert activations("float32", *down) - activations("float32", *one) == inner
+    for gpu in (False, True):
+        assert activations("bfloat16", *two, gpu=gpu) - activations("bfloat16", *one, gpu=gpu) == state
+        assert activations("bfloat16", *down, gpu=gpu) - activations("bfloat16", *one, gpu=gpu) == inner
+
+
+def test_a_cpu_keeps_norms_and_mlp_in_float32_whatever_the_type_of_the_weights() -> None:
+    def activations(dtype: str, inner: int, *, gpu: bool) -> int:
+        config = settings(model={"dtype": dtype}, rollout={"batch_size": 1})
+        shape = SHAPE._replace(inner=inner, expert_inner=inner)
+        return footprint(config, shape, 20, gpu=gpu).phases["update"]["activations"]
+
+    def of_an_inner_size(dtype: str, *, gpu: bool) -> int:
+        return activations(dtype, 1536, gpu=gpu) - activations(dtype, 1535, gpu=gpu)
+
+    assert of_an_inner_size("bfloat16", gpu=False) == of_an_inner_size("float32", gpu=False)
+    assert 2 * of_an_inner_size("bfloat16", gpu=True) == of_an_inner_size("float32", gpu=True)
+
+
 def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
     assert CHUNK == vocabulary.CHUNK
     assert PREFILL_TOKENS == decoding.PREFILL_TOKENS

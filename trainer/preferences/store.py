@@ -15,7 +15,7 @@ from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
 from trainer.preferences.records import FLAGGED, Comparison, Preference
-from trainer.preferences.rows import as_utf8
+from trainer.preferences.rows import as_json, as_utf8
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
 _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
@@ -129,21 +129,34 @@ class PreferenceStore:
         return self.log.undo(event_id, labeller)
 
     def preferences(
-        self, *, labeller: str | None = None, source: str | None = None, with_skips: bool = False
+        self,
+        *,
+        labeller: str | None = None,
+        source: str | None = None,
+        run: str | None = None,
+        with_skips: bool = False,
     ) -> Iterator[Preference]:
         """Yield the labels that are not undone, in the order of labelling.
 
-        Labels are read lazily, up to the newest one at the first read. A label that is undone meanwhile may still be
-        yielded.
+        run: only labels on completions of the run with this name; the others cost little. Labels are read lazily, up to
+        the newest one at the first read. A label that is undone meanwhile may still be yielded.
         """
-        wanted = {"labeller": labeller, "source": source}
-        values: dict[str, Any] = {name: as_utf8(value) for name, value in wanted.items() if value is not None}
-        conditions = "".join(f" AND e.{name} = :{name}" for name in values)
+        conditions, values = _selection(labeller, source)
+        if run is not None:
+            # Of a million labels, it is found in a second; to decode them all takes minutes.
+            conditions += " AND (instr(c.origins, :run) OR instr(e.payload, :run))"
+            values["run"] = as_json({"run": run}).strip("{}")
         if not with_skips:
             conditions += " AND e.choice <> 'skip'"
         query = f"{LABELS} AND e.id > :after AND e.id <= :last{conditions} ORDER BY e.id"
         for row in self.log.paged(query, last=self._last("events"), **values):
             yield self.log.label(*row)
+
+    def newest(self, limit: int, *, labeller: str | None = None, source: str | None = None) -> list[Preference]:
+        """Return the newest labels that are not undone, skips included, the last one first. limit: how many at most."""
+        conditions, values = _selection(labeller, source)
+        rows = self.log.rows(f"{LABELS}{conditions} ORDER BY e.id DESC LIMIT :limit", {**values, "limit": limit})
+        return [self.log.label(*row) for row in rows]
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield all comparisons in the order in which they were added, even if all their labels are undone."""
@@ -187,3 +200,10 @@ class PreferenceStore:
     def _last(self, table: str) -> int:
         ((last,),) = self.log.rows(f"SELECT max(id) FROM {table}")  # noqa: S608  our own names
         return last or 0
+
+
+def _selection(labeller: str | None, source: str | None) -> tuple[str, dict[str, Any]]:
+    """Return conditions on `LABELS`, and their values."""
+    wanted = {"labeller": labeller, "source": source}
+    values: dict[str, Any] = {name: as_utf8(value) for name, value in wanted.items() if value is not None}
+    return "".join(f" AND e.{name} = :{name}" for name in values), values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import chain
@@ -188,8 +187,9 @@ def list_(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: must be at least 1")
     with _store(args) as store:
-        newest = deque(_selected(args, store), maxlen=args.limit)
-    for preference in reversed(newest):
+        newest = store.newest(args.limit, labeller=args.labeller, source=args.source)
+        found = list(_some(iter(newest), store.path, _selection(args)))
+    for preference in found:
         output.data(json.dumps({"id": preference.id} | k_way_row(preference)) if args.json else _line(preference))
     return 0
 
@@ -247,10 +247,13 @@ def _store(args: argparse.Namespace) -> PreferenceStore:
 def _selected(args: argparse.Namespace, store: PreferenceStore) -> Iterator[Preference]:
     """Return the preferences that --labeller and --source select, skips included. Raises UsageError without any."""
     found = store.preferences(labeller=args.labeller, source=args.source, with_skips=True)
+    return _some(found, store.path, _selection(args))
+
+
+def _selection(args: argparse.Namespace) -> str:
+    """Return the options that select preferences, as words for an error; empty without any."""
     options = {"--labeller": args.labeller, "--source": args.source}
-    return _some(
-        found, store.path, "".join(f" with {name} {value}" for name, value in options.items() if value is not None)
-    )
+    return "".join(f" with {name} {value}" for name, value in options.items() if value is not None)
 
 
 def _some(preferences: Iterator[Preference], path: Path, selection: str = "") -> Iterator[Preference]:

@@ -154,7 +154,7 @@ class WinRate:
     def _count(self) -> None:
         try:
             with PreferenceStore(self._store, create=False) as store:
-                found = human_evaluation(store.preferences(), self._run.name)
+                found = human_evaluation(store.preferences(run=self._run.name), self._run.name)
             if found is not None and found != self.known:
                 add_event(self._run.root, found)
                 self.known = found

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from preferences_helper import preference, preferences, stored_events
 
-from trainer.errors import DataError, UsageError
+from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.event_log import PAGE
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import Added, Counts, PreferenceStore
@@ -124,6 +124,39 @@ def test_preferences_are_chosen_by_labeller_and_source(store: PreferenceStore) -
         "both": ["C"],
         "nobody": [],
     }
+
+
+def test_preferences_are_chosen_by_the_run_that_wrote_their_completions(store: PreferenceStore) -> None:
+    def of_run(run: str, prompt: str) -> Preference:
+        origins = (Origin(source="run", run=run), Origin(source="run", run=run, writer="reference"))
+        return replace(A, comparison=replace(A.comparison, prompt=prompt, origins=origins))
+
+    given = [of_run("run-1", "p"), of_run("run-10", "q"), of_run('"é}', "r"), preference("elsewhere", "x", "y"), A]
+    store.add_many(given, source="file")
+    again = of_run("run-10", "p")  # stored with its label, because the comparison has other origins
+    store.add(again)
+    found = {run: [p.comparison.prompt for p in store.preferences(run=run)] for run in ("run-1", "run-10", '"é}', "r")}
+    assert found == {"run-1": ["p", "p"], "run-10": ["q", "p"], '"é}': ["r"], "r": []}
+
+
+def test_the_newest_preferences_come_first_and_the_older_ones_are_not_read(store: PreferenceStore) -> None:
+    given = list(preferences(60))
+    store.add_many(given, source="file")
+    with closing(sqlite3.connect(store.path)) as connection:
+        (oldest,) = connection.execute("SELECT min(id) FROM events").fetchone()
+    store.undo(store.add(A), "ann")
+    store.add_many([B], source="other")
+    expected = list(store.preferences(with_skips=True))[::-1]
+    assert store.newest(7) == expected[:7]
+    assert store.newest(1000) == expected
+    assert store.newest(2, source="file") == expected[1:3]
+    assert store.newest(2, labeller="nobody") == []
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("DROP TRIGGER events_no_update")
+        connection.execute("UPDATE events SET payload = 'damaged' WHERE id = ?", (oldest,))
+    assert store.newest(7) == expected[:7]
+    with pytest.raises(StorageError):
+        store.newest(1000)
 
 
 def test_a_comparison_given_in_another_order_is_the_same_and_its_judgement_follows(store: PreferenceStore) -> None:

@@ -61,6 +61,7 @@ MOE = decoder(
     decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=256, norm_topk_prob=True,
 )  # fmt: skip
 
+TINY = decoder("llama", 320, 896, 12, 5, 5, 16000)
 SMALL = decoder("llama", 256, 1024, 8, 8, 4, 32000)
 SEVEN = decoder("llama", 4096, 11008, 32, 32, 32, 32000, tie_word_embeddings=False)
 
@@ -102,14 +103,16 @@ CASES = {
     "adapters on experts": Case(
         MOE, 64, ("rollout.max_new_tokens=16", "rollout.batch_size=4", "model.lora_targets=['auto','experts']", F32)
     ),
-    "evaluation of 32 prompts": Case(
-        SMOLLM2, 128, ("rollout.max_new_tokens=8", "rollout.batch_size=2", "eval.every=1", "eval.prompts=32", F32)
+    "reward model apart": Case(SMOLLM2, 64, ("rollout.max_new_tokens=16", F32), scorer=SMALL),
+    "reward model shared": Case(TINY, 56, ("rollout.max_new_tokens=8", F32), scorer=TINY),
+    "evaluation of 16 prompts": Case(
+        TINY, 96, ("rollout.max_new_tokens=8", "rollout.batch_size=2", "eval.every=1", "eval.prompts=16", F32)
     ),
-    "reward model, shared": Case(SMOLLM2, 112, ("rollout.max_new_tokens=8", F32), scorer=SMOLLM2),
-    "reward model, small": Case(SMOLLM2, 64, ("rollout.max_new_tokens=8", F32), scorer=SMALL),
-    "train reward model": Case(SMOLLM2, 128, ("train.batch_size=3", F32), "reward-model"),
-    "train reward model, bfloat16": Case(SMALL, 64, ("train.batch_size=4", BF16), "reward-model"),
-    "dpo": Case(SMOLLM2, 128, ("train.batch_size=3", F32), "dpo"),
+    "reward model": Case(TINY, 96, ("train.batch_size=4", F32), "reward-model"),
+    "reward model, bfloat16": Case(
+        TINY, 32, ("train.batch_size=4", "optim.micro_batch_tokens=256", BF16), "reward-model"
+    ),
+    "dpo": Case(TINY, 96, ("train.batch_size=4", F32), "dpo"),
 }
 
 

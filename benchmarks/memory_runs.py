@@ -41,7 +41,6 @@ from trainer.rewards import RewardInput, Rewards, RewardSource, SourceScores, We
 from workbench.config.estimates import estimate
 
 _IDS = 32_000  # of tokens that prompts and completions consist of
-_HELD_OUT = 8  # comparisons
 
 
 class Case(NamedTuple):
@@ -86,10 +85,11 @@ def _configuration(case: Case, folder: Path) -> AnyConfig:
     if case.kind != "ppo":
         overrides += [
             "data.eval_fraction=0.5",
-            "train.reference=2",
             f"data.max_tokens={case.length}",
             f"data.preferences={folder}/none.jsonl",
         ]
+        if case.kind == "dpo":
+            overrides.append("data.end_token=false")  # there is none
         return validate_as(SCHEMAS[case.kind], parse_overrides(overrides, SCHEMAS[case.kind]))
     (folder / "prompts.txt").write_text("x" * 4 * case.length + "\n", encoding="utf-8")
     overrides.append(f"data.prompts={folder}/prompts.txt")
@@ -123,7 +123,8 @@ def _stepped(case: Case, config: RewardModelConfig | DPOConfig) -> dict[str, int
     """Take two steps on preferences, with an evaluation after each; return the peaks of the second ones."""
     backbone = new_backbone(case.model, config.model)
     model = LoadedModel(backbone, Numbers(), Path(), precision(config.model.dtype), 0)
-    preferences = _preferences(2 * config.train.batch_size + _HELD_OUT, case.length)
+    micro_batch = config.optim.micro_batch_tokens // (2 * case.length)  # pairs
+    preferences = _preferences(2 * max(config.train.batch_size, micro_batch), case.length)
     events: list[Event] = []
     training: StepTraining
     if isinstance(config, DPOConfig):

@@ -56,6 +56,11 @@ class HeldModel(NamedTuple):
         return _WIDTHS[self.precision.dtype]
 
     @property
+    def exact(self) -> int:
+        """Bytes of a number in norms and SwiGLU: a CPU computes them in float32, and keeps its copies."""
+        return self.width if self.gpu else 4
+
+    @property
     def weights(self) -> int:
         """Bytes of the weights, without vectors."""
         if self.precision.packed is None:
@@ -142,15 +147,17 @@ def decoding(model: HeldModel, rollout: RolloutConfig, prompt: int, sequences: i
     positions = -(-(prompt + rollout.max_new_tokens) // _CACHE_STEP) * _CACHE_STEP
     cache = slots * positions * 2 * shape.layers * shape.kv_heads * shape.head_size * model.width
     together = max(min(slots * prompt, PREFILL_TOKENS), prompt)
-    passed = together * _block(model, prompt) * model.width
+    passed = together * _block(model, prompt)
     drawn = _DRAWN * slots * shape.vocabulary * 4
     return {"KV cache": cache, "activations": passed if passed > drawn else 0, "logits": 0 if passed > drawn else drawn}
 
 
 def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
-    """Return what a forward pass takes: one block at a time, and a chunk of logits."""
+    """Return what a forward pass takes: one block at a time, and then a chunk of logits beside the states."""
     logits = _SCORED * _chunk(model, batch) * model.shape.vocabulary * 4
-    return {"activations": batch.tokens * _block(model, batch.length) * model.width, "logits": logits}
+    block = batch.tokens * _block(model, batch.length)
+    states = 3 * batch.tokens * model.shape.hidden * model.width
+    return {"activations": max(block - logits, states), "logits": logits}
 
 
 def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted]) -> Parts:
@@ -158,8 +165,7 @@ def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted]) -> Par
 
     adapted: the layers with an adapter.
     """
-    shape, width = model.shape, model.width
-    exact = width if model.gpu else 4  # bytes: a CPU computes norms and SwiGLU in float32, and keeps its copies
+    shape, width, exact = model.shape, model.width, model.exact
     attention = (2 * shape.heads + 3 * shape.kv_heads) * shape.head_size + shape.heads * batch.length
     if shape.gelu:
         kept = (attention + 7 * shape.inner) * width + 6 * shape.hidden * exact
@@ -185,10 +191,11 @@ def _adapter_inputs(model: HeldModel, adapted: list[Adapted]) -> int:
 
 
 def _block(model: HeldModel, length: int) -> int:
-    """Return how many numbers a token needs in a forward pass: one block at a time, attention or MLP."""
-    shape = model.shape
-    attention = 4 * shape.heads * shape.head_size + (0 if model.gpu else 2 * shape.heads * length)
-    return 3 * shape.hidden + max(attention, 3 * shape.inner)
+    """Return the bytes of a token in a forward pass of one block."""
+    shape, width, exact = model.shape, model.width, model.exact
+    attention = (7 * shape.heads + 6 * shape.kv_heads) * shape.head_size + (0 if model.gpu else shape.heads * length)
+    copied = 0 if exact == width else 5 * shape.hidden + 3 * shape.inner  # from one type to the other
+    return (attention + copied) * width + (7 * shape.hidden + 4 * shape.inner) * exact
 
 
 def _chunk(model: HeldModel, batch: MicroBatch) -> int:

@@ -174,8 +174,9 @@ def test_the_pass_of_a_reward_model_is_a_phase_and_grows_with_its_own_shape_up_t
         return found.phases["reward"]["activations"]
 
     assert rewarded(64, 100) < rewarded(576, 100) < rewarded(576, 10**9)
-    scored = footprint(Config(), SHAPE, 200, gpu=False).phases["score"]
-    assert rewarded(576, 10**9) == scored["activations"]
+    longest = 200 + Config().rollout.max_new_tokens
+    alone = footprint(RewardModelConfig(), SHAPE, longest, gpu=False).phases["evaluate"]
+    assert rewarded(576, 10**9) == alone["activations"]
 
 
 def test_a_reward_model_is_trained_and_evaluated_without_logits() -> None:

@@ -40,7 +40,7 @@ from trainer.reward_model.reward_model_run import RewardModelTraining
 from trainer.rewards import RewardInput, Rewards, RewardSource, SourceScores, WeightedSource
 from workbench.config.estimates import estimate
 
-_IDS = 32_000  # of tokens that prompts and completions consist of
+_IDS = 16_000  # of tokens that prompts and completions consist of: the smallest vocabulary of a case
 
 
 class Case(NamedTuple):

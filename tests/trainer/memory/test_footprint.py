@@ -13,7 +13,7 @@ from tiny import load_tiny, make_checkpoint
 from trainer.config import Config, load_config, validate
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
-from trainer.memory.footprint import Footprint, RewardModels, RewardPass, footprint
+from trainer.memory.footprint import Footprint, MemoryPhase, RewardModels, RewardPass, footprint
 from trainer.memory.passes import CHUNK, PREFILL_TOKENS, adapter_parameters, held_model
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
 from trainer.models import vocabulary
@@ -133,6 +133,30 @@ def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
     assert few.phases["update"]["logits"] < many.phases["update"]["logits"]
     more = of(settings(rollout={"max_new_tokens": 160, "batch_size": 8}))
     assert more.phases["update"]["logits"] == many.phases["update"]["logits"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "size"), [("float32", False, 16), ("bfloat16", False, 22), ("bfloat16", True, 8)]
+)
+def test_the_mlp_of_a_forward_pass_takes_more_than_its_type_where_a_cpu_computes_it(
+    dtype: str, gpu: bool, size: int
+) -> None:
+    config = RewardModelConfig.model_validate({"model": {"dtype": dtype}, "optim": {"micro_batch_tokens": 100}})
+
+    def activations(inner: int) -> int:
+        shape = SHAPE._replace(inner=inner, expert_inner=inner)
+        return footprint(config, shape, 100, gpu=gpu).phases["evaluate"]["activations"]
+
+    assert activations(1001) - activations(1000) == 100 * size, "bytes of a token; measured on a CPU"
+
+
+@pytest.mark.parametrize("phase", ["score", "update"])
+def test_logits_and_the_largest_block_are_not_there_at_the_same_time(phase: MemoryPhase) -> None:
+    def passing(vocabulary: int) -> int:
+        parts = footprint(Config(), SHAPE._replace(vocabulary=vocabulary), 20, gpu=False).phases[phase]
+        return parts["activations"] + parts["logits"]
+
+    assert passing(10) == passing(1000) < passing(200_000)
 
 
 def test_packed_weights_count_with_their_bits_on_a_gpu_alone(tmp_path: Path) -> None:

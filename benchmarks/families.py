@@ -36,7 +36,7 @@ from trainer.errors import ModelError, shortened
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import LoRA
 from trainer.models.backbone import cast_backbone, quantize_backbone
-from trainer.models.cpu.kernels import use_vector_swiglu
+from trainer.models.cpu.substitutes import use_faster_functions
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.decoding import Decoding
@@ -155,7 +155,7 @@ def _trained(
         quantize_backbone(backbone, bits)
     mx.eval(backbone.parameters())
     if mx.default_device() == mx.Device(mx.cpu):
-        use_vector_swiglu(backbone)  # as `load_backbone` does
+        use_faster_functions(backbone)  # as `load_backbone` does
     config = Config.model_validate(
         {
             "model": {"lora_targets": targets or ["auto"], "lora_rank": 4},

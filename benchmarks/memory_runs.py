@@ -31,7 +31,7 @@ from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
 from trainer.fitting.step_run import StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, cast_backbone, precision, quantize_backbone
-from trainer.models.cpu.kernels import use_vector_swiglu
+from trainer.models.cpu.substitutes import use_faster_functions
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
 from trainer.preferences.records import Comparison, Judgement, Preference
@@ -163,7 +163,7 @@ def new_backbone(settings: dict[str, Any], config: BackboneConfig) -> nn.Module:
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
         cast_backbone(backbone, config.dtype)
     if mx.default_device() == mx.Device(mx.cpu):
-        use_vector_swiglu(backbone)
+        use_faster_functions(backbone)
     for array in leaves(backbone.parameters()):
         mx.eval(array)
         mx.clear_cache()

@@ -15,7 +15,8 @@ from mlx_lm.models.switch_layers import SwitchLinear
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
-from trainer.models.cpu.kernels import own_kernel_folder, use_vector_swiglu
+from trainer.models.cpu.kernels import own_kernel_folder
+from trainer.models.cpu.substitutes import use_faster_functions
 from trainer.models.starter import starter_model
 
 
@@ -63,7 +64,7 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
         cast_backbone(backbone, config.dtype)
     if mx.default_device() == mx.Device(mx.cpu):
-        use_vector_swiglu(backbone)
+        use_faster_functions(backbone)
     try:
         mx.eval(backbone)  # reads the weights, which are lazy until here, on this thread
     except (RuntimeError, ValueError) as error:

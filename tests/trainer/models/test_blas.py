@@ -15,6 +15,12 @@ from trainer.models.cpu.blas import Blas, blas_warning
 CUDA = any(path.name.startswith("mlx_cuda") for folder in sys.path for path in Path(folder).glob("mlx_*"))
 linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS is loaded for Linux CPUs only")
 
+SYSTEMS_OWN = ("libopenblas.so.0", *map(str, Path("/usr/lib").glob("*-linux-gnu/openblas*/libopenblas.so.0")))
+WITHOUT_PACKAGE = (  # of OpenBLAS
+    "import importlib.util as u; find = u.find_spec\n"
+    "u.find_spec = lambda name, *rest: None if name == 'scipy_openblas32' else find(name, *rest)"
+)
+
 
 def run(code: str, **env: str) -> str:
     """Return the standard output of `code` in a fresh interpreter, without this process's BLAS settings."""
@@ -58,10 +64,60 @@ def test_mlx_multiplies_with_the_loaded_library(stand_in: Path) -> None:
 
 
 @linux_cpu
-def test_by_default_mlx_multiplies_with_mkl_and_without_it_with_its_own_reference() -> None:
+def test_mlx_multiplies_with_mkl_and_with_none_by_its_own_reference() -> None:
     code = "import trainer, mlx.core as mx; a = mx.ones((64, 64)); mx.eval(a @ a)"
-    assert "SGEMM" in run(code, MKL_VERBOSE="1")
+    assert "SGEMM" in run(code, MKL_VERBOSE="1", PPO_WORKBENCH_BLAS="mkl")
     assert run(code, MKL_VERBOSE="1", PPO_WORKBENCH_BLAS="none") == ""
+
+
+@linux_cpu
+@pytest.mark.parametrize("amd", [True, False])
+def test_an_amd_processor_gets_openblas_and_another_mkl(amd: bool, stand_in: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    shutil.copy(stand_in, tmp_path / "lib" / "libmkl_rt.so.3")
+    code = (
+        f"import sys; sys.prefix = {str(tmp_path)!r}\n"
+        f"import trainer.models.cpu.blas as b; b._is_amd, b._loaded = lambda: {amd}, None; print(b.load_blas().name)"
+    )
+    assert run(code) == ("openblas" if amd else "mkl")
+
+
+@linux_cpu
+def test_the_packaged_openblas_multiplies_right_and_is_compiled_once(tmp_path: Path) -> None:
+    code = """
+import trainer, mlx.core as mx, numpy as np
+a, b = mx.random.normal((33, 65)), mx.random.normal((77, 65))
+print(np.allclose(np.array(a @ b.T), np.array(a) @ np.array(b).T, atol=1e-4))
+"""
+    env = {"PPO_WORKBENCH_BLAS": "openblas", "PPO_WORKBENCH_CACHE": str(tmp_path)}
+    assert run(code, **env) == "True"
+    [library] = tmp_path.glob("blas/*")
+    compiled = library.stat()
+    assert record(**env) == Blas("openblas", library)
+    assert library.stat() == compiled
+
+
+@linux_cpu
+def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "blas").mkdir()
+    (tmp_path / "blas").chmod(0o777)
+    blas = record(PPO_WORKBENCH_CACHE=str(tmp_path), PPO_WORKBENCH_BLAS="openblas")
+    assert blas.path != tmp_path / "blas"
+    assert list((tmp_path / "blas").iterdir()) == []
+    if blas.problem:  # else the system has an OpenBLAS
+        assert "can be written by other users" in blas.problem
+
+
+@linux_cpu
+def test_without_a_compiler_the_next_library_serves(tmp_path: Path, stand_in: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    shutil.copy(stand_in, tmp_path / "lib" / "libmkl_rt.so.3")
+    code = (
+        f"import os, sys; sys.prefix, os.environ['PATH'] = {str(tmp_path)!r}, ''\n"
+        "import trainer.models.cpu.blas as b; b._is_amd, b._loaded = lambda: True, None; print(b.load_blas().path)"
+    )
+    env = {"PPO_WORKBENCH_CACHE": str(tmp_path), "LD_LIBRARY_PATH": str(tmp_path)}
+    assert run(code, **env) in (str(tmp_path / "lib" / "libmkl_rt.so.3"), *SYSTEMS_OWN)
 
 
 @linux_cpu
@@ -69,16 +125,16 @@ def test_the_highest_version_of_mkl_is_taken(stand_in: Path, tmp_path: Path) -> 
     (tmp_path / "lib").mkdir()
     for version in ("2", "10", "3"):
         shutil.copy(stand_in, tmp_path / "lib" / f"libmkl_rt.so.{version}")
-    blas = record(f"import sys; sys.prefix = {str(tmp_path)!r}")
+    blas = record(f"import sys; sys.prefix = {str(tmp_path)!r}", PPO_WORKBENCH_BLAS="mkl")
     assert blas == Blas("mkl", tmp_path / "lib" / "libmkl_rt.so.10")
 
 
 @linux_cpu
-def test_openblas_serves_where_mkl_is_damaged(stand_in: Path, tmp_path: Path) -> None:
+def test_the_systems_openblas_serves_where_mkl_is_damaged(stand_in: Path, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmkl_rt.so.3").write_bytes(b"not a library")
     shutil.copy(stand_in, tmp_path / "libopenblas.so.0")
-    code = f"import sys; sys.prefix = {str(tmp_path)!r}"
+    code = f"import sys; sys.prefix = {str(tmp_path)!r}\n{WITHOUT_PACKAGE}"
     blas = record(code, LD_LIBRARY_PATH=str(tmp_path), PYTHONUSERBASE=str(tmp_path))
     assert blas == Blas("openblas", Path("libopenblas.so.0"))
 
@@ -235,6 +291,7 @@ def test_the_same_values_at_any_alignment_and_in_another_process_give_the_same_b
 
 @linux_cpu
 def test_mkl_gives_the_same_bits_on_one_thread_and_on_two() -> None:
-    if record().name != "mkl":
+    if record(PPO_WORKBENCH_BLAS="mkl").name != "mkl":
         pytest.skip("only MKL promises the same bits for any number of threads")
-    assert run(PRODUCTS, MKL_NUM_THREADS="1") == run(PRODUCTS, MKL_NUM_THREADS="2")
+    one, two = (run(PRODUCTS, PPO_WORKBENCH_BLAS="mkl", MKL_NUM_THREADS=count) for count in ("1", "2"))
+    assert one == two

@@ -15,13 +15,15 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from mlx_lm.models import llama
+from mlx_lm.models import base, llama
 from mlx_lm.models.activations import swiglu as exact_swiglu
 from reference import Floats, float64
 
 from trainer import maths
 from trainer.models import logprobs
 from trainer.models.cpu import kernels as cpu
+from trainer.models.cpu.attention import attention
+from trainer.models.cpu.substitutes import use_faster_functions
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="these functions are for the CPU")
 
@@ -101,18 +103,102 @@ def test_nan_in_a_gate_stays_nan() -> None:
     assert math.isnan(cpu.swiglu(mx.array([NAN]), mx.array([1.0])).item())
 
 
-def test_a_family_with_the_vector_swiglu_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_with_the_faster_functions_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = llama.ModelArgs(
         model_type="llama", hidden_size=16, num_hidden_layers=1, intermediate_size=24, num_attention_heads=2,
         rms_norm_eps=1e-5, vocab_size=32,
     )  # fmt: skip
     monkeypatch.setattr(llama, "swiglu", exact_swiglu)
+    monkeypatch.setattr(llama, "scaled_dot_product_attention", base.scaled_dot_product_attention)
     model = llama.Model(arguments)
     tokens = mx.arange(12)[None]
     exact = float64(model(tokens))
-    assert cpu.use_vector_swiglu(model)
-    assert llama.swiglu is cpu.swiglu
+    assert use_faster_functions(model) == {"swiglu", "scaled_dot_product_attention"}
+    assert (llama.swiglu, llama.scaled_dot_product_attention) == (cpu.swiglu, attention)
     close(model(tokens), exact, 1e-4)
+
+
+def test_precise_exponentials_are_right_to_the_last_bits() -> None:
+    x = -np.geomspace(1e-6, 86.9, 10_000).astype(np.float32)
+    found = float64(cpu.precise_exponentials(mx.array(x)))
+    assert np.abs(found / np.exp(float64(x)) - 1).max() < 1.5e-7
+    assert cpu.precise_exponentials(mx.array([0.0])).item() == 1
+    assert 0 <= cpu.precise_exponentials(mx.array([-1e30])).item() < 1e-37
+    assert math.isnan(cpu.precise_exponentials(mx.array([NAN])).item())
+
+
+# Attention
+
+QUERIES, KEYS = 5, 9  # positions; the queries are the last of them
+CAUSAL = np.arange(QUERIES)[:, None] + KEYS - QUERIES >= np.arange(KEYS)
+BY_ROW = np.random.default_rng(2).random((2, 1, QUERIES, KEYS)) < 0.7
+BY_ROW[:, :, :, 0] = True
+MASKS = {
+    "none": (None, np.zeros((1, 1))),
+    "causal": ("causal", np.where(CAUSAL, 0, -np.inf)),
+    "booleans": (mx.array(CAUSAL), np.where(CAUSAL, 0, -np.inf)),
+    "booleans of each row": (mx.array(BY_ROW), np.where(BY_ROW, 0, -np.inf)),
+    "to add": (mx.array(np.where(CAUSAL, 0.5, -np.inf).astype(np.float32)), np.where(CAUSAL, 0.5, -np.inf)),
+}
+
+
+def heads(count: int, length: int, width: int, seed: int) -> mx.array:
+    return mx.array(np.random.default_rng(seed).standard_normal((2, count, length, width), dtype=np.float32))
+
+
+def attention64(queries: Floats, keys: Floats, values: Floats, scale: float, mask: Floats) -> Floats:
+    """Return attention in float64, query head by query head."""
+    shared = queries.shape[1] // keys.shape[1]
+    keys, values = keys.repeat(shared, axis=1), values.repeat(shared, axis=1)
+    scores = np.einsum("bhld,bhsd->bhls", queries, keys) * scale + mask
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.einsum("bhls,bhse->bhle", weights / weights.sum(axis=-1, keepdims=True), values)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_attention_is_that_of_its_definition(name: str) -> None:
+    given, added = MASKS[name]
+    queries, keys, values = heads(6, QUERIES, 4, 0), heads(2, KEYS, 4, 1), heads(2, KEYS, 3, 2)
+    expected = attention64(float64(queries), float64(keys), float64(values), 0.7, added)
+    close(attention(queries, keys, values, None, 0.7, given), expected, 2e-6)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_the_gradients_of_attention_are_those_of_mlx(name: str) -> None:
+    given, _ = MASKS[name]
+    arrays = [heads(6, QUERIES, 4, 0), heads(2, KEYS, 4, 1), heads(2, KEYS, 4, 2)]
+    cotangent = heads(6, QUERIES, 4, 3)
+
+    def by_mlx(*arrays: mx.array) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(*arrays, scale=0.7, mask=given)
+
+    def ours(*arrays: mx.array) -> mx.array:
+        return attention(*arrays, None, 0.7, given)
+
+    for found, expected in zip(*(mx.vjp(each, arrays, [cotangent])[1] for each in (ours, by_mlx)), strict=True):
+        close(found, float64(expected), 1e-5)
+
+
+def test_a_row_that_may_read_nothing_stays_finite_and_changes_no_other_row() -> None:
+    mask = CAUSAL.copy()
+    mask[2] = False
+    arrays = heads(6, QUERIES, 4, 0), heads(2, KEYS, 4, 1), heads(2, KEYS, 4, 2)
+    found = float64(attention(*arrays, None, 0.7, mx.array(mask)))
+    assert np.isfinite(found).all()
+    rest = np.arange(QUERIES) != 2
+    close(mx.array(found[:, :, rest]), float64(attention(*arrays, None, 0.7, mx.array(CAUSAL)))[:, :, rest], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "sinks"), [(1, mx.float32, False), (QUERIES, mx.bfloat16, False), (QUERIES, mx.float32, True)]
+)
+def test_what_ours_is_not_made_for_goes_to_mlx_lm(
+    length: int, dtype: mx.Dtype, sinks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "scaled_dot_product_attention", lambda *arguments: arguments)
+    queries, keys = heads(2, length, 4, 0).astype(dtype), heads(2, KEYS, 4, 1).astype(dtype)
+    arguments = (queries, keys, keys, None, 0.7, None, mx.zeros((2,)) if sinks else None)
+    assert attention(*arguments) == arguments
 
 
 # Log-probs and entropy

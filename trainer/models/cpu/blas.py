@@ -1,8 +1,9 @@
 """Fast BLAS for MLX on a Linux CPU, and reuse of the memory that MLX frees.
 
 MLX's wheel for the CPU calls `cblas_sgemm` by name and contains only its reference implementation: 4 GFLOP/s at
-n = 1024, where two AVX-512 cores give 300 with MKL and 250 with OpenBLAS. A library that enters the global symbol table
-before `mlx.core` takes over that call, so `load_blas` runs when `trainer` is imported.
+n = 1024, where two AVX-512 cores of Intel give 300 with MKL and 250 with OpenBLAS. Two of AMD give about 205 with
+either, but flat products are faster with OpenBLAS there (`benchmarks/bench_blas.py`). A library that enters the global
+symbol table before `mlx.core` takes over that call, so `load_blas` runs when `trainer` is imported.
 
 `PPO_WORKBENCH_BLAS` selects it: `mkl`, `openblas`, `none`, or the path of a library.
 """
@@ -20,6 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from trainer.models.cpu import openblas
 
 VARIABLE = "PPO_WORKBENCH_BLAS"
 REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
@@ -44,10 +47,11 @@ def loaded_blas() -> Blas:
 
 
 def load_blas() -> Blas:
-    """Load MKL, else OpenBLAS, for MLX to use; once per process, before `mlx.core` is imported.
+    """Load MKL or OpenBLAS for MLX to use; once per process, before `mlx.core` is imported.
 
-    Does nothing on a Mac, or with a CUDA build of MLX and a GPU. Does not import MLX and takes about 10 ms.
-    Never raises: errors are in `problem` of the result.
+    The one that is faster on this processor comes first, the other if that cannot be loaded. Does nothing on a Mac, or
+    with a CUDA build of MLX and a GPU. Does not import MLX and takes about 10 ms. Never raises: errors are in `problem`
+    of the result.
     """
     global _loaded
     if _loaded is None:
@@ -119,11 +123,12 @@ def _load(choice: str) -> Blas:
     reasons = []
     for name, file in _candidates(choice):
         try:
-            _open(file)
+            path = str(openblas.named_library()) if file == _PACKAGED else file
+            _open(path)
         except (OSError, AttributeError) as error:
             reasons.append(f"{file}: {error}" if file not in str(error) else str(error))
         else:
-            return Blas(name, Path(file))
+            return Blas(name, Path(path))
     if not choice:
         return Blas(problem=REMEDY)
     reason = reasons[0] if reasons else "no such library was found"
@@ -135,9 +140,9 @@ def _candidates(choice: str) -> Iterator[tuple[str, str]]:
     if "/" in choice:
         yield Path(choice).name, choice
         return
-    for name, files in _FILES.items():
+    for name in ("openblas", "mkl") if _is_amd() else ("mkl", "openblas"):
         if choice in ("", name):
-            yield from ((name, file) for file in files())
+            yield from ((name, file) for file in _FILES[name]())
 
 
 def _mkl_files() -> Iterator[str]:
@@ -149,11 +154,22 @@ def _mkl_files() -> Iterator[str]:
 
 
 def _openblas_files() -> Iterator[str]:
+    if openblas.is_installed():
+        yield _PACKAGED
     yield from map(str, Path(sys.prefix, "lib").glob("libopenblas.so.0"))  # conda
     yield "libopenblas.so.0"  # wherever the system's loader looks
     yield from map(str, sorted(Path("/usr/lib").glob("*-linux-gnu/openblas*/libopenblas.so.0")))
 
 
+def _is_amd() -> bool:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+            return "AuthenticAMD" in file.read(256)  # the second line says it
+    except OSError:
+        return False
+
+
+_PACKAGED = "scipy-openblas32"
 _FILES: dict[str, Callable[[], Iterator[str]]] = {"mkl": _mkl_files, "openblas": _openblas_files}
 
 

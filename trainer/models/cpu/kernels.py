@@ -11,31 +11,21 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from trainer.errors import ModelError, one_line, shortened
 
 _BLOCK = 256
-
-
-def use_vector_swiglu(backbone: nn.Module) -> bool:
-    """Make the family of `backbone` use this module's `swiglu` instead of mlx-lm's; return whether it has one.
-
-    This replaces the name in the family's module, so it applies to every model of that family in this process.
-    """
-    from mlx_lm.models.activations import swiglu as slow
-
-    replaced = False
-    for module in {type(layer).__module__ for layer in backbone.modules()}:
-        if getattr(sys.modules[module], "swiglu", None) in (slow, swiglu):
-            setattr(sys.modules[module], "swiglu", swiglu)  # noqa: B010  a module has no such attribute for mypy
-            replaced = True
-    return replaced
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has few bits, so its product with n is exact
+_ROUNDING = 1.5 * 2**23  # a float32 of this size has no bits after the point
+_EXP_POLYNOMIAL = (  # of (exp(f) - 1 - f) / f^2, highest power first
+    *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
+    *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
+)
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
@@ -83,6 +73,30 @@ def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, 
 def exponentials(x: mx.array) -> mx.array:
     """Compute exp(x), elementwise, for x <= 0; 0 where it is below exp(-80). float32; not differentiable."""
     return mx.where(x > -80.0, _exp(mx.maximum(x, -87.0), halvings=6), 0.0)
+
+
+def precise_exponentials(x: mx.array) -> mx.array:
+    """Compute exp(x), elementwise, for x <= 0, with a relative error of 1e-7; 2e-38 below -87. Not differentiable.
+
+        exp(x) = 2^n exp(f),   n = round(x / ln 2),   |f| <= ln(2) / 2
+
+    The exponential of the remainder f is the polynomial of Cephes' expf; 2^n is made of its bits. Unlike `_exp`, it
+    does not enlarge a rounding of x, and takes a third longer. float32.
+    """
+    mantissa, bits = _parts_of_exp(x)
+    return mantissa * bits.view(mx.float32)
+
+
+@mx.compile
+def _parts_of_exp(x: mx.array) -> tuple[mx.array, mx.array]:
+    """Return exp(f) and the bits of 2^n of `precise_exponentials`."""
+    x = mx.maximum(x, -87.0)
+    n = (x * _LOG2_E + _ROUNDING) - _ROUNDING
+    f = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    power = mx.array(0.0)
+    for coefficient in _EXP_POLYNOMIAL:
+        power = power * f + coefficient
+    return power * f * f + f + 1.0, (n + 127.0).astype(mx.int32) * 2**23
 
 
 @mx.custom_function

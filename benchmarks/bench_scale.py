@@ -90,7 +90,8 @@ def prompts(size: int, folder: Path) -> Iterator[float]:
     from trainer.data import load_prompts
     from trainer.ppo_run.prompts import run_prompts
 
-    write(folder / "prompts.jsonl", ({"prompt": words(number, 12)} for number in range(size)))
+    rng = random.Random(0)
+    write(folder / "prompts.jsonl", ({"prompt": words(rng, number, 12)} for number in range(size)))
     config = load_config("quickstart", {"data": {"prompts": str(folder / "prompts.jsonl"), "limit": 0}})
     model, rows = starter(), []
     os.environ["PPO_WORKBENCH_CACHE"] = str(folder / "cache")
@@ -252,9 +253,9 @@ def train_reward_model(source: str, folder: Path) -> Iterator[float]:
     evaluation, steps = 0.0, 0
     for line in run.stdout:
         event = json.loads(line)
-        if event["type"] == "reward_model_evaluation" and not steps:
+        if event["event"] == "reward_model_evaluation" and not steps:
             evaluation = event["seconds"]
-        if event["type"] == "reward_model_step":
+        if event["event"] == "reward_model_step":
             steps += 1
             if steps == 1:
                 yield time.perf_counter() - began
@@ -307,15 +308,15 @@ def edit_config(folder: Path, **values: object) -> None:
 
 def write_pairs(size: int, folder: Path) -> Path:
     """Write `size` rows with a prompt of their own and two completions, and return the file."""
-    path = folder / "pairs.jsonl"
+    path, rng = folder / "pairs.jsonl", random.Random(0)
     names = ("prompt", 12), ("chosen", 24), ("rejected", 24)
-    write(path, ({name: words(number, count, name) for name, count in names} for number in range(size)))
+    write(path, ({name: words(rng, number, count) for name, count in names} for number in range(size)))
     return path
 
 
-def words(number: int, count: int, *more: object) -> str:
-    """Return random words, the same for the same arguments, with the number in front."""
-    return " ".join([str(number), *random.Random(f"{number} {count} {more}").choices(WORDS, k=count)])
+def words(rng: random.Random, number: int, count: int) -> str:
+    """Return `number` and random words."""
+    return " ".join([str(number), *rng.choices(WORDS, k=count)])
 
 
 def write(path: Path, rows: Iterator[dict[str, str]]) -> None:

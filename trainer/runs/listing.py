@@ -61,7 +61,7 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
 
     Reads only the ends of the journals. Raises StorageError if `runs_dir` itself cannot be read.
     """
-    return [_summary(folder) for folder in run_folders(runs_dir)]
+    return [summary_of(folder) for folder in run_folders(runs_dir)]
 
 
 def is_complete(folder: RunFolder, iterations: int) -> bool:
@@ -69,12 +69,13 @@ def is_complete(folder: RunFolder, iterations: int) -> bool:
 
     Resuming such a run does nothing.
     """
-    run = _summary(folder)
+    run = summary_of(folder)
     is_done = run.kind == PPO and run.state == "done" and run.iteration >= iterations
     return is_done and newest_checkpoint(folder) == folder.checkpoint(run.iteration)
 
 
-def _summary(folder: RunFolder) -> RunSummary:
+def summary_of(folder: RunFolder) -> RunSummary:
+    """Return the state of the run in `folder`, from the end of its journal."""
     view, live, problems = JournalEnds([], [], 0, cut=False), folder.is_live(), []
     try:
         view = read_journal_ends(folder.events)

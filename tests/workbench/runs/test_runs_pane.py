@@ -214,6 +214,7 @@ def test_runs_are_read_again_only_when_something_changed() -> None:
     second = read_runs(Path("runs"), first.stamp)
     assert second is not None
     assert second.runs[1].iteration == 3
+    assert [new is old for new, old in zip(second.runs, first.runs, strict=True)] == [True, False, True]
 
     with RunFolder(Path("runs/a-run")).lock():
         third = read_runs(Path("runs"), second.stamp)

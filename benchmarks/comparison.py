@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,7 +59,7 @@ def run_side(command: Sequence[str], workload: Workload, log: Path) -> Run:
                     ends.append(time.perf_counter())
                     iterations.append(event)
         except BaseException:  # also on Ctrl+C: a process left running would slow down whatever runs next
-            child.kill()
+            os.kill(child.pid, signal.SIGKILL)  # Popen.kill would reap a child that has ended, before wait4
             raise
         finally:
             _, status, usage = os.wait4(child.pid, 0)

@@ -66,6 +66,7 @@ SMALL = decoder("llama", 256, 1024, 8, 8, 4, 32000)
 SEVEN = decoder("llama", 4096, 11008, 32, 32, 32, 32000, tie_word_embeddings=False)
 
 ALL = "model.lora_targets=['q_proj','k_proj','v_proj','o_proj']"
+CHECKPOINTED = "optim.grad_checkpoint=true"
 F32, BF16 = "model.dtype=float32", "model.dtype=bfloat16"
 CASES = {
     "quickstart": Case(SMOLLM2, 32, (ALL, "rollout.max_new_tokens=32", F32)),
@@ -103,6 +104,18 @@ CASES = {
     "adapters on experts": Case(
         MOE, 64, ("rollout.max_new_tokens=16", "rollout.batch_size=4", "model.lora_targets=['auto','experts']", F32)
     ),
+    "checkpointed": Case(SMOLLM2, 32, (ALL, "rollout.max_new_tokens=32", CHECKPOINTED, F32)),
+    "checkpointed, long responses": Case(
+        SMOLLM2, 32, ("rollout.max_new_tokens=224", "rollout.batch_size=4", CHECKPOINTED, F32)
+    ),
+    "checkpointed, one long sequence": Case(
+        SMOLLM2,
+        1016,
+        ("rollout.max_new_tokens=8", "rollout.batch_size=1", "data.max_prompt_tokens=1016", CHECKPOINTED, F32),
+    ),
+    "checkpointed, gemma3": Case(GEMMA3, 120, ("rollout.max_new_tokens=8", CHECKPOINTED, F32)),
+    "checkpointed, experts": Case(MOE, 120, ("rollout.max_new_tokens=8", CHECKPOINTED, F32)),
+    "checkpointed, dpo": Case(SMOLLM2, 128, ("train.batch_size=3", CHECKPOINTED, F32), "dpo"),
     "reward model apart": Case(SMOLLM2, 64, ("rollout.max_new_tokens=16", F32), scorer=SMALL),
     "reward model shared": Case(TINY, 56, ("rollout.max_new_tokens=8", F32), scorer=TINY),
     "evaluation of 16 prompts": Case(

@@ -107,16 +107,21 @@ def _configuration(case: Case, folder: Path) -> AnyConfig:
 
 def _iterated(case: Case, config: Config) -> dict[str, int]:
     """Run two iterations of PPO, and an evaluation if there is one; return the peaks of the second one's phases."""
-    backbone = new_backbone(case.model, config.model)
-    actor = ActorCriticLLM(backbone, config.model, key=mx.random.key(0))
-    rewards = Rewards([WeightedSource(_source(case, config, backbone))])
-    ppo = PPO(config, actor, Numbers(), _prompts(config.rollout.batch_size, case.length, seed=1), rewards)
+    ppo = new_ppo(case, config)
     ppo.iteration(1)  # Adam's moments are zeros that nobody has allocated yet
     peaks = dict(ppo.iteration(2).metrics.memory)
     if config.eval.every:
         prompts = _prompts(config.eval.prompts, case.length, seed=2)
         peaks["evaluate"] = evaluate(ppo, prompts, 2, reference_baseline(ppo, prompts)).memory_bytes
     return peaks
+
+
+def new_ppo(case: Case, config: Config) -> PPO:
+    """Return PPO on a new model, ready for its first iteration."""
+    backbone = new_backbone(case.model, config.model)
+    actor = ActorCriticLLM(backbone, config.model, key=mx.random.key(0))
+    rewards = Rewards([WeightedSource(_source(case, config, backbone))])
+    return PPO(config, actor, Numbers(), _prompts(config.rollout.batch_size, case.length, seed=1), rewards)
 
 
 def _stepped(case: Case, config: RewardModelConfig | DPOConfig) -> dict[str, int]:
@@ -191,7 +196,7 @@ def _preferences(pairs: int, length: int) -> list[Preference]:
 def _source(case: Case, config: Config, backbone: nn.Module) -> RewardSource:
     """Return the reward model of `case`, or a score that costs nothing."""
     if case.scorer is None:
-        return _FirstToken()
+        return FirstToken()
     settings = RewardModelConfig.model_validate({"model": {"dtype": config.model.dtype}})
     own = backbone if case.scorer == case.model else new_backbone(case.scorer, settings.model)
     model = RewardModel(own, settings, key=mx.random.key(5))
@@ -201,10 +206,13 @@ def _source(case: Case, config: Config, backbone: nn.Module) -> RewardSource:
     return _Scorer(model, untrained, config.optim.micro_batch_tokens)
 
 
-class _FirstToken:
+class FirstToken:
+    """Reward that costs nothing."""
+
     name = "first"
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        """Score each response by its first token."""
         return SourceScores([float(sample.completion_ids[0] % 7) for sample in batch])
 
 

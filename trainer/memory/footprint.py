@@ -116,7 +116,7 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
         "generate": decoding(model, rollout, prompt, rollout.batch_size),
         "score": scoring(model, whole),
         "reward": _rewarding(scorers, rollout.batch_size, length, budget),
-        "update": training(model, minibatch, adapted_layers(config.model, model.shape)),
+        "update": _updating(config, model, minibatch),
     }
     if not scorers.passes:
         del phases["reward"]
@@ -127,8 +127,7 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
 
 def _reward_model(config: RewardModelConfig, model: HeldModel, longest: int) -> Phases:
     """Return what a step of a reward model, and an evaluation, take besides what is always held."""
-    adapted = adapted_layers(config.model, model.shape)
-    phases: Phases = {"update": training(model, _pairs(config, longest), adapted)}
+    phases: Phases = {"update": _updating(config, model, _pairs(config, longest))}
     if config.data.eval_fraction > 0:
         phases["evaluate"] = scoring(model, _held_out(config, longest))
     return phases
@@ -136,8 +135,8 @@ def _reward_model(config: RewardModelConfig, model: HeldModel, longest: int) -> 
 
 def _dpo(config: DPOConfig, model: HeldModel, longest: int, scorers: RewardModels) -> Phases:
     """Return what a step of DPO, and an evaluation, take besides what is always held."""
-    adapted, budget = adapted_layers(config.model, model.shape), config.optim.micro_batch_tokens
-    phases: Phases = {"update": training(model, _pairs(config, longest, responses=longest - 1), adapted)}
+    budget = config.optim.micro_batch_tokens
+    phases: Phases = {"update": _updating(config, model, _pairs(config, longest, responses=longest - 1))}
     if config.data.eval_fraction > 0:
         compared = scoring(model, _held_out(config, longest, responses=longest - 1))
         compared["logits"] *= 2  # of policy and reference
@@ -146,6 +145,12 @@ def _dpo(config: DPOConfig, model: HeldModel, longest: int, scorers: RewardModel
             sampled = _sampling(model, config.rollout, longest, config.eval.prompts, budget, scorers)
             phases["evaluate"] = _larger(compared, sampled)
     return phases
+
+
+def _updating(config: AnyConfig, model: HeldModel, batch: MicroBatch) -> Parts:
+    """Return what the pass with a gradient over a micro-batch takes."""
+    adapted = adapted_layers(config.model, model.shape)
+    return training(model, batch, adapted, grad_checkpoint=config.optim.grad_checkpoint)
 
 
 def _pairs(config: RewardModelConfig | DPOConfig, longest: int, *, responses: int = 0) -> MicroBatch:

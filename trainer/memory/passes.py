@@ -160,10 +160,11 @@ def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
     return {"activations": max(block - logits, states), "logits": logits}
 
 
-def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted]) -> Parts:
+def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted], *, grad_checkpoint: bool = False) -> Parts:
     """Return what a pass with a gradient takes: what all blocks keep, and a chunk of logits or one block's gradient.
 
-    adapted: the layers with an adapter.
+    adapted: the layers with an adapter. grad_checkpoint: all blocks keep only their inputs, and the one whose gradient
+    is computed what it would have kept.
     """
     shape, width, exact = model.shape, model.width, model.exact
     attention = (2 * shape.heads + 3 * shape.kv_heads) * shape.head_size + shape.heads * batch.length
@@ -173,10 +174,14 @@ def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted]) -> Par
         kept = attention * width + (2 * shape.hidden + 3 * shape.inner) * exact
     if shape.has_experts:  # each has its own copy of the state
         kept += 2 * shape.routes * shape.hidden * width
-    kept = batch.tokens * shape.layers * (kept + 4 * _adapter_inputs(model, adapted))
+    kept += 4 * _adapter_inputs(model, adapted)
     block = _CHANGED * (shape.hidden + shape.inner) * exact + 2 * shape.heads * batch.length * width
+    if grad_checkpoint:
+        block += kept
+        kept = shape.hidden * width
     logits = _TRAINED * _chunk(model, batch) * shape.vocabulary * 4
-    return {"activations": kept + max(batch.tokens * block - logits, 0), "logits": logits}  # not at the same time
+    once = max(batch.tokens * block - logits, 0)  # not at the same time as the logits
+    return {"activations": batch.tokens * shape.layers * kept + once, "logits": logits}
 
 
 def _adapter_inputs(model: HeldModel, adapted: list[Adapted]) -> int:

@@ -92,6 +92,8 @@ def _ladders(config: AnyConfig, *, gpu: bool) -> Iterator[Ladder]:
         slots = min(config.rollout.slots, config.rollout.batch_size)
         if ladder := _halved(slots, 1):
             yield "rollout.slots", ladder, "fewer responses at a time: slower generation"
+    if not config.optim.grad_checkpoint:
+        yield "optim.grad_checkpoint", [True], "the same numbers, updates half as long again"
     if model.dtype == "float32" or (model.dtype == "auto" and not gpu):
         yield "model.dtype", ["bfloat16"], "rounded weights" if gpu else "rounded weights, and slow on a CPU"
     if gpu and model.quantize != "4-bit":

@@ -29,6 +29,11 @@ from trainer.models.trunk import differentiable, family_of, hidden_states
 
 _TOLERANCE = 0.01  # of a gradient's norm; one whose path is cut differs by far more, rounding by far less
 _HOLE = object()  # in a tree, in the place of an array
+_WAY_OUT = "set it to false, and use a smaller optim.micro_batch_tokens"
+_SAVES_NOTHING = {  # families of mlx-lm 0.32.2
+    "dbrx": "its blocks wait for the choice of experts, so all of their passes are kept",
+    "iquestloopcoder": "its trunk calls the parts of its blocks instead of the blocks",
+}
 
 
 @contextmanager
@@ -50,11 +55,16 @@ def checkpointed(backbone: nn.Module) -> Iterator[None]:
 
 
 def check_grad_checkpoint(backbone: nn.Module) -> None:
-    """Raise ModelError for a backbone whose adapter gets other gradients from checkpointed blocks.
+    """Raise ModelError for a backbone that saves nothing by it, or whose adapter gets other gradients.
 
-    That happens where a block hands something on that is neither argument nor result. The check takes two passes over
-    four tokens; the adapter has random weights meanwhile, because with B = 0 the gradient of A is 0.
+    Gradients differ where a block hands something on that is neither argument nor result. The check takes two passes
+    over four tokens; the adapter has random weights meanwhile, because with B = 0 the gradient of A is 0.
     """
+    family = family_of(backbone)
+    if reason := _SAVES_NOTHING.get(family):
+        raise ModelError(
+            f"models of the family {family} save nothing with optim.grad_checkpoint ({reason}): {_WAY_OUT}"
+        )
     layers = _adapters(linear_places(backbone))
     before = lora_parameters(layers)
     keys = mx.random.split(mx.random.key(0), len(before))
@@ -78,9 +88,8 @@ def check_grad_checkpoint(backbone: nn.Module) -> None:
         off, size = mx.linalg.norm(found[name] - array), mx.linalg.norm(array)
         if not bool(off <= _TOLERANCE * size):  # NaN is off too
             raise ModelError(
-                f"models of the family {family_of(backbone)} cannot be trained with optim.grad_checkpoint, because "
-                "their blocks pass on more than their results: set it to false, and use a smaller "
-                "optim.micro_batch_tokens"
+                f"models of the family {family} cannot be trained with optim.grad_checkpoint, because their blocks "
+                f"pass on more than their results: {_WAY_OUT}"
             )
 
 

@@ -87,7 +87,9 @@ def _ways(found: Savings) -> list[str]:
         return []
     heading = "one of these makes it fit:" if found.alone else "these together make it fit:"
     changes = [
-        (f"--set {one.key}={one.value}", gigabytes(one.peak), one.price) for one in found.alone or found.together
+        # In lower case, as TOML writes true.
+        (f"--set {one.key}={str(one.value).lower()}", gigabytes(one.peak), one.price)
+        for one in found.alone or found.together
     ]
     wide = max(len(change) for change, _, _ in changes)
     return [heading, *(f"  {change:<{wide}}  {peak:>8}  {price}" for change, peak, price in changes)]

@@ -237,3 +237,15 @@ def test_a_model_without_a_readable_shape_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8}))
     assert shape_of(str(tmp_path)) == (None, "the model's config.json does not state its size")
     assert shape_of("some/name")[1] == "the model is not downloaded, so its size is unknown"
+
+
+@pytest.mark.parametrize("kind", [Config, RewardModelConfig, DPOConfig])
+def test_checkpointed_blocks_keep_their_inputs_and_one_of_them_its_inside(kind: Any) -> None:
+    def activations(layers: int, *, on: bool) -> int:
+        config = kind.model_validate({"optim": {"grad_checkpoint": on, "micro_batch_tokens": 1024}})
+        return footprint(config, SHAPE._replace(layers=layers), 400, gpu=False).phases["update"]["activations"]
+
+    rows = 1024 // 448 if kind is Config else 2
+    tokens = rows * (448 if kind is Config else 400)
+    assert activations(30, on=True) - activations(10, on=True) == 20 * tokens * 4 * SHAPE.hidden
+    assert activations(30, on=True) < activations(30, on=False) / 3

@@ -29,7 +29,7 @@ def test_each_change_alone_fits_and_goes_no_further_than_it_must(share: float) -
     assert not found.together
     for one in found.alone:
         assert one.peak == peak(changed(config, one.key, one.value)) <= room
-        if isinstance(one.value, int):
+        if type(one.value) is int:
             assert peak(changed(config, one.key, 2 * one.value)) > room
 
 
@@ -65,3 +65,13 @@ def test_packing_the_weights_is_proposed_on_a_gpu_alone() -> None:
     assert "model.quantize" in {one.key for one in savings(small, on_a_gpu, room, gpu=True).alone}
     keys = {one.key for found in savings(small, peak, round(0.75 * peak(small)), gpu=False) for one in found}
     assert "model.quantize" not in keys
+
+
+def test_checkpointing_is_proposed_where_smaller_micro_batches_are_not_enough_unless_it_is_on() -> None:
+    long = changed(changed(load_config("quickstart"), "rollout.max_new_tokens", 1000), "rollout.batch_size", 1)
+    found = savings(long, peak, round(0.7 * peak(long)), gpu=False)
+    assert found.alone[0].key == "optim.grad_checkpoint"
+    assert found.alone[0].value is True
+    on = changed(long, "optim.grad_checkpoint", True)
+    found = savings(on, peak, round(0.9 * peak(on)), gpu=False)
+    assert "optim.grad_checkpoint" not in {one.key for one in found.alone + found.together}

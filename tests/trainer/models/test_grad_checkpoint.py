@@ -41,7 +41,6 @@ UNLIKE_LLAMA = {
     "falcon_h1": "attention and recurrence in one block",
     "glm_moe_dsa": "indices among the results",
     "gpt_oss": "masks as arrays",
-    "iquestloopcoder": "a trunk that calls the parts of its blocks",
 }
 
 
@@ -265,6 +264,12 @@ def test_a_family_whose_blocks_share_an_object_is_refused() -> None:
     with pytest.raises(ModelError, match=r"^models of the family kimi_k3 .* optim\.grad_checkpoint"):
         check_grad_checkpoint(actor.backbone)
     assert modules(actor.backbone) == before
+
+
+@pytest.mark.parametrize("family", ["dbrx", "iquestloopcoder"])
+def test_a_family_that_saves_nothing_is_refused(family: str) -> None:
+    with pytest.raises(ModelError, match=rf"{family} save nothing with optim\.grad_checkpoint"):
+        check_grad_checkpoint(tiny_actor(family).backbone)
 
 
 def test_a_block_that_hands_states_to_another_by_an_attribute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from trainer.errors import ModelError, shortened
 from trainer.fitting.micro_batches import accumulate
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.models.cpu.kernels import use_vector_swiglu
+from trainer.models.cpu.substitutes import use_faster_functions
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.models.trunk import hidden_states
 
@@ -44,7 +44,7 @@ def cells(family: str) -> str:
     """Return the cells of a family's line, or the error."""
     try:
         backbone = tiny_backbone(family, mx.float32)
-        use_vector_swiglu(backbone)
+        use_faster_functions(backbone)
         actor = ActorCriticLLM(backbone, ModelConfig(lora_rank=4), key=mx.random.key(1))
         check_grad_checkpoint(backbone)
     except (ModelError, SystemExit) as error:  # mlx-lm leaves the program where a package is missing

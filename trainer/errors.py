@@ -55,6 +55,10 @@ class UntrustedCodeError(RewardError):
     """Python code that a configuration would run, and that the user has not trusted."""
 
 
+class OutOfMemoryError(TrainerError):
+    """A run of which the smallest part, one sequence, does not fit the memory."""
+
+
 class StorageError(TrainerError):
     """A run folder, journal or checkpoint that cannot be written or read back."""
 

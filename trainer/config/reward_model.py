@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trainer.config.fields import FilePath, FileSection, Section, setting
 from trainer.config.schema import BackboneConfig, CheckpointConfig, RunFolderConfig
-from trainer.config.update_memory import GRAD_CHECKPOINT, MICRO_BATCH_TOKENS
+from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
 
 _INSTRUCT_GPT = "Ouyang et al. 2022 (InstructGPT)"
 _LLAMA_2 = "Touvron et al. 2023 (Llama 2), the smaller margin"
@@ -82,7 +82,7 @@ class RewardOptimConfig(Section):
     eps: float = setting(1e-8, "Adam's epsilon.", gt=0)
     weight_decay: float = setting(0.0, "Decoupled weight decay.", ge=0, le=1)
     max_grad_norm: float = setting(1.0, "Clip the gradient to this global norm.", gt=0)
-    micro_batch_tokens: int = MICRO_BATCH_TOKENS
+    micro_batch_tokens: int = micro_batch_tokens()
     grad_checkpoint: bool = GRAD_CHECKPOINT
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from trainer.config.fields import RUN_NAME, FilePath, FileSection, Section, Text, setting
 from trainer.config.monitoring import ConvergenceConfig, HealthConfig
 from trainer.config.reward_sources import RewardSource
-from trainer.config.update_memory import GRAD_CHECKPOINT, MICRO_BATCH_TOKENS
+from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
 
 _TUNING = "PPO concepts reference, hyperparameter guide"
 _N_DETAILS = "The N Implementation Details of RLHF with PPO"
@@ -49,6 +49,9 @@ class BackboneConfig(Section):
     lora_layers: int = setting(0, "Number of blocks with an adapter, counted from the last; 0 for all.", ge=0)
     quantize: Literal["off", "8-bit", "4-bit"] = setting(
         "off", "Quantise the backbone after loading. Saves memory on a GPU; on a CPU it only rounds the weights."
+    )
+    memory_limit: float = setting(
+        0.0, "Most memory that MLX may take; 0 for what the device can hold for one program.", unit="GB", ge=0
     )
 
     @field_validator("dtype", mode="before")
@@ -125,7 +128,11 @@ class RolloutConfig(Section):
     stop: list[Text] = setting([], "Texts that end a response, in addition to the model's end tokens.")
     ignore_stop: bool = setting(False, "Ignore stop tokens and always write max_new_tokens tokens; for benchmarks.")
     slots: int = setting(
-        32, "Sequences generated in parallel; others take the places of finished ones.", unit="sequences", ge=1
+        32,
+        "Sequences generated in parallel; others take the places of finished ones.",
+        unit="sequences",
+        ge=1,
+        live=True,
     )
 
     @field_validator("temperature", mode="before")
@@ -313,7 +320,7 @@ class OptimConfig(Section):
         ge=0,
         lt=1,
     )
-    micro_batch_tokens: int = MICRO_BATCH_TOKENS
+    micro_batch_tokens: int = micro_batch_tokens(live=True)
     grad_checkpoint: bool = GRAD_CHECKPOINT
     buffer_tokens: int = setting(
         1_000_000, "Maximum number of tokens in the experience buffer, with padding.", unit="tokens", ge=1

@@ -6,9 +6,13 @@ from typing import Any
 
 from trainer.config.fields import setting
 
-MICRO_BATCH_TOKENS: Any = setting(
-    2048, "Maximum number of tokens in one forward and backward pass, with padding.", unit="tokens", ge=1
-)
+
+def micro_batch_tokens(*, live: bool = False) -> Any:
+    """Declare the size of a micro-batch. live: whether this kind of run can change it while it trains."""
+    help_line = "Maximum number of tokens in one forward and backward pass, with padding."
+    return setting(2048, help_line, unit="tokens", ge=1, live=live)
+
+
 GRAD_CHECKPOINT: Any = setting(
     False,
     "Gradient checkpointing: compute each block again in the backward pass instead of keeping its activations.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trainer.config import Config, validate
@@ -34,11 +35,20 @@ def with_setting(config: Config, key: str, value: Any) -> Config:
     if key not in live:
         table = key.partition(".")[0]
         near = difflib.get_close_matches(key, live) or [other for other in live if other.startswith(f"{table}.")]
-        raise UsageError(f"{key[:80]!r} cannot change during a run; what can: {', '.join(near or live)}")
+        what_can = ", ".join(near) if near else _by_table(live)
+        raise UsageError(f"{key[:80]!r} cannot change during a run; what can: {what_can}")
     raw = config.model_dump()
     table, _, name = key.partition(".")
     raw[table][name] = value
     return validate(raw)
+
+
+def _by_table(keys: Sequence[str]) -> str:
+    """List dotted keys in the order that they have, each table once."""
+    tables: dict[str, list[str]] = {}
+    for table, _, name in (key.partition(".") for key in keys):
+        tables.setdefault(table, []).append(name)
+    return "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items())
 
 
 def changes(old: Config, new: Config) -> list[Change]:

@@ -15,7 +15,9 @@ from trainer.dpo.dpo_learner import DPOLearner
 from trainer.errors import StorageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, RunEnded
+from trainer.fitting.memory_limit import Smaller
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
+from trainer.memory.savings import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
@@ -90,6 +92,12 @@ class DPO(StepTraining):
         )
         self._baseline = reference_baseline(self._ppo, data.prompts) if self._ppo is not None else None
         self._length_slope = length_slope_of(data.train)
+
+    def lower(self, change: Smaller) -> None:
+        """Use smaller micro-batches from now on, also for the samples of evaluations."""
+        super().lower(change)
+        if self._ppo is not None:
+            self._ppo.configure(changed(self._ppo.config, *change))
 
     @property
     def finished(self) -> bool:

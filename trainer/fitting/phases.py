@@ -24,6 +24,8 @@ class Phases:
     def __init__(self, emit: Callable[[Event], None], control: Control) -> None:
         self.seconds: dict[str, float] = {}
         self.memory: dict[str, int] = {}
+        self.latest: Phase | None = None
+        """Phase that was reported last."""
         self._emit = emit
         self._control = control
 
@@ -34,6 +36,7 @@ class Phases:
     def report(self, iteration: int, phase: Phase, *, passes: int = 1) -> Callable[[int, int], None]:
         """Report the start; return a function that reports (done, total) of each of `passes`, and hears requests."""
         finished = 0
+        self.latest = phase
 
         def progress(done: int, total: int) -> None:
             nonlocal finished

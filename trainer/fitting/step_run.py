@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -17,11 +18,26 @@ from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay
-from trainer.events import Event, RewardModelStep, RunEnded
+from trainer.errors import OutOfMemoryError
+from trainer.events import Event, Phase, RewardModelStep, RunEnded, SettingChanged
+from trainer.fitting.memory_limit import (
+    REFUSED,
+    Smaller,
+    is_on_gpu,
+    lowered,
+    peak_of,
+    set_memory_limit,
+    smaller_micro_batch,
+    too_large,
+    until_it_fits,
+)
 from trainer.fitting.phases import Phases, SkippedSteps
+from trainer.memory.estimate import clear_footprint
+from trainer.memory.savings import changed
 from trainer.models.backbone import LoadedModel, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.runs.checkpoint_files import load_newest
+from trainer.runs.folder import write_config
 from trainer.runs.sinks import Sinks
 from trainer.seeding import Purpose
 
@@ -68,11 +84,26 @@ class StepData(Protocol):
     def warnings(self) -> Sequence[str]:
         """One line each."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence to train on."""
+
+    @property
+    def widest(self) -> int:
+        """Tokens of the largest group to train on, padding included."""
+
+    def longest_groups(self, most: int, tokens: int) -> Sequence[Any]:
+        """Return the longest groups that fit one micro-batch of `tokens`, at most `most`."""
+
 
 class StepLearner(Protocol):
     """Policy or reward model in training: its loss, its gradient, and Adam."""
 
+    config: Any
     optimizer: StepOptimizer
+
+    def gradients(self, groups: Any) -> Any:
+        """Return the gradient of the mean loss over `groups`, and what it measured."""
 
     def train(self, groups: Any, number: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
         """Take step `number` on `groups`; return the fields of the step's event that the loss gives."""
@@ -138,6 +169,16 @@ class StepTraining(ABC):
     def restore(self, snapshot: Any) -> None:
         """Continue from `snapshot`."""
 
+    def lower(self, change: Smaller) -> None:
+        """Use smaller micro-batches from now on."""
+        self.config = self.learner.config = changed(self.config, *change)
+
+    def largest_peak(self) -> int:
+        """Compute the gradient of the longest micro-batch, and return the peak of MLX's allocations, as `peak_of`."""
+        config = self.config
+        groups = self.data.longest_groups(config.train.batch_size, config.optim.micro_batch_tokens)
+        return peak_of(lambda: self.learner.gradients(groups))
+
     def step(self) -> RewardModelStep:
         """Take the next step: the gradient over its comparisons, then Adam.
 
@@ -190,6 +231,7 @@ class StepRun:
     ) -> None:
         self.config = config
         self.run = RunUnderWay(self, resume, out, control)
+        self._lowered: list[Smaller] = []  # in use, and not yet in config.toml
 
     @property
     def iteration(self) -> int:
@@ -200,9 +242,11 @@ class StepRun:
         """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
         run = self.run
         run.find_folder()
+        self.memory_limit = set_memory_limit(self.config.model)  # bytes
         self.parts = parts = load()
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         run.warnings += parts.fit.data.warnings
+        self._fit()
         self.snapshot = parts.fit.snapshot()
         return run.in_folder(preset, self._steps, parts.fit.total_steps, pairs=parts.pairs)
 
@@ -211,6 +255,59 @@ class StepRun:
         self.run.guard.check()
         if self.parts.fit.is_prepared:
             self.run.checkpoints.save(self.iteration, lambda path: self.parts.write(path, self.snapshot))
+
+    def _fit(self) -> None:
+        """Make micro-batches as small as the memory requires, before the first step."""
+        limit, fit = self.memory_limit, self.parts.fit
+        while True:
+            clear = clear_footprint(self.config, fit.data.longest, limit, gpu=is_on_gpu())
+            peak = clear.peak_of("update") if clear else fit.largest_peak()
+            if peak <= limit:
+                return
+            change = self._smaller("update")
+            self.run.warnings.append(lowered(self.config, change, "update", peak, limit))
+            self.config = changed(self.config, *change)
+            fit.lower(change)
+
+    def _smaller(self, phase: Phase) -> Smaller:
+        """Return the change that halves micro-batches. Raises OutOfMemoryError if they are one comparison already."""
+        config, data = self.parts.fit.config, self.parts.fit.data
+        change = smaller_micro_batch(config.optim.micro_batch_tokens, data.widest, config.train.batch_size)
+        if change is None:
+            raise too_large(phase, self.memory_limit)
+        return change
+
+    def _make_smaller(self, phase: Phase, peak: int) -> None:
+        """Use micro-batches of half the size from now on; `_save_lowered` makes them those of a resumed run."""
+        change, fit = self._smaller(phase), self.parts.fit
+        self.run.alert("warning", "out_of_memory", lowered(fit.config, change, phase, peak, self.memory_limit))
+        fit.lower(change)
+        self._lowered.append(change)
+
+    def _save_lowered(self) -> None:
+        """Write what was lowered into config.toml, after a checkpoint: a resumed run must not repeat steps with it."""
+        if self._lowered:
+            self.save()
+        for change in self._lowered:
+            old = self.config.optim.micro_batch_tokens
+            self.config = changed(self.config, *change)
+            write_config(self.run.folder, self.config)
+            self.run.emit(SettingChanged(iteration=self.iteration + 1, key=change.key, old=old, value=change.value))
+        self._lowered.clear()
+
+    def _step(self) -> None:
+        """Take a step; when an allocation fails, take it again in smaller parts."""
+        fit = self.parts.fit
+
+        def make_smaller() -> None:
+            fit.restore(self.snapshot)
+            self._make_smaller("update", REFUSED)
+            self._save_lowered()
+
+        event = until_it_fits(fit.step, make_smaller)
+        if event.memory_bytes > self.memory_limit:
+            with contextlib.suppress(OutOfMemoryError):  # it did fit, if barely
+                self._make_smaller("update", event.memory_bytes)
 
     def _begin(self) -> None:
         run, parts, fit = self.run, self.parts, self.parts.fit
@@ -234,6 +331,7 @@ class StepRun:
         if not fit.is_prepared:
             self._evaluate(fit.prepare)
             self.snapshot = fit.snapshot()
+            self._save_lowered()
             if every:
                 self.save()
         between = run.control.check  # a step requested before ends with the first one
@@ -241,16 +339,17 @@ class StepRun:
             run.state("training")
             between()
             between = run.control.between_iterations
-            fit.step()
+            self._step()
             for evaluate in fit.due():
                 self._evaluate(evaluate)
             # Not earlier: a run that ends during its evaluation then repeats both the step and the evaluation.
             self.snapshot = fit.snapshot()
+            self._save_lowered()
             if every and self.iteration % every == 0:
                 self.save()
         return fit.reason
 
     def _evaluate(self, evaluate: Callable[[], object]) -> None:
         self.run.state("evaluating")
-        evaluate()
+        until_it_fits(evaluate, lambda: self._make_smaller("evaluate", REFUSED))
         self.parts.evaluated()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from trainer.config import AnyConfig, Config
 
 _MOST = 3
+Configured = TypeVar("Configured", bound=AnyConfig)
 Ladder = tuple[str, list[Any], str]  # a setting, ever cheaper values, and the price of the change
 
 
@@ -77,10 +78,11 @@ def _together(config: AnyConfig, peak: Callable[[AnyConfig], int], room: int, la
     return found
 
 
-def changed(config: AnyConfig, key: str, value: Any) -> AnyConfig:
+def changed(config: Configured, key: str, value: Any) -> Configured:
     """Return `config` with another value of the dotted `key`, unchecked."""
     section, _, name = key.partition(".")
-    return config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
+    table = getattr(config, section).model_copy(update={name: value})
+    return cast("Configured", config.model_copy(update={section: table}))
 
 
 def _ladders(config: AnyConfig, *, gpu: bool) -> Iterator[Ladder]:

@@ -244,8 +244,8 @@ def throughput(history: History, config: Config) -> Sign | None:
         f"{factor:.2g} times as long{more_memory}",
         {"tokens_per_second": now, "early_tokens_per_second": before, "memory_mib": memory[1]},
         (
-            "Memory grows, so the machine may be swapping: use a smaller optim.micro_batch_tokens, or "
-            "optim.grad_checkpoint, in a new run."
+            "Memory grows, so the machine may be swapping: lower optim.micro_batch_tokens, or set "
+            "optim.grad_checkpoint in a new run."
             if grown
             else "The same work takes longer: look for other programs on this machine, for heat, and for a reward "
             "function that gets slower."

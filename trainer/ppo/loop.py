@@ -96,6 +96,7 @@ class PPO:
             self.kl_coef = config.ppo.kl_coef
         self.config = config
         self.rewards = rewards or self.rewards
+        self.rewards.use_micro_batches(config.optim.micro_batch_tokens)
         self.learner.configure(config.optim, **_schedule(config))
 
     def iteration(self, number: int) -> IterationResult:
@@ -194,7 +195,7 @@ class PPO:
             max_new_tokens=rollout.max_new_tokens,
             value_unit=float(error),
         )
-        objectives = self._objectives(number)
+        objectives = self.objectives(number)
         passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
         results: list[StepMetrics] = []
         ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
@@ -242,7 +243,7 @@ class PPO:
     def _critic_learns_alone(self, number: int) -> bool:
         return self.has_critic and number <= self.config.ppo.critic_warmup
 
-    def _objectives(self, number: int) -> list[Objective]:
+    def objectives(self, number: int) -> list[Objective]:
         """Return what the steps of iteration `number` train."""
         if self._critic_learns_alone(number):
             return ["value"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -14,17 +15,21 @@ from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, load_prompts
-from trainer.errors import TrainerError
+from trainer.errors import OutOfMemoryError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
-from trainer.events import Evaluation, RolledBack, RunEnded, SettingChanged
+from trainer.events import Evaluation, Phase, RolledBack, RunEnded, SettingChanged
+from trainer.fitting.memory_limit import REFUSED, Smaller, lowered, set_memory_limit, until_it_fits
+from trainer.memory.savings import changed
 from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import load_backbone, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.monitoring import Monitor
 from trainer.plurals import counted
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint
+from trainer.ppo.loop import IterationResult
 from trainer.ppo.value_init import check_value_init
 from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
+from trainer.ppo_run.fit_check import fit, smaller
 from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.ppo_run.prompts import run_prompts
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
@@ -96,6 +101,7 @@ class _PPORun:
         if saved is None:
             check_value_init(self.config.model)
         run.warnings += keep_models(self.config)
+        self.memory_limit = set_memory_limit(self.config.model)  # bytes
         model = load_backbone(self.config.model)
         self.policy = TrainedPolicy(model, self.control, self.trust)
         rewards = self.policy.build_rewards(self.config, functions)
@@ -104,6 +110,7 @@ class _PPORun:
         run.warnings += warnings
         config = with_saved_layers(self.config, saved / "policy") if saved else self.config
         self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)
+        self._fit(prompts)
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None
         return run.in_folder(preset, lambda: self._train(prompts), self.config.ppo.iterations)
@@ -138,7 +145,7 @@ class _PPORun:
             if decision and not self.requested_rollback:
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
-            result = self.policy.ppo.iteration(number)
+            result = self._iteration(number)
             self.run.guard.check()
             self.run.emit(save_samples(self.run.folder, c, number, result))
             self.run.emit(result.metrics)
@@ -150,10 +157,48 @@ class _PPORun:
                 keep_best(self.run.checkpoints, self.policy.snapshot, evaluation, c.checkpoint.best)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
+            self._stay_within(result.metrics.memory)
         self.save()
         self.control.take_rest()
         self._refuse_requests()
         return reason
+
+    def _fit(self, prompts: Sequence[Prompt]) -> None:
+        """Make the parts of an iteration as small as the memory requires, before the first one."""
+        self.longest = max(len(prompt.tokens) for prompt in prompts)  # tokens
+        lower, lines = fit(self.policy.ppo, prompts, self.memory_limit)
+        for change in lower:
+            self.config = changed(self.config, *change)
+        self.requested = self.config
+        self.run.warnings += lines
+
+    def _iteration(self, number: int) -> IterationResult:
+        """Run an iteration; when an allocation fails, repeat it from its start in smaller parts."""
+
+        def make_smaller() -> None:
+            self.policy.restore(self.policy.snapshot)
+            self._make_smaller(self.policy.ppo.phase.latest or "update", REFUSED)
+            self._apply_settings(build=False)
+
+        return until_it_fits(lambda: self.policy.ppo.iteration(number), make_smaller)
+
+    def _make_smaller(self, phase: Phase, peak: int) -> list[Smaller]:
+        """Request that the parts of `phase`, whose peak was `peak` bytes, are half as large from the next iteration on.
+
+        Returns the changes. Raises OutOfMemoryError if the parts are single sequences already.
+        """
+        changes = smaller(self.requested, phase, self.longest, self.memory_limit)
+        for change in changes:
+            self.run.alert("warning", "out_of_memory", lowered(self.requested, change, phase, peak, self.memory_limit))
+            self.requested = with_setting(self.requested, *change)
+        return changes
+
+    def _stay_within(self, peaks: Mapping[str, int]) -> None:
+        """Make the parts of the phase with the highest peak smaller if it is above the limit and they can be."""
+        phase, peak = max(peaks.items(), key=lambda found: found[1])
+        if peak > self.memory_limit:
+            with contextlib.suppress(OutOfMemoryError):  # it did fit, if barely
+                self._make_smaller(cast("Phase", phase), peak)
 
     def _begin(self, prompts: Sequence[Prompt]) -> None:
         actor = self.policy.ppo.actor
@@ -198,7 +243,14 @@ class _PPORun:
         if not self.config.eval.every or not self.held_out:
             return None
         self.run.state("evaluating")
-        evaluation = evaluate(self.policy.ppo, self.held_out, number, self.baseline)
+
+        def make_smaller() -> None:  # at once, because an evaluation changes nothing that a resumed run repeats
+            for change in self._make_smaller("evaluate", REFUSED):
+                self.policy.ppo.configure(changed(self.policy.ppo.config, *change))
+
+        evaluation = until_it_fits(
+            lambda: evaluate(self.policy.ppo, self.held_out, number, self.baseline), make_smaller
+        )
         self.run.emit(evaluation)
         return evaluation
 

@@ -17,7 +17,7 @@ from trainer.models.backbone import LoadedModel
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
 from trainer.preference_data.grouping import group_preferences
-from trainer.preference_data.groups import Group, Groups, fingerprint, split_groups
+from trainer.preference_data.groups import Group, Groups, fingerprint, micro_batches, split_groups
 from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
@@ -34,6 +34,22 @@ class Comparisons(NamedTuple):
     warnings: list[str]
     fingerprint: str  # of the groups to train on and all that are held out
     prompts: list[Prompt]  # of held-out groups, for a policy to sample responses to
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence to train on."""
+        return int(self.train.longest.max())
+
+    @property
+    def widest(self) -> int:
+        """Tokens of the largest group to train on, padding included."""
+        return int((self.train.longest * self.train.sizes).max())
+
+    def longest_groups(self, most: int, tokens: int) -> list[Group]:
+        """Return the longest groups to train on that fit one micro-batch: at least one, and at most `most`."""
+        longest = self.train.longest
+        first = np.argsort(-longest)[:most].tolist()
+        return next(micro_batches([self.train[place] for place in first], tokens, lambda done, total: None))
 
 
 class LoadedPreferences:

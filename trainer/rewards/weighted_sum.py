@@ -113,6 +113,12 @@ class Rewards:
         self._overlong = overlong or Overlong()
         self._moments = RunningMoments()
 
+    def use_micro_batches(self, tokens: int) -> None:
+        """Have reward models read at most `tokens` tokens in one pass, padding included, from the next batch on."""
+        for weighted in self._sources.values():
+            if hasattr(weighted.source, "micro_batch_tokens"):
+                weighted.source.micro_batch_tokens = tokens
+
     def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
         """Score `batch`, B sequences.
 

@@ -16,7 +16,7 @@ from workbench.cli.parser import add_configuration
 from workbench.config.estimates import Estimate, estimate, footprint_of, has_gpu
 from workbench.numbers import gigabytes
 from workbench.system import output
-from workbench.system.machine import this_machine
+from workbench.system.machine import room_for
 from workbench.text import visible
 
 _COLUMN = 9
@@ -27,7 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(execute=run)
     add_configuration(parser, "PRESET_OR_FILE", "preset or file")
     parser.add_argument("--kind", choices=tuple(SCHEMAS), help="kind of run (default: the file's own, or ppo)")
-    parser.add_argument("--memory", type=float, metavar="GB", help="memory to fit (default: this machine's)")
+    parser.add_argument(
+        "--memory", type=float, metavar="GB", help="memory to fit (default: model.memory_limit, or else this machine's)"
+    )
     parser.add_argument("--json", action="store_true", help="print bytes as JSON")
 
 
@@ -35,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the estimate; return 3 if it does not fit, or if the size of the model is not known."""
     config: AnyConfig = configuration(args, SCHEMAS[args.kind or kind_of(args.config_given)])
     needed = estimate(config)
-    room = round(args.memory * 1e9) if args.memory else this_machine().most
+    room = round(args.memory * 1e9) if args.memory else room_for(config.model)
     memory = needed.memory
     fits = memory is not None and memory.peak <= room
     found = Savings([], []) if memory is None or fits else _savings(config, room)

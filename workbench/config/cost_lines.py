@@ -18,7 +18,7 @@ from workbench.columns import packed
 from workbench.config.estimates import Estimate, estimate
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
-from workbench.system.machine import this_machine
+from workbench.system.machine import room_for
 
 _LEAST, _MOST = 10, 60  # columns of the bar; with fewer it says nothing
 _WORDED = 40  # columns; on a narrower line the problems are a sign and a number
@@ -70,7 +70,7 @@ class CostLines(GuardedWidget, Widget):
 
 
 def _measured(config: Config) -> tuple[Estimate, int]:
-    return estimate(config), this_machine().most
+    return estimate(config), room_for(config.model)
 
 
 def memory_line(memory: Footprint | None, total: int, width: int) -> Content:

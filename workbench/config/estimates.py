@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from trainer.config import PRESETS, AnyConfig, Config
 from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
+from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
 from trainer.files import open_regular
-from trainer.memory.footprint import Footprint, RewardModels, footprint
+from trainer.memory.estimate import footprint_of as estimate_of_memory
+from trainer.memory.footprint import Footprint
 from trainer.memory.passes import held_model
-from trainer.memory.reward_models import reward_models
 from trainer.memory.shape import SIZES, ModelShape, decoder_shape, folder_of, shape_of
 from trainer.preferences.records import Preference, Text
 
@@ -64,9 +64,7 @@ def estimate(config: AnyConfig) -> Estimate:
 
 def footprint_of(config: AnyConfig, shape: ModelShape) -> Footprint:
     """Return the memory of `config` on this machine. Reads the start of its data, and about reward models."""
-    gpu = has_gpu()
-    scorers = RewardModels() if isinstance(config, RewardModelConfig) else reward_models(config, gpu=gpu)
-    return footprint(config, shape, longest_tokens(config), gpu=gpu, reward_models=scorers)
+    return estimate_of_memory(config, shape, longest_tokens(config), gpu=has_gpu())
 
 
 def longest_tokens(config: AnyConfig) -> int:

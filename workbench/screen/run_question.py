@@ -23,7 +23,7 @@ from workbench.config.fields import fields_by_key, shown
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
-from workbench.system.machine import this_machine
+from workbench.system.machine import room_for
 from workbench.text import visible
 
 _LABEL = 12  # columns
@@ -91,7 +91,7 @@ def _memory(config: Config) -> tuple[str, str]:
     needed = estimate(config)
     if needed.memory_bytes is None:
         return "memory", f"unknown: {needed.basis.rpartition('; ')[2]}"
-    total = this_machine().most
+    total = room_for(config.model)
     more = ": more than this machine has" if needed.memory_bytes > total else ""
     return "memory", f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
 

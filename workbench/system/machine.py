@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
+from trainer.config.schema import BackboneConfig
 from trainer.models.cpu import blas
 from trainer.plurals import counted
 from workbench.text import visible
@@ -41,6 +42,12 @@ def this_machine() -> Machine:
     name = blas.loaded_blas().name
     device = f"CPU, {counted(os.cpu_count() or 1, 'core')}, {library.get(name, name)}"
     return Machine(device, memory.available, memory.total, memory.total)
+
+
+def room_for(model: BackboneConfig) -> int:
+    """Return the bytes that a run with `model` may take on this machine."""
+    most = this_machine().most
+    return min(round(model.memory_limit * 1e9) or most, most)
 
 
 @cache

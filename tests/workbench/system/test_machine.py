@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from trainer.config.schema import ModelConfig
 from trainer.models.cpu import blas
 from workbench.system import machine
-from workbench.system.machine import this_machine
+from workbench.system.machine import room_for, this_machine
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +59,10 @@ def test_a_gpu_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_driver_that_says_nothing_leaves_the_cpu(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi(tmp_path, monkeypatch, body)
     assert this_machine().device.startswith("CPU, ")
+
+
+def test_a_limit_of_the_configuration_bounds_the_room_of_a_run() -> None:
+    most = this_machine().most
+    assert room_for(ModelConfig()) == most
+    assert room_for(ModelConfig(memory_limit=most / 2e9)) == round(most / 2)
+    assert room_for(ModelConfig(memory_limit=1e6)) == most

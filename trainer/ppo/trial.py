@@ -1,0 +1,79 @@
+"""Trial of the largest parts of an iteration, to see before the first one what memory they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from trainer.config import Config
+from trainer.data import Prompt
+from trainer.events import Phase
+from trainer.fitting.memory_limit import peak_of
+from trainer.models.trunk import vocabulary_size
+from trainer.ppo.loop import PPO
+from trainer.ppo.steps import silent
+from trainer.rollout.decoding import Decoding
+from trainer.rollout.experience import Experience
+from trainer.rollout.generation import Response, lay_out
+
+
+def phase_peaks(ppo: PPO, prompts: Sequence[Prompt]) -> dict[Phase, int]:
+    """Run the largest part of each phase once; return the peaks of MLX's allocations, bytes, or `REFUSED`.
+
+    The parts are as large as the prompts and `rollout.max_new_tokens` allow: the responses to the longest prompts that
+    are written together, and the micro-batch of the longest sequences, forward and with its gradient. Nothing is
+    trained, and no reward is asked.
+    """
+    longest = sorted(prompts, key=lambda prompt: -len(prompt.tokens))
+    parts: dict[Phase, Callable[[], None]] = {
+        "generate": lambda: _generate(ppo, longest),
+        "score": lambda: _evaluate_scores(ppo, longest),
+        "update": lambda: _differentiate(ppo, longest),
+    }
+    return {phase: peak_of(part) for phase, part in parts.items()}
+
+
+def _generate(ppo: PPO, longest: Sequence[Prompt]) -> None:
+    """Decode one token of as many rows as are decoded together, beside what their caches have grown to at the end."""
+    rollout = ppo.config.rollout
+    decoding = Decoding(ppo.actor.backbone, rollout)
+    count = min(decoding.at_most, rollout.batch_size)
+    contexts = [prompt.tokens for prompt in _repeated(longest, ppo.config, count)]
+    decoding.admit(range(count), contexts, mx.random.split(mx.random.key(0), count))
+    mx.eval(decoding.step().tokens)
+    end = len(contexts[0]) + rollout.max_new_tokens
+    grown = mx.zeros((decoding.bytes_at(end) - decoding.bytes_at(0),), dtype=mx.uint8)
+    mx.eval(grown, decoding.step().tokens)
+
+
+def _evaluate_scores(ppo: PPO, longest: Sequence[Prompt]) -> None:
+    mx.eval(_scored(ppo, longest, ppo.config.rollout.batch_size).logprobs)
+
+
+def _differentiate(ppo: PPO, longest: Sequence[Prompt]) -> None:
+    c = ppo.config
+    batch = _scored(ppo, longest, c.rollout.batch_size // c.ppo.minibatches)
+    ones = mx.ones_like(batch.mask)
+    batch = batch._replace(advantages=ones, returns=ones)
+    for objective in ppo.objectives(c.ppo.critic_warmup + 1):
+        mx.eval(ppo.learner.gradients(batch, c.ppo, objective, temperature=c.rollout.temperature).of)
+
+
+def _scored(ppo: PPO, longest: Sequence[Prompt], most: int) -> Experience:
+    """Return one micro-batch of the longest prompts with responses of the greatest length, scored."""
+    c = ppo.config
+    length = len(longest[0].tokens) + c.rollout.max_new_tokens
+    count = max(1, min(most, c.optim.micro_batch_tokens // length))
+    draws = np.random.default_rng(0)
+    tokens = draws.integers(vocabulary_size(ppo.actor.backbone), size=(count, c.rollout.max_new_tokens)).tolist()
+    responses = [Response(row, [0.0] * len(row), "", True) for row in tokens]
+    batch = lay_out(_repeated(longest, c, count), responses)
+    return ppo.score(batch, silent, alternatives=c.run.alternatives if c.run.save_samples else 0)
+
+
+def _repeated(longest: Sequence[Prompt], config: Config, count: int) -> list[Prompt]:
+    """Return `count` prompts, the longest first, each as often as an iteration repeats it."""
+    samples = config.rollout.samples_per_prompt
+    return [longest[place // samples % len(longest)] for place in range(count)]

@@ -115,11 +115,7 @@ class RolloutConfig(Section):
     samples_per_prompt: int = setting(1, "Responses sampled for each prompt.", ge=1)
     max_new_tokens: int = setting(48, "Maximum length of a response.", unit="tokens", ge=1)
     temperature: float = setting(
-        1.0,
-        "Sampling temperature. Also applied to the log-probs in training.",
-        ge=_COLDEST,
-        le=10,
-        live=True,
+        1.0, "Sampling temperature. Also applied to the log-probs in training.", ge=_COLDEST, le=10, live=True
     )
     top_p: float = setting(1.0, "Nucleus sampling; below 1 the KL estimate is biased.", gt=0, le=1, live=True)
     top_k: int = setting(
@@ -128,11 +124,7 @@ class RolloutConfig(Section):
     stop: list[Text] = setting([], "Texts that end a response, in addition to the model's end tokens.")
     ignore_stop: bool = setting(False, "Ignore stop tokens and always write max_new_tokens tokens; for benchmarks.")
     slots: int = setting(
-        32,
-        "Sequences generated in parallel; others take the places of finished ones.",
-        unit="sequences",
-        ge=1,
-        live=True,
+        32, "Sequences generated in parallel; others follow as they finish.", unit="sequences", ge=1, live=True
     )
 
     @field_validator("temperature", mode="before")

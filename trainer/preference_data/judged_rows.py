@@ -40,7 +40,7 @@ class RaggedArray:
 
 
 class Said(NamedTuple):
-    """What a row says, as far as a model learns from it."""
+    """Judgements of a row, as far as a model learns from them."""
 
     judgement: Judgement  # only ranking and strength
     source: str  # where the comparison comes from; "" if unknown

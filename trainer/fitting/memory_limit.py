@@ -135,4 +135,4 @@ def is_on_gpu() -> bool:
 
 
 def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e9:.2f} GB"

@@ -144,7 +144,7 @@ def test_a_peak_above_the_limit_makes_the_next_iterations_smaller(
     recorder = healed(tmp_path, lambda event: None, "eval.every=0")
     (change,) = recorder.of(SettingChanged)
     assert (change.iteration, change.key, change.value) == (2, "rollout.slots", 2)
-    assert "1125899.9 GB are more than" in recorder.of(Alert)[0].message
+    assert "1125899.91 GB are more than" in recorder.of(Alert)[0].message
 
 
 # The check before the first iteration
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_lowered_before_the_first_iteration(tmp_path: Path,
     assert tried[-1] <= 30
     (started,) = recorder.of(RunStarted)
     assert any("optim.micro_batch_tokens lowered from 80 to" in warning for warning in started.warnings)
-    assert "GB are more than 0.3 GB in the phase 'update'" in "".join(started.warnings)
+    assert "GB are more than 0.30 GB in the phase 'update'" in "".join(started.warnings)
     saved = load_config(tmp_path / "runs" / "a" / "config.toml")
     assert saved.optim.micro_batch_tokens == tried[-1]
     record(saved.model_copy(update={"ppo": saved.ppo.model_copy(update={"iterations": 4})}), resume=tmp_path / "runs/a")

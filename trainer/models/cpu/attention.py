@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.models import base
@@ -31,27 +32,48 @@ def attention(
     if length == 1 or queries.dtype != mx.float32 or sinks is not None or hasattr(cache, "bits"):
         own: mx.array = base.scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
         return own
-    batch, heads, _, width = queries.shape
-    shared = (batch, keys.shape[1], -1, width)  # one product for all query heads that share their keys
-    scores = ((queries * scale).reshape(shared) @ keys.swapaxes(-1, -2)).reshape(batch, heads, length, -1)
     if isinstance(mask, str):
         before = keys.shape[2] - length  # the queries are those of the last positions
         mask = mx.arange(length)[:, None] + before >= mx.arange(keys.shape[2])
-    if mask is not None:
-        scores = mx.where(mask, scores, _LEAST) if mask.dtype == mx.bool_ else scores + mask
-    weights: mx.array = _softmax(scores)  # type: ignore[assignment]
-    found = weights.reshape(*shared[:3], keys.shape[2]) @ values
-    return found.reshape(batch, heads, length, -1)
+    found: mx.array = _attention(scale, mask)(queries, keys, values)[0]
+    return found
 
 
-@mx.custom_function
-def _softmax(scores: mx.array) -> mx.array:
-    weights = precise_exponentials(scores - scores.max(axis=-1, keepdims=True))
-    return weights * mx.reciprocal(weights.sum(axis=-1, keepdims=True))
+def _attention(scale: float, mask: mx.array | None) -> Callable[..., tuple[mx.array, mx.array]]:
+    """Return a function of queries, keys and values that returns the result and the weights P, [B, H, L, S].
+
+    As one function, it keeps the weights alone for its gradient, not the scores that they are made of.
+    """
+
+    @mx.custom_function
+    def forward(queries: mx.array, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        scores = _by_query_head(_grouped(queries * scale, keys) @ keys.swapaxes(-1, -2), queries)
+        if mask is not None:
+            scores = mx.where(mask, scores, _LEAST) if mask.dtype == mx.bool_ else scores + mask
+        weights = precise_exponentials(scores - scores.max(axis=-1, keepdims=True))
+        weights = weights * mx.reciprocal(weights.sum(axis=-1, keepdims=True))
+        return _by_query_head(_grouped(weights, keys) @ values, queries), weights
+
+    @forward.vjp
+    def backward(primals: Any, cotangents: Any, outputs: Any) -> Any:
+        """Compute the gradients, with G that of the result: dV = P^T G, dP = G V^T, dS = P (dP - sum P dP)."""
+        (queries, keys, values), weights = primals, outputs[1]
+        on_result = _grouped(cotangents[0], keys)
+        on_weights = _by_query_head(on_result @ values.swapaxes(-1, -2), queries)
+        weighted = weights * on_weights
+        on_scores = _grouped(weighted - weights * weighted.sum(axis=-1, keepdims=True), keys)
+        on_queries = _by_query_head(on_scores @ keys, queries) * scale
+        on_keys = on_scores.swapaxes(-1, -2) @ _grouped(queries, keys) * scale
+        return on_queries, on_keys, _grouped(weights, keys).swapaxes(-1, -2) @ on_result
+
+    return cast("Callable[..., tuple[mx.array, mx.array]]", forward)
 
 
-@_softmax.vjp
-def _softmax_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
-    """Compute the gradient: d/ds = p (g - sum p g)."""
-    weighted = cotangents * outputs
-    return weighted - outputs * weighted.sum(axis=-1, keepdims=True)
+def _grouped(x: mx.array, keys: mx.array) -> mx.array:
+    """Put the query heads that share their keys one below the other: [B, H, L, N] to [B, K, H / K * L, N]."""
+    return x.reshape(*keys.shape[:2], -1, x.shape[-1])
+
+
+def _by_query_head(x: mx.array, queries: mx.array) -> mx.array:
+    """Undo `_grouped`: [B, K, H / K * L, N] to [B, H, L, N]."""
+    return x.reshape(*queries.shape[:3], x.shape[-1])

@@ -79,7 +79,7 @@ def memory_line(memory: Footprint | None, total: int, width: int) -> Content:
         return Content("memory unknown")
     too_much = memory.peak > total
     words = f"≈ {gigabytes(memory.peak)} of {gigabytes(total)}"
-    long = f"{words}: more than this machine has"
+    long = f"{words}: does not fit"
     if too_much and len(long) <= width:
         words = long
     columns = min(width - len(words) - 1, _MOST)

@@ -92,7 +92,7 @@ def _memory(config: Config) -> tuple[str, str]:
     if needed.memory_bytes is None:
         return "memory", f"unknown: {needed.basis.rpartition('; ')[2]}"
     total = room_for(config.model)
-    more = ": more than this machine has" if needed.memory_bytes > total else ""
+    more = ": does not fit" if needed.memory_bytes > total else ""
     return "memory", f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
 
 

@@ -31,7 +31,7 @@ def test_the_bar_shows_each_part_to_the_scale_of_the_machine() -> None:
 
 def test_a_machine_that_is_too_small_is_said_in_words_and_fills_the_bar() -> None:
     line = memory_line(MEMORY, 4 * GB, 80)
-    assert line.plain.endswith(" ≈ 8.0 GB of 4.0 GB: more than this machine has")
+    assert line.plain.endswith(" ≈ 8.0 GB of 4.0 GB: does not fit")
     assert "─" not in line.plain
     assert line.cell_length <= 80
     assert any(span.style == "$text-error" for span in line.spans)

@@ -54,7 +54,7 @@ def test_a_plan_says_what_a_new_run_does_and_where() -> None:
 def test_a_plan_warns_of_too_little_memory_and_of_what_is_likely_to_disappoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=10**9, available=10**9))
     plan = start_plan(Config.model_validate({"rollout": {"top_k": 5}}), "mine", [], one_iteration=False)
-    assert dict(plan.facts)["memory"].endswith("of 1.0 GB: more than this machine has")
+    assert dict(plan.facts)["memory"].endswith("of 1.0 GB: does not fit")
     assert any("top_k" in warning for warning in plan.warnings)
     unknown = Config.model_validate({"model": {"path": "nobody/nothing"}})
     assert "not downloaded" in dict(start_plan(unknown, "mine", [], one_iteration=False).facts)["memory"]

@@ -211,7 +211,7 @@ def test_the_second_call_loads_nothing_more() -> None:
 @linux_cpu
 def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise() -> None:
     code = "import os, trainer; print(os.environ['KMP_BLOCKTIME'], os.environ['OPENBLAS_THREAD_TIMEOUT'])"
-    assert run(code) == "1 21"
+    assert run(code) == "1 16"
     assert run(code, KMP_BLOCKTIME="200", OPENBLAS_THREAD_TIMEOUT="26") == "200 26"
 
 

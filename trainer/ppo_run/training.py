@@ -157,7 +157,8 @@ class _PPORun:
                 keep_best(self.run.checkpoints, self.policy.snapshot, evaluation, c.checkpoint.best)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
-            self._stay_within(result.metrics.memory)
+            if number < c.ppo.iterations:  # after the last one, nothing is left to make smaller
+                self._stay_within(result.metrics.memory)
         self.save()
         self.control.take_rest()
         self._refuse_requests()

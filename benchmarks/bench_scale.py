@@ -118,7 +118,7 @@ def training(size: int, folder: Path) -> Iterator[float]:
 
 
 def store(size: int, folder: Path) -> Iterator[float]:
-    """Time the commands on a store of labels, a first label there, and a run on it up to its first step."""
+    """Time the commands on a store of labels, and a first label there."""
     file = write_pairs(size, folder)
     yield timed(lambda: command(folder, "preferences", "import", str(file)))
     yield timed(lambda: command(folder, "preferences", "list"))
@@ -126,7 +126,12 @@ def store(size: int, folder: Path) -> Iterator[float]:
     yield timed(lambda: command(folder, "preferences", "check"))
     yield timed(lambda: command(folder, "preferences", "export", "out.jsonl", "--format", "trl"))
     yield timed(lambda: one_label(folder / "preferences.db"))
-    yield next(train_reward_model("preferences.db", folder))
+
+
+def store_training(size: int, folder: Path) -> Iterator[float]:
+    """Time a reward model's run on a store of labels, as `training` does on a file."""
+    command(folder, "preferences", "import", str(write_pairs(size, folder)))
+    yield from train_reward_model("preferences.db", folder)
 
 
 def one_label(path: Path) -> None:
@@ -215,15 +220,13 @@ class Kind(NamedTuple):
     columns: tuple[str, ...]
 
 
+TRAINING = ("to first step", "evaluation", f"{STEPS} steps", "stop")
 KINDS = {
     "prompts": Kind(prompts, [1_000, 10_000, 100_000], ("read", "first start", "next start")),
     "preferences": Kind(preferences, [10_000, 100_000, 1_000_000], ("prepare", "one batch")),
-    "training": Kind(training, [10_000, 100_000, 1_000_000], ("to first step", "evaluation", f"{STEPS} steps", "stop")),
-    "store": Kind(
-        store,
-        [10_000, 100_000, 1_000_000],
-        ("import", "list", "card", "check", "export", "one label", "to first step"),
-    ),
+    "training": Kind(training, [10_000, 100_000, 1_000_000], TRAINING),
+    "store": Kind(store, [10_000, 100_000, 1_000_000], ("import", "list", "card", "check", "export", "one label")),
+    "store-training": Kind(store_training, [10_000, 100_000, 1_000_000], TRAINING),
     "responses": Kind(
         responses,
         [256, 512, 1024, 2048],
@@ -251,22 +254,26 @@ def train_reward_model(source: str, folder: Path) -> Iterator[float]:
     )
     assert run.stdout is not None
     evaluation, steps = 0.0, 0
-    for line in run.stdout:
-        event = json.loads(line)
-        if event["event"] == "reward_model_evaluation" and not steps:
-            evaluation = event["seconds"]
-        if event["event"] == "reward_model_step":
-            steps += 1
-            if steps == 1:
-                yield time.perf_counter() - began
-                yield evaluation
-                began = time.perf_counter()
-            elif steps == STEPS + 1:
-                yield time.perf_counter() - began
-                began = time.perf_counter()
-                run.send_signal(signal.SIGTERM)
-    run.wait()
-    yield time.perf_counter() - began
+    try:
+        for line in run.stdout:
+            event = json.loads(line)
+            if event["event"] == "reward_model_evaluation" and not steps:
+                evaluation = event["seconds"]
+            if event["event"] == "reward_model_step":
+                steps += 1
+                if steps == 1:
+                    yield time.perf_counter() - began
+                    yield evaluation
+                    began = time.perf_counter()
+                elif steps == STEPS + 1:
+                    yield time.perf_counter() - began
+                    began = time.perf_counter()
+                    run.send_signal(signal.SIGTERM)
+        run.wait()
+        yield time.perf_counter() - began
+    finally:  # nothing is left running if the benchmark is interrupted
+        run.kill()
+        run.wait()
 
 
 WORKBENCH = (sys.executable, "-m", "workbench")

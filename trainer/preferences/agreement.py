@@ -10,9 +10,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from trainer.confidence import Z95
-from trainer.preferences.records import Comparison, Judgement, Preference, ranked_pairs, tied_pairs
+from trainer.preferences.records import Judgement, Preference, ranked_pairs, tied_pairs
 
-Unit = tuple[str, int, int]  # two completions of a comparison: its key, and their places in the order first seen
+Unit = tuple[bytes, int, int]  # two completions of a comparison: its key, and their places in the order first seen
 
 
 class Kappa(NamedTuple):
@@ -119,47 +119,98 @@ class Agreement:
 
 
 def measure_agreement(preferences: Iterable[Preference]) -> Agreement:
-    """Measure the agreement between labellers, and of each labeller with themselves.
+    """Measure the agreement between labellers, and of each labeller with themselves, as `AgreementCounter` does."""
+    counter = AgreementCounter()
+    for preference in preferences:
+        counter.add(preference)
+    return counter.agreement()
+
+
+class AgreementCounter:
+    """Counter of who said what of which two completions, without their texts: of a million labels, about 200 MB.
 
     A unit is two completions to a prompt; its value is first, second, tie or both_bad. Two completions are the same
     unit in whatever order they were shown. A ranking of k completions gives k (k - 1) / 2 units. These are not
     independent, but standard errors treat them as if they were. Skips are ignored. Where a labeller judged a comparison
     more than once, only the last judgement counts between labellers; all of them count within the labeller.
     """
-    said: dict[str, dict[Unit, list[str]]] = {}
-    seen: dict[str, Comparison] = {}
-    for preference in preferences:
+
+    def __init__(self) -> None:
+        self._labellers: set[str] = set()  # everyone who judged a unit
+        self._first: dict[bytes, _FirstLabel] = {}  # by the comparison's key
+        self._later: dict[bytes, list[_Label]] = {}
+        self._firsts: dict[_FirstLabel, _FirstLabel] = {}  # most are alike, so each is stored once
+        self._labels: dict[_Label, _Label] = {}  # as well
+
+    @property
+    def comparisons(self) -> int:
+        """Number of comparisons, those that were skipped included."""
+        return len(self._first)
+
+    @property
+    def repeated(self) -> int:
+        """Number of comparisons with more than one label, skips included."""
+        return len(self._later)
+
+    def add(self, preference: Preference) -> None:
+        """Count a label."""
         comparison, judgement = preference.comparison, preference.judgement
-        key = comparison.key
-        reference = seen.setdefault(key, comparison)
-        by_unit = said.setdefault(judgement.labeller, {})
-        values = _values(judgement.reordered(reference.order_of(comparison)), len(comparison.completions))
-        for (i, j), value in values.items():
-            by_unit.setdefault((key, i, j), []).append(value)
-    labellers = tuple(sorted(name for name, units in said.items() if units))
-    last: dict[Unit, list[str]] = {}
-    for name in labellers:
-        for unit, given in said[name].items():
-            last.setdefault(unit, []).append(given[-1])
-    return Agreement(
-        labellers=labellers,
-        units=sum(len(given) > 1 for given in last.values()),
-        alpha=krippendorff_alpha(last.values()),
-        pairs=tuple(_between(said, first, second) for first, second in combinations(labellers, 2)),
-        selves=tuple(_within(name, said[name]) for name in labellers),
-    )
+        key, order, k = bytes.fromhex(comparison.key), comparison.order, len(comparison.completions)
+        first = self._first.get(key)
+        if first is not None:
+            places = dict(zip(order, first.order, strict=True))  # from here to where they were first seen
+            judgement = judgement.reordered([places[place] for place in range(k)])
+        label = _Label(judgement.labeller, _values(judgement, k))
+        label = self._labels.setdefault(label, label)
+        if label.values:
+            self._labellers.add(label.labeller)
+        if first is None:
+            first = _FirstLabel(order, label)
+            self._first[key] = self._firsts.setdefault(first, first)
+        else:
+            self._later.setdefault(key, []).append(label)
+
+    def agreement(self) -> Agreement:
+        """Return the agreement on what was counted so far."""
+        labellers = tuple(sorted(self._labellers))
+        said: dict[str, dict[Unit, list[str]]] = {name: {} for name in labellers}
+        for key, later in self._later.items():  # units with a single label say nothing of agreement
+            for labeller, values in (self._first[key].label, *later):
+                for i, j, value in values:
+                    said[labeller].setdefault((key, i, j), []).append(value)
+        last: dict[Unit, list[str]] = {}
+        for name in labellers:
+            for unit, given in said[name].items():
+                last.setdefault(unit, []).append(given[-1])
+        return Agreement(
+            labellers=labellers,
+            units=sum(len(given) > 1 for given in last.values()),
+            alpha=krippendorff_alpha(last.values()),
+            pairs=tuple(_between(said, first, second) for first, second in combinations(labellers, 2)),
+            selves=tuple(_within(name, said[name]) for name in labellers),
+        )
 
 
-def _values(judgement: Judgement, k: int) -> dict[tuple[int, int], str]:
-    """Return the value that `judgement` gives each two places i < j."""
+class _Label(NamedTuple):
+    labeller: str
+    values: tuple[tuple[int, int, str], ...]  # two places i < j in the order first seen, and their value
+
+
+class _FirstLabel(NamedTuple):
+    order: tuple[int, ...]  # as `Comparison.order`
+    label: _Label
+
+
+def _values(judgement: Judgement, k: int) -> tuple[tuple[int, int, str], ...]:
+    """Return each two places i < j that `judgement` gives a value, with it."""
     if judgement.verdict == "skip":
-        return {}
+        return ()
     if judgement.verdict == "both_bad":
-        return dict.fromkeys(combinations(range(k), 2), "both_bad")
-    values = dict.fromkeys(((min(pair), max(pair)) for pair in tied_pairs(judgement)), "tie")
+        return tuple((i, j, "both_bad") for i, j in combinations(range(k), 2))
+    values = [(min(pair), max(pair), "tie") for pair in tied_pairs(judgement)]
     for better, worse in ranked_pairs(judgement):
-        values[min(better, worse), max(better, worse)] = "first" if better < worse else "second"
-    return values
+        values.append((min(better, worse), max(better, worse), "first" if better < worse else "second"))
+    return tuple(values)
 
 
 def _between(said: dict[str, dict[Unit, list[str]]], first: str, second: str) -> PairAgreement:

@@ -4,83 +4,120 @@ from __future__ import annotations
 
 import math
 import string
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import chain
+from operator import gt, ne
 from statistics import quantiles
 
 from trainer.confidence import wilson_interval
-from trainer.preferences.agreement import Agreement, measure_agreement
+from trainer.preferences.agreement import Agreement, AgreementCounter
 from trainer.preferences.conversations import length_in_characters, length_in_words
-from trainer.preferences.records import Preference, content_hash, is_tie, ranked_pairs
+from trainer.preferences.records import Preference, Text, content_hash, is_tie, ranked_pairs
 
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}
-Pair = tuple[int, int]  # lengths of a better and a worse completion
+_UNITS: dict[str, Callable[[Text], int]] = {"characters": length_in_characters, "words": length_in_words}
 
 
 def render_data_card(preferences: Iterable[Preference]) -> str:
     """Return the data card of `preferences`; the same ones in the same order give the same text.
 
     Lengths are those of every pair of completions where one is better: a ranking of k without ties counts k (k - 1) / 2
-    times. Names and paths from others are never read as markup.
+    times. Names and paths from others are never read as markup. The preferences are read one by one, and can be freed.
     """
-    rows = list(preferences)
-    decided = [row.judgement for row in rows if len(row.judgement.ranking) > 1]
+    counts = _Counts()
+    for preference in preferences:
+        counts.add(preference)
     return "\n".join(
         [
             "# Preferences",
             "",
-            *_overview(rows),
+            *_overview(counts),
             "",
             "Licence: *to be filled in*",
             "",
-            *_counted("Sources", "source", Counter(map(_source, rows))),
-            *_counted("Labellers", "labeller", Counter(row.judgement.labeller for row in rows)),
-            *_counted("Choices", "choice", Counter(map(_choice, rows))),
-            *_counted("Strength, without ties", "strength", Counter(str(one.strength) for one in decided)),
-            *_counted("Flags", "flag", Counter(chain.from_iterable(row.judgement.flags for row in rows))),
-            *_counted("Guidelines", "hash", Counter(row.judgement.guidelines for row in rows)),
-            *_lengths(rows),
-            *_agreement(measure_agreement(rows)),
+            *_counted("Sources", "source", counts.sources),
+            *_counted("Labellers", "labeller", counts.labellers),
+            *_counted("Choices", "choice", counts.choices),
+            *_counted("Strength, without ties", "strength", counts.strengths),
+            *_counted("Flags", "flag", counts.flags),
+            *_counted("Guidelines", "hash", counts.guidelines),
+            *_lengths(counts),
+            *_agreement(counts.agreement.agreement()),
         ]
     )
 
 
-def _overview(rows: Sequence[Preference]) -> list[str]:
-    keys = Counter(row.comparison.key for row in rows)
-    sizes = Counter(len(row.comparison.completions) for row in rows)
-    times = [row.judgement.time for row in rows if row.judgement.time is not None]
-    shown = [
-        row.judgement.order_shown[0] in row.judgement.ranking[0]
-        for row in rows
-        if row.judgement.order_shown and row.judgement.choice in ("a", "b")
-    ]
+class _Counts:
+    """Counts of preferences, without their texts: of a million, about 400 MB."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.agreement = AgreementCounter()
+        self.contents: set[int] = set()
+        self.sizes = Counter[int]()  # completions of a comparison
+        self.first, self.last = math.inf, -math.inf  # seconds since 1970
+        self.better_first = Counter[bool]()  # whether the better one was shown first
+        self.verdicts = Counter[str]()
+        self.ties = self.notes = 0
+        self.sources, self.labellers, self.choices = Counter[str](), Counter[str](), Counter[str]()
+        self.strengths, self.flags, self.guidelines = Counter[str](), Counter[str](), Counter[str]()
+        self.lengths = {unit: (array("q"), array("q")) for unit in _UNITS}  # of the better and the worse of each pair
+
+    def add(self, preference: Preference) -> None:
+        """Count a preference."""
+        comparison, judgement = preference.comparison, preference.judgement
+        self.total += 1
+        self.agreement.add(preference)
+        self.contents.add(content_hash(preference))
+        self.sizes[len(comparison.completions)] += 1
+        if judgement.time is not None:
+            self.first, self.last = min(self.first, judgement.time), max(self.last, judgement.time)
+        if judgement.order_shown and judgement.choice in ("a", "b"):
+            self.better_first[judgement.order_shown[0] in judgement.ranking[0]] += 1
+        self.verdicts[judgement.verdict] += 1
+        self.ties += is_tie(judgement)
+        self.notes += bool(judgement.note)
+        self.sources[_source(preference)] += 1
+        self.labellers[judgement.labeller] += 1
+        self.choices[_choice(preference)] += 1
+        if len(judgement.ranking) > 1:
+            self.strengths[str(judgement.strength)] += 1
+        self.flags.update(judgement.flags)
+        self.guidelines[judgement.guidelines] += 1
+        pairs = list(ranked_pairs(judgement))
+        for unit, measure in _UNITS.items():
+            lengths = [measure(completion) for completion in comparison.completions]
+            for side, found in enumerate(self.lengths[unit]):
+                found.extend(lengths[pair[side]] for pair in pairs)
+
+
+def _overview(counts: _Counts) -> list[str]:
+    total, agreement = counts.total, counts.agreement
     facts = {
-        "judgements": str(len(rows)),
-        "comparisons": str(len(keys)),
-        "duplicates": str(len(rows) - len(set(map(content_hash, rows)))),
-        "comparisons judged more than once": str(sum(count > 1 for count in keys.values())),
-        "completions per comparison": ", ".join(f"{k} ({count})" for k, count in sorted(sizes.items())) or "-",
-        "ties": _share(sum(is_tie(row.judgement) for row in rows), len(rows)),
-        "both bad": _share(sum(row.judgement.verdict == "both_bad" for row in rows), len(rows)),
-        "skipped": _share(sum(row.judgement.verdict == "skip" for row in rows), len(rows)),
-        "the better one was shown first": _share(sum(shown), len(shown)),
-        "with a note": str(sum(bool(row.judgement.note) for row in rows)),
-        "judged": f"{_day(min(times))} to {_day(max(times))} (UTC)" if times else "-",
+        "judgements": str(total),
+        "comparisons": str(agreement.comparisons),
+        "duplicates": str(total - len(counts.contents)),
+        "comparisons judged more than once": str(agreement.repeated),
+        "completions per comparison": ", ".join(f"{k} ({n})" for k, n in sorted(counts.sizes.items())) or "-",
+        "ties": _share(counts.ties, total),
+        "both bad": _share(counts.verdicts["both_bad"], total),
+        "skipped": _share(counts.verdicts["skip"], total),
+        "the better one was shown first": _share(counts.better_first[True], counts.better_first.total()),
+        "with a note": str(counts.notes),
+        "judged": f"{_day(counts.first)} to {_day(counts.last)} (UTC)" if counts.first <= counts.last else "-",
     }
     return _table(("", ""), facts.items())
 
 
-def _lengths(rows: Sequence[Preference]) -> list[str]:
+def _lengths(counts: _Counts) -> list[str]:
     parts = ["## Lengths", ""]
     table = []
-    for unit, measure in (("characters", length_in_characters), ("words", length_in_words)):
-        pairs = _pairs(rows, measure)
-        for name, side in (("chosen", 0), ("rejected", 1)):
-            table.append((name, unit, *_quartiles([pair[side] for pair in pairs])))
-        longer = sum(better > worse for better, worse in pairs)
-        unequal = sum(better != worse for better, worse in pairs)
+    for unit, sides in counts.lengths.items():
+        table += [(name, unit, *_quartiles(side)) for name, side in zip(("chosen", "rejected"), sides, strict=True)]
+        longer = sum(map(gt, *sides))
+        unequal = sum(map(ne, *sides))
         low, high = wilson_interval(longer, unequal)
         share = f"{longer / unequal:.1%} (95% interval {low:.1%} to {high:.1%})" if unequal else "-"
         parts.append(f"- The longer one by {unit} is chosen in {share} of {unequal} pairs of unequal length.")
@@ -124,15 +161,7 @@ def _name(text: str) -> str:
     return shown.translate(_ENTITIES) or "(none)"
 
 
-def _pairs(rows: Sequence[Preference], measure: Callable[..., int]) -> list[Pair]:
-    pairs: list[Pair] = []
-    for row in rows:
-        lengths = [measure(completion) for completion in row.comparison.completions]
-        pairs += [(lengths[better], lengths[worse]) for better, worse in ranked_pairs(row.judgement)]
-    return pairs
-
-
-def _quartiles(values: list[int]) -> tuple[str, ...]:
+def _quartiles(values: array[int]) -> tuple[str, ...]:
     if not values:
         return ("-", "-", "-")
     return tuple(f"{value:g}" for value in quantiles(values * 2 if len(values) == 1 else values, method="inclusive"))

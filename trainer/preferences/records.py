@@ -51,12 +51,16 @@ class Comparison:
         texts = [_canonical(self.prompt), *sorted(map(_canonical, self.completions))]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:32]
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Places of the completions, sorted by their text as JSON; equal ones stay in their order."""
+        said = list(map(_canonical, self.completions))
+        return tuple(sorted(range(len(said)), key=said.__getitem__))
+
     def order_of(self, other: Comparison) -> tuple[int, ...]:
         """Return the place here of each completion of `other`, which has the same key."""
-        places: dict[str, list[int]] = {}
-        for place, completion in enumerate(self.completions):
-            places.setdefault(_canonical(completion), []).append(place)
-        return tuple(places[_canonical(completion)].pop(0) for completion in other.completions)
+        places = dict(zip(other.order, self.order, strict=True))
+        return tuple(places[place] for place in range(len(places)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

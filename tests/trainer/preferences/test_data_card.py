@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from itertools import product
 
 import pytest
@@ -144,3 +145,15 @@ def test_every_length_is_counted_once_for_each_pair_of_one_better_completion() -
     longer, unequal = sum(a > b for a, b in lengths), sum(a != b for a, b in lengths)
     assert f"{longer / unequal:.1%} (95%" in render_data_card(rows)
     assert f"of {unequal} pairs" in render_data_card(rows)
+
+
+def test_no_texts_are_held_so_that_a_card_of_many_long_texts_needs_little_memory() -> None:
+    rows = (judged("a", prompt=f"{n}", completions=("x" * 20_000, f"{n}" * 1_000), time=1.0) for n in range(1_000))
+    tracemalloc.start()
+    try:
+        card = render_data_card(rows)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert facts(card)["comparisons"] == "1000"
+    assert peak < 2e6, "the texts are 23 MB"

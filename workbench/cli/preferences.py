@@ -26,6 +26,7 @@ from trainer.preferences.formats import (
 )
 from trainer.preferences.formats.k_way import k_way_row
 from trainer.preferences.records import Preference
+from trainer.preferences.spool import Spool
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end
 from workbench.numbers import moment, number, percent
@@ -118,12 +119,16 @@ def import_(args: argparse.Namespace) -> int:
         skip_broken=args.skip_broken,
         conversational=args.conversational,
     )
-    preferences = [_labelled(preference, args.labeller) for preference in reading]
-    _report(reading)
     if args.dry_run:
-        output.note(f"would import {counted(len(preferences), 'preference')}; nothing was saved")
+        count = sum(1 for _ in reading)
+        _report(reading)
+        output.note(f"would import {counted(count, 'preference')}; nothing was saved")
         return 0
     path = _path(args)
+    preferences = Spool(path.resolve().parent)  # a list of a million would take gigabytes
+    for preference in reading:
+        preferences.append(_labelled(preference, args.labeller))
+    _report(reading)
     with PreferenceStore(path) as store:
         added = store.add_many(preferences, source=args.source)
     known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import ClassVar
@@ -19,6 +19,7 @@ from textual.widgets import Input, Select, Static
 
 from trainer.plurals import counted
 from trainer.preferences.records import Preference, Text
+from trainer.preferences.spool import Spool
 from trainer.preferences.store import Added, PreferenceStore
 from workbench.columns import fit_start
 from workbench.labelling.label_form import LabelForm, choice, row, text_field
@@ -41,19 +42,23 @@ class Preview:
     broken: int = 0
     duplicates: int = 0
     problems: tuple[str, ...] = ()
-    preferences: tuple[Preference, ...] = ()  # all of them once `done`; until then the first few
-    done: bool = False
+    first: tuple[Preference, ...] = ()  # to be shown
+    preferences: Spool | None = None  # all of them, once they are read
 
 
-def read_preview(source: str, format: str, report: Callable[[Preview], None], closing: Event) -> Preview:
+def read_preview(source: str, format: str, folder: Path, report: Callable[[Preview], None], closing: Event) -> Preview:
     """Read all of `source` and report progress through `report`. Broken rows are left out.
 
-    Imports numpy, and `datasets` for a source that is not a file. Ends early when `closing` is set. Raises UsageError
-    and DataError.
+    folder: of a temporary file for many preferences. Imports numpy, and `datasets` for a source that is not a file.
+    Ends early when `closing` is set. Raises UsageError, DataError and StorageError.
     """
-    from trainer.preferences.formats import Reading, read_preferences
+    from trainer.preferences.formats import read_preferences
 
-    def so_far(reading: Reading, preferences: list[Preference], *, done: bool) -> Preview:
+    reading = read_preferences(source, format=format, skip_broken=True)
+    first: list[Preference] = []
+    preferences = Spool(folder)
+
+    def so_far() -> Preview:
         return Preview(
             source=source,
             format=reading.format,
@@ -61,17 +66,16 @@ def read_preview(source: str, format: str, report: Callable[[Preview], None], cl
             broken=reading.broken,
             duplicates=reading.duplicates,
             problems=tuple(reading.problems),
-            preferences=tuple(preferences if done else preferences[:PREVIEWED]),
-            done=done,
+            first=tuple(first),
         )
 
-    reading = read_preferences(source, format=format, skip_broken=True)
-    preferences: list[Preference] = []
     for preference in itertools.takewhile(lambda _: not closing.is_set(), reading):
         preferences.append(preference)
+        if len(preferences) <= PREVIEWED:
+            first.append(preference)
         if len(preferences) == PREVIEWED or len(preferences) % _EVERY == 0:
-            report(so_far(reading, preferences, done=False))
-    return so_far(reading, preferences, done=True)
+            report(so_far())
+    return replace(so_far(), preferences=preferences)
 
 
 class ImportPreferencesScreen(LabelForm[str | None]):
@@ -120,8 +124,8 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             self.show_problem("Name a file, a folder or a dataset")
         elif self._preview is None:
             self._read(source, str(self.query_one("#format", Select).value))
-        elif self._preview.done and self._preview.preferences:
-            self._write(self._preview)
+        elif self._preview.preferences:
+            self._write(self._preview, self._preview.preferences)
 
     @on(Input.Changed)
     @on(Select.Changed)
@@ -142,7 +146,8 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             self.call_later(self._show_if_read, preview, closing)
 
         self._preview = Preview(source, format)
-        self._preview = await self.tried(asyncio.to_thread(read_preview, source, format, report, closing))
+        reading = asyncio.to_thread(read_preview, source, format, self._store.parent, report, closing)
+        self._preview = await self.tried(reading)
         closing.set()  # reports that arrive later are out of date
         if self._preview is not None:
             self._show(self._preview)
@@ -152,36 +157,38 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             self._show(preview)
 
     @work(exclusive=True, group="writing")
-    async def _write(self, preview: Preview) -> None:
+    async def _write(self, preview: Preview, preferences: Spool) -> None:
         self.busy = True
-        added = await self.tried(asyncio.to_thread(self._add, preview), ". Safe to retry; duplicates are skipped.")
+        adding = asyncio.to_thread(self._add, preferences, preview.source)
+        added = await self.tried(adding, ". Safe to retry; duplicates are skipped.")
         self.busy = False
         if added is None:
             return
         known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
         self.dismiss(f"Imported {counted(added.count, 'preference')} from {visible(preview.source)}{known}")
 
-    def _add(self, preview: Preview) -> Added:
+    def _add(self, preferences: Spool, source: str) -> Added:
         def shown() -> Iterator[Preference]:
-            for count, preference in enumerate(preview.preferences):
+            for count, preference in enumerate(preferences):
                 if count % _EVERY == 0:
-                    self.call_later(self._show_written, count, len(preview.preferences))
+                    self.call_later(self._show_written, count, len(preferences))
                 yield preference
 
         with PreferenceStore(self._store) as store:
-            return store.add_many(shown(), source=preview.source)
+            return store.add_many(shown(), source=source)
 
     def _show(self, preview: Preview) -> None:
         self._preview = preview
         self.query_one("#preview", Static).update(preview_text(preview))
         rows = counted(preview.rows, "row")
-        facts = [rows if preview.done else f"Reading, {rows} so far...", f"format {preview.format}"]
+        is_read = preview.preferences is not None
+        facts = [rows if is_read else f"Reading, {rows} so far...", f"format {preview.format}"]
         if preview.duplicates:
             facts.append(counted(preview.duplicates, "duplicate"))
         if preview.broken:
             facts.append(f"{preview.broken:,} broken")
         status = Content.styled("   ".join(facts), "$text-accent")
-        if preview.done:
+        if preview.preferences is not None:
             count = len(preview.preferences)
             what = (("   enter", "bold"), f" imports {count:,}") if count else ("   nothing to import",)
             status = Content.assemble(status, *what)
@@ -195,7 +202,7 @@ class ImportPreferencesScreen(LabelForm[str | None]):
 def preview_text(preview: Preview) -> Content:
     """Return the first rows as they would be saved, and the broken rows with place and reason."""
     parts: list[tuple[str, str]] = []
-    for preference in preview.preferences[:PREVIEWED]:
+    for preference in preview.first:
         comparison, ranking = preference.comparison, preference.judgement.ranking
         ranks = {place: rank for rank, group in enumerate(ranking, 1) for place in group}
         parts.append((f"{_line(comparison.prompt)}\n", "bold"))

@@ -86,6 +86,14 @@ def test_a_broken_row_ends_an_import_and_nothing_is_kept(capsys: pytest.CaptureF
     assert not Path("preferences.db").exists()
 
 
+def test_a_broken_row_after_thousands_of_good_ones_keeps_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    good = [{"prompt": f"prompt {n}", "chosen": "good", "rejected": "bad"} for n in range(2500)]
+    code, _, err = run(capsys, "import", write_lines(Path("rows.jsonl"), *good, {"prompt": "p"}))
+    assert (code, len(err)) == (3, 1)
+    assert err[0].startswith(f"{ERROR}rows.jsonl:2501: no column")
+    assert [path.name for path in Path().iterdir()] == ["rows.jsonl"]
+
+
 def test_broken_rows_are_skipped_reported_and_counted_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     source = write_lines(Path("rows.jsonl"), *ROWS, *["no JSON"] * 25)
     code, _, err = run(capsys, "import", source, "--skip-broken")

@@ -20,7 +20,7 @@ from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.memory.savings import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import with_saved_layers
-from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone, load_tokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
@@ -162,11 +162,12 @@ def _load(run: RunUnderWay, config: DPOConfig, preferences: Iterable[Preference]
     loaded = load_preferences(config.data) if preferences is None else None
     functions = load_functions(config.reward, trust=trust)
     run.warnings += keep_models(config)
-    model = load_backbone(config.model)
+    tokenizer = load_tokenizer(config.model)
+    data = policy_comparisons(loaded or preferences or (), tokenizer, config)  # a broken row ends the run here
+    model = load_backbone(config.model, tokenizer=tokenizer)
     rewards = None  # nothing is sampled
     if config.reward.sources:
         rewards = build_run_rewards(config, model, trust=trust, between_passes=run.control.check, modules=functions)
-    data = policy_comparisons(loaded or preferences or (), model, config)
     run.warnings += loaded.warnings if loaded else []
     if run.resume:
         _check_pairs(run.folder, data.fingerprint, config.data)

@@ -32,29 +32,53 @@ class LoadedModel(NamedTuple):
     quantize: str = "off"  # as in BackboneConfig
 
 
-def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]], Any] | None = None) -> LoadedModel:
+class LoadedTokenizer(NamedTuple):
+    """A model's tokenizer, and what else encoding for the model needs."""
+
+    tokenizer: Any  # mlx_lm's TokenizerWrapper
+    folder: Path
+    context: int  # as in LoadedModel
+
+
+def load_tokenizer(config: BackboneConfig) -> LoadedTokenizer:
+    """Load the tokenizer without the model, so that data can be checked before a large model is loaded.
+
+    Raises ModelError as `load_backbone` does, as far as it can be known without the weights.
+    """
+    import mlx_lm.utils
+
+    folder = _checked_folder(config)
+    try:
+        settings = mlx_lm.utils.load_config(folder)
+        context = _context(settings)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise _unloadable(config, error) from error
+    return LoadedTokenizer(_tokenizer(config.path, folder, settings.get("eos_token_id")), folder, context)
+
+
+def load_backbone(
+    config: BackboneConfig,
+    *,
+    classes: Callable[[dict[str, Any]], Any] | None = None,
+    tokenizer: LoadedTokenizer | None = None,
+) -> LoadedModel:
     """Load weights (safetensors only) and tokenizer; code that comes with a model is never executed.
 
     classes: returns the classes of model and arguments for a config.json, as mlx-lm's `get_model_classes`; defaults to
-    mlx-lm's own. Call this on the thread that will train. Raises ModelError if the folder is missing or damaged, holds
-    a family that mlx-lm does not know, or cannot be fetched from the hub.
+    mlx-lm's own. tokenizer: the model's, if it is loaded. Call this on the thread that will train. Raises ModelError if
+    the folder is missing or damaged, holds a family that mlx-lm does not know, or cannot be fetched from the hub.
     """
     import mlx_lm.utils  # 2.8 s
 
     own_kernel_folder()
-    if config.adapter:
-        check_adapter(Path(config.adapter).expanduser())
-    folder = model_folder(config)
+    folder = _checked_folder(config) if tokenizer is None else tokenizer.folder
     try:
         how = {"get_model_classes": classes} if classes else {}
         backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
     # mlx-lm leaves the program where a package that the family needs is not installed.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SystemExit) as error:
-        raise ModelError(
-            f"model.path = '{config.path}' cannot be loaded ({reason_of(error)}): fetch the model again, or choose one "
-            "of a family that mlx-lm supports"
-        ) from error
-    tokenizer = _tokenizer(config.path, folder, settings.get("eos_token_id"))
+        raise _unloadable(config, error) from error
+    found = _tokenizer(config.path, folder, settings.get("eos_token_id")) if tokenizer is None else tokenizer.tokenizer
     dtype = cast_backbone(backbone, config.dtype)
     if config.adapter:
         # After the cast, so that small changes are not rounded away in 4 or 16 bits.
@@ -69,9 +93,27 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
         mx.eval(backbone)  # reads the weights, which are lazy until here, on this thread
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
+    return LoadedModel(backbone, found, folder, dtype, _context(settings), config.adapter, config.quantize)
+
+
+def _checked_folder(config: BackboneConfig) -> Path:
+    """Return the folder of the model. Raises ModelError if it or the adapter is missing."""
+    if config.adapter:
+        check_adapter(Path(config.adapter).expanduser())
+    return model_folder(config)
+
+
+def _unloadable(config: BackboneConfig, error: BaseException) -> ModelError:
+    return ModelError(
+        f"model.path = '{config.path}' cannot be loaded ({reason_of(error)}): fetch the model again, or choose one "
+        "of a family that mlx-lm supports"
+    )
+
+
+def _context(settings: dict[str, Any]) -> int:
+    """Return the longest sequence that a model with these settings was made for, tokens; 0 if they do not say."""
     text = settings.get("text_config") or {}
-    context = settings.get("max_position_embeddings") or text.get("max_position_embeddings") or 0
-    return LoadedModel(backbone, tokenizer, folder, dtype, int(context), config.adapter, config.quantize)
+    return int(settings.get("max_position_embeddings") or text.get("max_position_embeddings") or 0)
 
 
 def quantize_backbone(backbone: nn.Module, bits: int) -> None:

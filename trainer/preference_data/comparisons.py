@@ -13,7 +13,7 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt
 from trainer.errors import DataError
-from trainer.models.backbone import LoadedModel
+from trainer.models.backbone import LoadedModel, LoadedTokenizer
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
 from trainer.preference_data.grouping import group_preferences
@@ -23,6 +23,7 @@ from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.seeding import Purpose
 
+Model = LoadedModel | LoadedTokenizer
 _STORES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -96,7 +97,7 @@ def _stored(store: PreferenceStore) -> Iterator[Preference]:
         yield from store.preferences(with_skips=True)
 
 
-def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, config: RewardModelConfig) -> Comparisons:
+def reward_comparisons(preferences: Iterable[Preference], model: Model, config: RewardModelConfig) -> Comparisons:
     """Return `preferences` as comparisons for a reward model on `model`.
 
     Raises DataError if no preference is left to learn from, or one exceeds the model's context.
@@ -114,7 +115,7 @@ def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
     return _comparisons(train, held_out, warnings, [], config)
 
 
-def policy_comparisons(preferences: Iterable[Preference], model: LoadedModel, config: DPOConfig) -> Comparisons:
+def policy_comparisons(preferences: Iterable[Preference], model: Model, config: DPOConfig) -> Comparisons:
     """Return `preferences` as comparisons for the policy of `model`; those to train on are without ties.
 
     The same prompts are held out as by a reward model with these data and this seed and, if each prompt has one pair,
@@ -132,7 +133,7 @@ def policy_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
 
 
 def _split(
-    preferences: Iterable[Preference], encoder: Encoder, model: LoadedModel, config: RewardModelConfig | DPOConfig
+    preferences: Iterable[Preference], encoder: Encoder, model: Model, config: RewardModelConfig | DPOConfig
 ) -> tuple[Groups, Groups, list[str]]:
     groups, warnings = group_preferences(preferences, encoder, config.data)
     longest = int(groups.longest.max())
@@ -176,7 +177,7 @@ def _all_ties(train: Sequence[Group], config: RewardModelConfig | DPOConfig) -> 
     )
 
 
-def _held_out_prompts(held_out: Sequence[Group], model: LoadedModel, config: DPOConfig) -> list[Prompt]:
+def _held_out_prompts(held_out: Sequence[Group], model: Model, config: DPOConfig) -> list[Prompt]:
     """Return the first `eval.prompts` prompts of `held_out`, in PPO's form.
 
     Raises DataError if one leaves no room in the model's context for a response.

@@ -21,7 +21,7 @@ from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.adapters import with_saved_layers
-from trainer.models.backbone import load_backbone
+from trainer.models.backbone import load_backbone, load_tokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
@@ -259,8 +259,9 @@ class RewardModelTraining(StepTraining):
 
 def _load(run: RunUnderWay, config: RewardModelConfig, preferences: Iterable[Preference] | None) -> Loaded:
     loaded = load_preferences(config.data) if preferences is None else None
-    model = load_backbone(config.model)
-    data = reward_comparisons(loaded or preferences or (), model, config)
+    tokenizer = load_tokenizer(config.model)
+    data = reward_comparisons(loaded or preferences or (), tokenizer, config)  # a broken row ends the run here
+    model = load_backbone(config.model, tokenizer=tokenizer)
     run.warnings += loaded.warnings if loaded else []
     saved = newest_checkpoint(run.folder) if run.resume else None
     trained = with_saved_layers(config, saved / "adapter") if saved else config

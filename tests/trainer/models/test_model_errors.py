@@ -19,7 +19,7 @@ from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
 
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
-from trainer.models.backbone import cast_backbone, load_backbone, quantize_backbone
+from trainer.models.backbone import cast_backbone, load_backbone, load_tokenizer, quantize_backbone
 from trainer.rollout.generation import generate_responses
 
 IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
@@ -36,9 +36,13 @@ def folder(llama: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(llama, tmp_path / "model"))
 
 
-def refusal(path: Path | str, **settings: Any) -> str:
+def load_tokenizer_first(config: ModelConfig) -> None:
+    load_backbone(config, tokenizer=load_tokenizer(config))
+
+
+def refusal(path: Path | str, load: Callable[[ModelConfig], object] = load_backbone, **settings: Any) -> str:
     with pytest.raises(ModelError) as raised:
-        load_backbone(ModelConfig(path=str(path), **settings))
+        load(ModelConfig(path=str(path), **settings))
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 450
     return str(raised.value)
@@ -84,7 +88,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {  # what is done,
     "no family": (config(model_type=None), "has no model_type", "name a folder"),
     "unknown family": (config(model_type="nosuch"), "Model type nosuch not supported", "a family that mlx-lm supports"),
     "a field missing": (config(hidden_size=None), "'hidden_size'", "fetch the model again, or choose"),
-    "a field of another type": (config(hidden_size="x"), "cannot be loaded", "fetch the model again, or choose"),
+    "a field of another type": (config(hidden_size="x"), "cannot be loaded", "fetch the model again"),
     "no weights": (without("model.safetensors"), "has no model*.safetensors", "`mlx_lm.convert"),
     "half the weights": (lambda f: cut(f / "model.safetensors", 0.5), "incomplete download", "fetch the model again"),
     "all but a byte": (lambda f: cut(f / "model.safetensors", 0.99999), "incomplete download", "fetch the model again"),
@@ -97,16 +101,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {  # what is done,
     "no tokenizer": (without("tokenizer.json"), "its tokenizer cannot be loaded", "fetch the model again"),
     "tokenizer cut short": (lambda f: cut(f / "tokenizer.json", 0.5), "tokenizer.json is not JSON", "fetch the model"),
     "tokenizer of nothing": (write("tokenizer.json", b"{}"), "its tokenizer cannot be loaded", "fetch the model"),
+    "context in words": (config(max_position_embeddings="x"), "cannot be loaded", "fetch the model again"),
+    "settings of generation a list": (write("generation_config.json", b"[]"), "cannot be loaded", "fetch the model"),
     "no end token": (without_end, "its tokenizer has no end token", "set eos_token_id"),
 }
 
 
+@pytest.mark.parametrize("load", [load_backbone, load_tokenizer_first])
 @pytest.mark.parametrize(("damage", "said", "way_out"), DAMAGES.values(), ids=list(DAMAGES))
 def test_a_damaged_model_is_refused_in_one_line(
-    damage: Callable[[Path], None], said: str, way_out: str, folder: Path
+    damage: Callable[[Path], None], said: str, way_out: str, load: Callable[[ModelConfig], object], folder: Path
 ) -> None:
     damage(folder)
-    message = refusal(folder)
+    message = refusal(folder, load)
     assert str(folder) in message
     assert said in message
     assert way_out in message

@@ -86,13 +86,30 @@ def test_a_run_on_preferences_says_what_is_missing_before_it_loads_the_model(
         train(config)
 
 
+@pytest.mark.parametrize(("train", "schema"), [(train_dpo, DPOConfig), (train_reward_model, RewardModelConfig)])
+@pytest.mark.usefixtures("loads_no_model")
+def test_a_broken_row_late_in_the_preferences_is_reported_before_the_model_is_loaded(
+    folder: Path, tmp_path: Path, train: Callable[..., Any], schema: Any
+) -> None:
+    (tmp_path / "empty.toml").write_text(f"[run]\ndir = '{tmp_path}/runs'\n[model]\npath = '{folder}/model'\n")
+    preferences = tmp_path / "preferences.jsonl"
+    rows = [f'{{"prompt": "a{n}", "chosen": "b", "rejected": "c"}}\n' for n in range(600)]
+    preferences.write_text("".join([*rows, '{"prompt": "a"}\n']))
+    config = load_config_as(
+        schema, tmp_path / "empty.toml", parse_overrides([f"data.preferences={preferences}"], schema)
+    )
+    with pytest.raises(TrainerError, match=r"preferences\.jsonl:601: no column 'chosen'"):
+        train(config)
+
+
 @pytest.mark.usefixtures("loads_no_model")
 def test_a_missing_adapter_is_reported_before_the_model_is_loaded(folder: Path) -> None:
-    from trainer.models.backbone import load_backbone
+    from trainer.models.backbone import load_backbone, load_tokenizer
 
     config = tiny_config(folder, "model.adapter=gone")
-    with pytest.raises(TrainerError, match=r"model\.adapter = 'gone' has no adapter_config\.json"):
-        load_backbone(config.model)
+    for load in (load_backbone, load_tokenizer):
+        with pytest.raises(TrainerError, match=r"model\.adapter = 'gone' has no adapter_config\.json"):
+            load(config.model)
 
 
 @pytest.mark.parametrize(

@@ -150,11 +150,15 @@ class Decoding:
 
 @contextmanager
 def wired_memory() -> Iterator[None]:
-    """Keep the model's memory wired on a Mac, which otherwise may page it out between steps."""
+    """Keep the model's memory wired on a Mac, which otherwise may page it out between steps.
+
+    At most what the system recommends, and no more than MLX's memory limit.
+    """
     if not mx.metal.is_available():
         yield
         return
-    before = mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+    recommended = int(mx.device_info()["max_recommended_working_set_size"])
+    before = mx.set_wired_limit(min(recommended, mx.get_memory_limit()))
     try:
         yield
     finally:

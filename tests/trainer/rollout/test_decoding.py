@@ -20,12 +20,20 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
     monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 11 * 10**9})
     monkeypatch.setattr(mx, "set_wired_limit", set_wired_limit)
+    monkeypatch.setattr(mx, "get_memory_limit", lambda: 16 * 10**9)  # MLX's own: beyond what the system recommends
     return limits
 
 
 def test_memory_is_wired_on_a_mac_and_the_limit_is_as_before_afterwards(limits: list[int]) -> None:
     with wired_memory():
         assert limits == [3, 11 * 10**9]
+    assert limits[-1] == 3
+
+
+def test_no_more_is_wired_than_the_run_may_take(limits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "get_memory_limit", lambda: 2 * 10**9)  # as `model.memory_limit = 2` sets it
+    with wired_memory():
+        assert limits == [3, 2 * 10**9]
     assert limits[-1] == 3
 
 

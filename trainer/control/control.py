@@ -71,12 +71,13 @@ class Steered:
 class Control:
     """Requests to a running trainer, from any thread, and all but `ask` from a signal handler; each returns at once.
 
-    The trainer calls `attach`, `detach`, `check`, `between_iterations` and `clock`, all on its own thread.
+    The trainer calls `attach`, `detach`, `check`, `check_end`, `between_iterations` and `clock`, all on its own thread.
     """
 
     def __init__(self) -> None:
         # Takes no lock that the thread interrupted by a signal handler could hold.
         self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()  # reasons, and whether to save
         self._questions = QuestionQueue()
         # Used by the trainer's thread alone:
         self._run = Steered()
@@ -89,11 +90,11 @@ class Control:
 
     def stop(self, reason: str = "stopped by the user") -> None:
         """End the run, within a token step or micro-batch, after a checkpoint of the last whole iteration."""
-        self._requests.put(lambda: self._interrupt(reason, save=True))
+        self._request_end(reason, save=True)
 
     def abort(self, reason: str = "aborted by the user") -> None:
         """End the run at once, without a checkpoint."""
-        self._requests.put(lambda: self._interrupt(reason, save=False))
+        self._request_end(reason, save=False)
 
     def pause(self) -> None:
         """Pause the run within a token step or micro-batch. Other requests are still handled."""
@@ -164,6 +165,18 @@ class Control:
             self._hold()
         self._held += time.perf_counter() - began
 
+    def check_end(self) -> None:
+        """Raise Interrupted if the run is to end, here and in each later check; leave other requests for `check`.
+
+        The trainer calls it while no run is attached that could handle them.
+        """
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._interrupt(*self._ends.get_nowait())
+        if self._end is not None:
+            reason, save = self._end
+            raise Interrupted(reason, save=save)
+
     def between_iterations(self) -> None:
         """Call `check` before an iteration begins, which is where a single step ends."""
         self._paused = self._paused or self._stepping
@@ -215,11 +228,13 @@ class Control:
             self._requests.get(wait > 0, wait)()
             while True:
                 self._requests.get_nowait()()
-        if self._end is not None:
-            reason, save = self._end
-            raise Interrupted(reason, save=save)
+        self.check_end()
 
-    def _interrupt(self, reason: str, *, save: bool) -> None:
+    def _request_end(self, reason: str, *, save: bool) -> None:
+        self._ends.put((reason, save))
+        self._requests.put(lambda: None)  # wakes a trainer that is paused
+
+    def _interrupt(self, reason: str, save: bool) -> None:
         """Note why the run is to end: the first reason to stop counts, and an abort overrules it."""
         if self._end is None or not save:
             self._end = (reason, save)

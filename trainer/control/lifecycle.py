@@ -113,6 +113,8 @@ class RunUnderWay(Steered):
         """Pass an event to every sink, followed by the alerts that it causes."""
         if isinstance(event, StateChanged):
             self.now = event.state
+        elif isinstance(event, RunStarted):
+            self.now = "loading"  # as readers take it, whatever came before
         self._out.emit(event)
         for alert in self.watch.take(event) if self.watch else ():
             self.emit(alert)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
-from trainer.control.control import Control
+from trainer.control.control import Control, Interrupted
 from trainer.control.lifecycle import RunUnderWay
 from trainer.errors import OutOfMemoryError
-from trainer.events import Event, Phase, RewardModelStep, RunEnded, SettingChanged
+from trainer.events import Event, Phase, PhaseProgress, RewardModelStep, RunEnded, SettingChanged
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,
@@ -257,17 +257,27 @@ class StepRun:
             self.run.checkpoints.save(self.iteration, lambda path: self.parts.write(path, self.snapshot))
 
     def _fit(self) -> None:
-        """Make micro-batches as small as the memory requires, before the first step."""
+        """Make micro-batches as small as the memory requires, before the first step, unless the run is to end."""
         limit, fit = self.memory_limit, self.parts.fit
         while True:
             clear = clear_footprint(self.config, fit.data.longest, limit, gpu=is_on_gpu())
-            peak = clear.peak_of("update") if clear else fit.largest_peak()
+            try:
+                peak = clear.peak_of("update") if clear else self._tried_peak()
+            except Interrupted:
+                return
             if peak <= limit:
                 return
             change = self._smaller("update")
             self.run.warnings.append(lowered(self.config, change, "update", peak, limit))
             self.config = changed(self.config, *change)
             fit.lower(change)
+
+    def _tried_peak(self) -> int:
+        """Try the largest part of a step, and return its peak. Raises Interrupted if the run is to end."""
+        self.run.control.check_end()
+        self.run.state("checking")
+        self.run.emit(PhaseProgress(iteration=0, phase="update", done=0, total=1))
+        return self.parts.fit.largest_peak()
 
     def _smaller(self, phase: Phase) -> Smaller:
         """Return the change that halves micro-batches. Raises OutOfMemoryError if they are one comparison already."""

@@ -9,11 +9,10 @@ import numpy as np
 
 from trainer.config import Config
 from trainer.data import Prompt
-from trainer.events import Phase
+from trainer.events import Phase, PhaseProgress
 from trainer.fitting.memory_limit import peak_of
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo.loop import PPO
-from trainer.ppo.steps import silent
 from trainer.rollout.decoding import Decoding
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
@@ -24,7 +23,7 @@ def phase_peaks(ppo: PPO, prompts: Sequence[Prompt]) -> dict[Phase, int]:
 
     The parts are as large as the prompts and `rollout.max_new_tokens` allow: the responses to the longest prompts that
     are written together, and the micro-batch of the longest sequences, forward and with its gradient. Nothing is
-    trained, and no reward is asked.
+    trained, and no reward is asked. Raises Interrupted if the run is to end.
     """
     longest = sorted(prompts, key=lambda prompt: -len(prompt.tokens))
     parts: dict[Phase, Callable[[], None]] = {
@@ -32,7 +31,12 @@ def phase_peaks(ppo: PPO, prompts: Sequence[Prompt]) -> dict[Phase, int]:
         "score": lambda: _evaluate_scores(ppo, longest),
         "update": lambda: _differentiate(ppo, longest),
     }
-    return {phase: peak_of(part) for phase, part in parts.items()}
+    peaks: dict[Phase, int] = {}
+    for number, (phase, part) in enumerate(parts.items()):
+        ppo.control.check_end()
+        ppo.emit(PhaseProgress(iteration=0, phase=phase, done=number, total=len(parts)))
+        peaks[phase] = peak_of(part)
+    return peaks
 
 
 def _generate(ppo: PPO, longest: Sequence[Prompt]) -> None:
@@ -70,7 +74,8 @@ def _scored(ppo: PPO, longest: Sequence[Prompt], most: int) -> Experience:
     tokens = draws.integers(vocabulary_size(ppo.actor.backbone), size=(count, c.rollout.max_new_tokens)).tolist()
     responses = [Response(row, [0.0] * len(row), "", True) for row in tokens]
     batch = lay_out(_repeated(longest, c, count), responses)
-    return ppo.score(batch, silent, alternatives=c.run.alternatives if c.run.save_samples else 0)
+    progress = lambda done, total: ppo.control.check_end()  # noqa: E731
+    return ppo.score(batch, progress, alternatives=c.run.alternatives if c.run.save_samples else 0)
 
 
 def _repeated(longest: Sequence[Prompt], config: Config, count: int) -> list[Prompt]:

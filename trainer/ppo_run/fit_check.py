@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.config import Config
+from trainer.control.control import Interrupted
 from trainer.data import Prompt
-from trainer.events import Phase
+from trainer.events import Phase, StateChanged
 from trainer.fitting.memory_limit import Smaller, is_on_gpu, lowered, smaller_micro_batch, smaller_slots, too_large
 from trainer.memory.estimate import clear_footprint
 from trainer.memory.savings import changed
@@ -31,12 +32,16 @@ def smaller(config: Config, phase: Phase, longest: int, limit: int) -> list[Smal
 def fit(ppo: PPO, prompts: Sequence[Prompt], limit: int) -> tuple[list[Smaller], list[str]]:
     """Make the parts of `ppo` small enough for `limit`, bytes; return the changes, and a line on each.
 
-    A run that clearly fits by its estimate is not tried. Raises OutOfMemoryError if the smallest parts do not fit.
+    A run that clearly fits by its estimate is not tried. If the run is to end, the trial ends early, since the run will
+    do nothing. Raises OutOfMemoryError if the smallest parts do not fit.
     """
     longest = max(len(prompt.tokens) for prompt in prompts)
     changes, lines = list[Smaller](), list[str]()
     while True:
-        peaks = _peaks(ppo, prompts, longest, limit)
+        try:
+            peaks = _peaks(ppo, prompts, longest, limit)
+        except Interrupted:
+            return changes, lines
         over = [phase for phase, peak in peaks.items() if peak > limit]
         if not over:
             return changes, lines
@@ -51,4 +56,5 @@ def _peaks(ppo: PPO, prompts: Sequence[Prompt], longest: int, limit: int) -> dic
     """Return the peak of each phase: estimated where that is clear, else tried."""
     if clear := clear_footprint(ppo.config, longest, limit, gpu=is_on_gpu()):
         return {phase: clear.peak_of(phase) for phase in clear.phases}
+    ppo.emit(StateChanged(state="checking"))
     return phase_peaks(ppo, prompts)

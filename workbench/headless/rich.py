@@ -115,10 +115,10 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
 
 def _status(view: RunView) -> list[Text]:
     name = visible(view.started.name) if view.started else "starting"
-    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {visible(view.state)}")]
+    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {view.state_text}")]
     if view.total:
         pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
-    if view.phase is not None:
+    if view.phase is not None and not view.is_starting:
         pieces.append(_phase(visible(view.phase.phase), view.phase.done, view.phase.total))
     if (last := view.last) is not None:
         pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))

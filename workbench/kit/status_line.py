@@ -19,6 +19,7 @@ _GAP = "   "
 _BAR = 16  # columns of the phase's progress
 _SIGNS = {
     "loading": "◌",
+    "checking": "◌",
     "training": "●",
     "evaluating": "●",
     "saving": "●",
@@ -58,12 +59,12 @@ class StatusLine(GuardedWidget, Widget):
 
 def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     """Return the pieces of the line, most important first."""
-    if view.started is None and view.state != "failed" and not note and view.phase is None:
+    if view.started is None and view.state != "failed" and not view.is_starting and not note and not view.phase:
         return NO_RUN
     name = visible(view.started.name) if view.started else "new run"
     wrong = errors(view.active_alarms)
     sign, style = _SIGNS.get(view.state, _UNKNOWN), _STYLES.get(view.state, "$text-accent")
-    words = note or visible(view.state)
+    words = note or view.state_text
     if wrong and view.state == "done":
         sign, style = SIGNS["warning"], "$text-warning"
         words += "" if view.alarms else f", {visible(wrong)}"
@@ -72,7 +73,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
         pieces.append(_alarms(view.alarms))
     if view.total:
         pieces.append(Content(f"iteration {view.iteration}/{view.total}"))
-    if view.phase is not None:
+    if view.phase is not None and not view.is_starting:
         done, total = view.phase.done, view.phase.total
         full = round(_BAR * min(max(done / total, 0), 1)) if total > 0 else 0
         bar = ("━" * full, "$accent"), ("─" * (_BAR - full), "$text-disabled")

@@ -38,6 +38,7 @@ AnyEvaluation = Evaluation | RewardModelEvaluation | HumanEvaluation
 SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
 _LONGEST = 100  # characters of a state that are shown
 _SPELT = {"kl": "KL", "nan": "NaN"}
+_STATES = {"loading": "loading the model", "checking": "checking that it fits"}  # else the state itself
 _LEVELS = {"info": "note"}  # else the level itself
 _ACTIONS = {"rollback": "roll back"}  # else the action itself
 
@@ -48,7 +49,7 @@ def sentences(event: Event) -> list[str]:
         case RunStarted():
             return _run(event)
         case StateChanged(state="loading"):
-            return ["loading the model"]
+            return [state_words(event.state)]
         case StateChanged(state="paused"):
             return [f"paused: resume it in '{PROGRAM} watch'"]
         case SettingChanged():
@@ -70,6 +71,11 @@ def sentences(event: Event) -> list[str]:
         case _:
             return []
     return [f"iteration {event.iteration}: {line}" for line in lines]
+
+
+def state_words(state: str) -> str:
+    """Return what a run does in this state, safe to print; a state that only a newer version knows is itself."""
+    return _STATES.get(state) or visible(state)
 
 
 def short_path(path: str) -> str:

@@ -96,8 +96,6 @@ class Supervisor:
             return self._ending
         if self._pausing:
             return "pausing"
-        if self.trains_here and self.view.started is None:
-            return "starting"
         broken_off = self.view.started is not None and self.view.ended is None and not self.under_way
         return "interrupted" if broken_off and not self.failure else ""
 
@@ -155,6 +153,7 @@ class Supervisor:
         self._thread = thread
         if resume is not None:
             self._show_what_was(*(past or self.opened(resume)))
+        self.view.take(StateChanged(state="loading"))  # at once: the trainer reports it after seconds of imports
         if one_iteration:
             thread.send("step")
         thread.start()
@@ -353,7 +352,6 @@ class Supervisor:
             self.view.take(event)
         for chunk in found.past:
             self.view.history.prepend(chunk)
-        self.view.take(StateChanged(state="loading"))
         self.view.ended = None
 
     def _conclude(self, thread: TrainingThread) -> None:
@@ -370,6 +368,7 @@ class Supervisor:
         if self.failure and self.view.ended is None:
             self.view.state = "failed"
             self.view.phase = None
+            self.view.is_starting = False
 
 
 def _found(run: TrainingThread | RunOnDisk, past: RunOnDisk | None, folder: Path | None, *, with_target: bool) -> Found:

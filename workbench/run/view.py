@@ -30,7 +30,8 @@ from trainer.monitoring.alarms import is_active_after
 from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
-from workbench.run.sentences import AnyEvaluation, alert_text, in_brief
+from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, state_words
+from workbench.text import visible
 
 _KEPT = 500  # newest events of a kind that are kept
 _MARKS = 2000
@@ -59,6 +60,7 @@ class RunView:
 
     started: RunStarted | None = None
     state: State = "loading"
+    is_starting: bool = False  # a run is under way that has not reported its start, or has just continued
     phase: PhaseProgress | None = None
     history: History = field(default_factory=History)
     last: Numbers | None = None  # the newest
@@ -87,6 +89,7 @@ class RunView:
             case StateChanged():
                 self.state = event.state
                 self.phase = None
+                self.is_starting = event.state in ("loading", "checking")
             case PhaseProgress():
                 self.phase = event
             case Iteration() | RewardModelStep():
@@ -138,6 +141,14 @@ class RunView:
         """Code and level of the active alarms, and of those that were unresolved when the run ended."""
         return (self.ended.alarms if self.ended else {}) | {alarm.code: alarm.level for alarm in self.alarms}
 
+    @property
+    def state_text(self) -> str:
+        """Return what the run does, safe to print: its state, and the part that is tried while it is checked."""
+        part = ""
+        if self.is_starting and self.phase:
+            part = f": {visible(self.phase.phase)} ({self.phase.done + 1} of {self.phase.total})"
+        return state_words(self.state) + part
+
     def seconds_left(self) -> float:
         """Return the expected seconds to the end of the run, from the newest iterations; NaN before the first."""
         return last_mean(self.history.column("seconds_total")) * max(self.total - self.iteration, 0)
@@ -166,6 +177,7 @@ class RunView:
         self.ended = None
         self.phase = None
         self.state = "loading"
+        self.is_starting = False
 
     def _go_back_to(self, iteration: int) -> None:
         """Drop what came after the checkpoint of `iteration`: it will be done again."""
@@ -217,6 +229,7 @@ class RunView:
         self.ended = event
         self.state = event.state
         self.phase = None
+        self.is_starting = False
         standing = {alarm.code for alarm in self.alarms}
         newest = {alert.code: alert for alert in self.alerts if isinstance(alert, Alarm)}
         self.alarms[:0] = [newest[code] for code in event.alarms if code in newest and code not in standing]

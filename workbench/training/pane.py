@@ -131,7 +131,7 @@ class TrainingPane(Pane):
             self._view, self._cursor = view, None
         history, marks = view.history, view.marks
         ends = (history.numbers[0], history.numbers[-1]) if len(history) else ()
-        run = (view.started is None, view.kl_target, tuple(view.alarms))
+        run = (view.started is None, view.kl_target, tuple(view.alarms), view.is_starting and view.state_text)
         now = (history, len(history), ends, view.last, len(marks), marks[-1:], run)
         if now != self._shown:
             self._shown = now
@@ -362,6 +362,11 @@ class TrainingPane(Pane):
         return " · ".join(words)
 
     def _nothing_yet(self) -> str:
+        if self._view.is_starting:
+            words = self._view.state_text
+            return f"{words[0].upper()}{words[1:]}."
+        if self._view.ended is not None:
+            return "The run ended before its first iteration was over."
         if self._view.started is not None:
             return "First iteration running; metrics appear when it finishes."
         start = keys_of(self.screen).get("run.start", "space")

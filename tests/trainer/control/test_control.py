@@ -133,6 +133,21 @@ def test_a_paused_trainer_obeys_a_stop(save: bool) -> None:
     assert (ended.value.save, log.heard) == (save, ["paused"])
 
 
+def test_a_check_for_the_end_leaves_other_requests_to_the_run_that_comes() -> None:
+    control, log = Control(), Log()
+    control.set("ppo.kl_coef", 0.1)
+    control.pause()
+    control.check_end()
+    control.stop("enough")
+    for check in (control.check_end, control.check_end):
+        with pytest.raises(Interrupted, match="enough"):
+            check()
+    control.attach(log)
+    with pytest.raises(Interrupted, match="enough"):
+        control.check()
+    assert log.heard == [("ppo.kl_coef", 0.1)]
+
+
 def test_a_single_step_ends_with_the_iteration_and_not_before() -> None:
     control = Control()
     control.attach(log := Log(control.step))

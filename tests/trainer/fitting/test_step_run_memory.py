@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from runs_helper import Recorder, comparable, tiny_config, within
 
+from trainer.control.control import Control
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import OutOfMemoryError
-from trainer.events import Alert, DPOStep, Event, RewardModelStep, RunEnded, RunStarted, SettingChanged
+from trainer.events import (
+    Alert,
+    DPOStep,
+    Event,
+    PhaseProgress,
+    RewardModelStep,
+    RunEnded,
+    RunStarted,
+    SettingChanged,
+    StateChanged,
+)
 from trainer.files import read_toml
 from trainer.fitting import step_run
 from trainer.preference_data.groups import Group
@@ -100,6 +112,26 @@ def test_what_does_not_fit_is_lowered_before_the_first_step(train: Train, monkey
     monkeypatch.setattr(step_run.StepTraining, "largest_peak", lambda fit: next(peaks))
     (started,) = train("a").of(RunStarted)
     assert any("optim.micro_batch_tokens lowered from" in warning for warning in started.warnings)
+
+
+def test_the_trial_is_reported_before_the_run_starts(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
+    assert train("a").events[:4] == [
+        StateChanged(state="loading"),
+        StateChanged(state="checking"),
+        PhaseProgress(iteration=0, phase="update", done=0, total=1),
+        ANY,
+    ]
+
+
+def test_a_run_that_is_to_stop_is_not_tried(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
+    monkeypatch.setattr(step_run.StepTraining, "largest_peak", lambda fit: pytest.fail("tried"))
+    control = Control()
+    control.stop()
+    recorder = train("a", control=control)
+    assert StateChanged(state="checking") not in recorder.events
+    assert recorder.of(RunEnded)[0].state == "stopped"
 
 
 def test_the_trial_takes_the_longest_micro_batch_and_trains_nothing(

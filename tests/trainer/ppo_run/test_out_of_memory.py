@@ -12,7 +12,18 @@ from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_conf
 from trainer.config import load_config
 from trainer.control.control import Control
 from trainer.errors import OutOfMemoryError
-from trainer.events import Alert, Evaluation, Event, Iteration, Phase, RunEnded, RunStarted, SettingChanged
+from trainer.events import (
+    Alert,
+    Evaluation,
+    Event,
+    Iteration,
+    Phase,
+    PhaseProgress,
+    RunEnded,
+    RunStarted,
+    SettingChanged,
+    StateChanged,
+)
 from trainer.fitting import phases
 from trainer.ppo_run import fit_check
 from trainer.ppo_run.training import train
@@ -224,6 +235,58 @@ def test_the_trial_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert outcome(tmp_path / "runs" / "a") == outcome(tmp_path / "runs" / "b")
 
 
+def tries(event: Event, phase: str) -> bool:
+    """Return whether `event` reports that the trial begins with a phase."""
+    return isinstance(event, PhaseProgress) and (event.iteration, event.phase) == (0, phase)
+
+
+def test_the_trial_reports_what_it_tries_and_the_journal_does_not_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
+    recorder = record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "eval.every=0"))
+    first = recorder.events[: recorder.events.index(recorder.of(RunStarted)[0])]
+    assert first[:2] == [StateChanged(state="loading"), StateChanged(state="checking")]
+    assert [(event.phase, event.done, event.total) for event in first[2:]] == [  # type: ignore[attr-defined]
+        ("generate", 0, 3),
+        ("score", 1, 3),
+        ("update", 2, 3),
+    ]
+    journal = read_journal(tmp_path / "runs" / "a" / "events.jsonl").events
+    assert isinstance(journal[0], RunStarted)
+    assert StateChanged(state="checking") not in journal
+
+
+@pytest.mark.parametrize("phase", ["generate", "score"])
+def test_a_run_stopped_during_the_trial_tries_no_more_and_keeps_what_was_requested(
+    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing handles a request before the run has a folder, so a setting must wait for that and not be lost."""
+    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
+    control = Control()
+
+    def stop(event: Event) -> None:
+        if tries(event, phase):
+            control.set("ppo.kl_coef", 0.25)
+            control.stop()
+
+    recorder = Recorder(stop)
+    ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
+    assert recorder.of(PhaseProgress)[-1].phase == phase
+    assert (ended.state, ended.iteration, ended.checkpoint) == ("stopped", 0, "checkpoints/step-000000")
+    assert load_config(tmp_path / "runs" / "a" / "config.toml").ppo.kl_coef == 0.25
+
+
+def test_a_stop_within_a_part_of_the_trial_ends_that_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scoring is two passes; the second, of the reference, must not run."""
+    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
+    control, passed = Control(), list[str]()
+    monkeypatch.setattr("trainer.ppo.steps.add_kl_to_sa_pairs", lambda *batch, **how: passed.append("reference"))
+    recorder = Recorder(lambda event: control.abort() if tries(event, "score") else None)
+    ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
+    assert (ended.state, ended.checkpoint, passed) == ("stopped", "", [])
+
+
 def test_a_clear_estimate_is_not_tried_and_a_hopeless_one_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +321,7 @@ def test_the_limit_is_that_of_the_setting_and_at_most_what_the_device_holds() ->
     try:
         assert device > 10**8
         assert set_memory_limit(ModelConfig(memory_limit=0.05)) == 50_000_000
-        assert mx.set_memory_limit(50_000_000) == 50_000_000
+        assert mx.get_memory_limit() == 50_000_000
         assert set_memory_limit(ModelConfig(memory_limit=1e6)) == device
     finally:
         set_memory_limit(ModelConfig())

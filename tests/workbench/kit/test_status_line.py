@@ -35,6 +35,18 @@ def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory()
     )
 
 
+def test_a_run_that_starts_says_what_it_does_until_it_trains() -> None:
+    loading, checking = StateChanged(state="loading"), StateChanged(state="checking")
+    update = PhaseProgress(iteration=0, phase="update", done=2, total=3)
+    assert text(view(loading)) == "new run  ◌ loading the model"
+    assert text(view(loading, checking)) == "new run  ◌ checking that it fits"
+    assert text(view(loading, checking, update), 60) == "new run  ◌ checking that it fits: update (3 of 3)"
+    assert text(view(loading, checking, update), note="stopping") == "new run  ◌ stopping"
+    assert "● training" in text(view(loading, checking, update, *TRAINING))
+    resumed = view(*TRAINING, ended("stopped"), loading, checking, update)
+    assert text(resumed).startswith("quickstart-0001  ◌ checking that it fits: update (3 of 3)   iteration 3/12   ")
+
+
 @pytest.mark.parametrize("done", [-(10**6), 10**6])
 def test_a_bar_keeps_its_length_whatever_the_progress(done: int) -> None:
     shown = text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=done, total=1)))

@@ -65,6 +65,19 @@ def test_a_run_is_shown_from_its_start_to_its_end() -> None:
     assert allowed(supervisor) == {"start", "step"}
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_is_loading_from_its_first_moment(resume: bool) -> None:
+    """The trainer's first event comes after seconds of imports."""
+    may_load = threading.Event()
+    supervisor = Supervisor(Script(lambda *run: (may_load.wait(), scripted_run.done(*run))[1]))
+    supervisor.start(Config(), resume=make_run("old") if resume else None)
+    shown = supervisor.view.is_starting, supervisor.view.state_text, supervisor.note
+    may_load.set()
+    assert shown == (True, "loading the model", "")
+    poll_until(supervisor, lambda: not supervisor.trains_here)
+    assert not supervisor.view.is_starting
+
+
 def test_only_actions_that_make_sense_are_allowed() -> None:
     assert allowed(Supervisor()) == {"start", "step"}
     supervisor = supervise(scripted_run.wait)

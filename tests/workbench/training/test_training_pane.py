@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from scripted_run import alarm, evaluation, iteration, started
+from scripted_run import alarm, ended, evaluation, iteration, started
 from textual.widgets import SelectionList
 from training_bench import Bench, opened, shown, view_of
 
-from trainer.events import Alert, CheckpointSaved
+from trainer.events import Alert, CheckpointSaved, PhaseProgress, StateChanged
 from workbench.run.metrics import DEFAULT
 from workbench.run.view import RunView
 from workbench.training.chart import MetricChart
@@ -23,10 +23,22 @@ SHOWN = [metric for metric in DEFAULT if not metric.if_varied and not metric.fie
 async def test_before_a_run_a_sentence_says_which_key_starts_one():
     async with Bench().run_test(size=(60, 24)) as pilot:
         assert "No run yet. Press space to train the configuration" in await shown(pilot)
-        view = RunView()
+        view, pane = RunView(), pilot.app.query_one(TrainingPane)
+        for event, words in (
+            (StateChanged(state="loading"), "Loading the model."),
+            (StateChanged(state="checking"), "Checking that it fits."),
+            (PhaseProgress(iteration=0, phase="score", done=1, total=3), "Checking that it fits: score (2 of 3)."),
+            (PhaseProgress(iteration=0, phase="update", done=2, total=3), "Checking that it fits: update (3 of 3)."),
+        ):
+            view.take(event)
+            pane.show_run(view)
+            assert words in await shown(pilot)
         view.take(started())
-        pilot.app.query_one(TrainingPane).show_run(view)
+        pane.show_run(view)
         assert "First iteration running" in await shown(pilot)
+        view.take(ended("stopped", iteration=0))
+        pane.show_run(view)
+        assert "The run ended before its first iteration" in await shown(pilot)
 
 
 async def test_every_metric_is_shown_with_its_value_at_every_size():

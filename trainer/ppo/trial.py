@@ -13,6 +13,7 @@ from trainer.events import Phase, PhaseProgress
 from trainer.fitting.memory_limit import peak_of
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo.loop import PPO
+from trainer.rewards import RewardInput
 from trainer.rollout.decoding import Decoding
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
@@ -22,15 +23,19 @@ def phase_peaks(ppo: PPO, prompts: Sequence[Prompt]) -> dict[Phase, int]:
     """Run the largest part of each phase once; return the peaks of MLX's allocations, bytes, or `REFUSED`.
 
     The parts are as large as the prompts and `rollout.max_new_tokens` allow: the responses to the longest prompts that
-    are written together, and the micro-batch of the longest sequences, forward and with its gradient. Nothing is
-    trained, and no reward is asked. Raises Interrupted if the run is to end.
+    are written together, and the micro-batch of the longest sequences: scored, read by the reward models if there are
+    any, and with its gradient. Nothing is trained, no other reward is asked, and no statistics change. Raises
+    Interrupted if the run is to end.
     """
     longest = sorted(prompts, key=lambda prompt: -len(prompt.tokens))
     parts: dict[Phase, Callable[[], None]] = {
         "generate": lambda: _generate(ppo, longest),
         "score": lambda: _evaluate_scores(ppo, longest),
+        "reward": lambda: ppo.rewards.try_models(_reward_inputs(ppo, longest)),
         "update": lambda: _differentiate(ppo, longest),
     }
+    if not ppo.rewards.has_models:
+        del parts["reward"]
     peaks: dict[Phase, int] = {}
     for number, (phase, part) in enumerate(parts.items()):
         ppo.control.check_end()
@@ -54,6 +59,20 @@ def _generate(ppo: PPO, longest: Sequence[Prompt]) -> None:
 
 def _evaluate_scores(ppo: PPO, longest: Sequence[Prompt]) -> None:
     mx.eval(_scored(ppo, longest, ppo.config.rollout.batch_size).logprobs)
+
+
+def _reward_inputs(ppo: PPO, longest: Sequence[Prompt]) -> list[RewardInput]:
+    """Return as many rows as an iteration has, the longest prompts first, with responses of the greatest length.
+
+    The responses are words that exist, because a reward model may split others into many more tokens.
+    """
+    c = ppo.config
+    tokens = ppo.tokenizer.encode(" the" * c.rollout.max_new_tokens, add_special_tokens=False)[
+        : c.rollout.max_new_tokens
+    ]
+    text = ppo.tokenizer.decode(tokens)
+    prompts = _repeated(longest, c, c.rollout.batch_size)
+    return [RewardInput(prompt.prompt, text, tokens, prompt.columns, truncated=True) for prompt in prompts]
 
 
 def _differentiate(ppo: PPO, longest: Sequence[Prompt]) -> None:

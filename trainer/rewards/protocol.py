@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from trainer.errors import shortened
 
@@ -43,6 +43,16 @@ class RewardSource(Protocol):
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Return one score per sequence of `batch`, in its order."""
+
+
+@runtime_checkable
+class ModelScorer(RewardSource, Protocol):
+    """A source that scores by models, in passes of at most `micro_batch_tokens` tokens, padding included."""
+
+    micro_batch_tokens: int
+
+    def try_largest(self, batch: Sequence[RewardInput]) -> None:
+        """Run the largest pass that each model would take over `batch`, and discard its scores."""
 
 
 def sequence_name(index: int, prompt: str | list[dict[str, str]]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import RewardError
-from trainer.rewards.protocol import RewardInput, RewardResult, RewardSource, SourceScores, sequence_name
+from trainer.rewards.protocol import ModelScorer, RewardInput, RewardResult, RewardSource, SourceScores, sequence_name
 
 _LARGEST = float(np.finfo(np.float32).max)  # training keeps rewards in float32
 SMALLEST_DEVIATION = 1e-8  # below it, scores differ by rounding alone and are only centred
@@ -115,9 +115,25 @@ class Rewards:
 
     def use_micro_batches(self, tokens: int) -> None:
         """Have reward models read at most `tokens` tokens in one pass, padding included, from the next batch on."""
-        for weighted in self._sources.values():
-            if hasattr(weighted.source, "micro_batch_tokens"):
-                weighted.source.micro_batch_tokens = tokens
+        for model in self._models:
+            model.micro_batch_tokens = tokens
+
+    @property
+    def has_models(self) -> bool:
+        """Return whether a source is a reward model."""
+        return bool(self._models)
+
+    def try_models(self, batch: Sequence[RewardInput]) -> None:
+        """Run the largest pass that each reward model would take over `batch`, for the memory that it takes.
+
+        Nothing else is asked, and no statistics change.
+        """
+        for model in self._models:
+            model.try_largest(batch)
+
+    @property
+    def _models(self) -> list[ModelScorer]:
+        return [weighted.source for weighted in self._sources.values() if isinstance(weighted.source, ModelScorer)]
 
     def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
         """Score `batch`, B sequences.

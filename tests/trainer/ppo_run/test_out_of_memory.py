@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from reward_model_runs import train_tiny
 from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
 
-from trainer.config import load_config
+from trainer.config import Config, load_config
 from trainer.control.control import Control
 from trainer.errors import OutOfMemoryError
 from trainer.events import (
@@ -27,6 +28,9 @@ from trainer.events import (
 from trainer.fitting import phases
 from trainer.ppo_run import fit_check
 from trainer.ppo_run.training import train
+from trainer.rewards import RewardInput, SourceScores
+from trainer.rewards.model_reward import ModelReward
+from trainer.rewards.python_reward import PythonReward
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 
@@ -285,6 +289,68 @@ def test_a_stop_within_a_part_of_the_trial_ends_that_part(tmp_path: Path, monkey
     recorder = Recorder(lambda event: control.abort() if tries(event, "score") else None)
     ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
     assert (ended.state, ended.checkpoint, passed) == ("stopped", "", [])
+
+
+def with_reward_model(folder: Path, *settings: str) -> Config:
+    """Configure a tiny run whose reward is a Python function and a reward model that reads 180 tokens."""
+    tiny_config(folder)
+    run = train_tiny(folder, "rm", "data.max_tokens=180")
+    sources = f'[{{kind = "model", path = "{run}"}}, "{folder}/rewards.py:score"]'
+    return tiny_config(folder, f"reward.sources={sources}", *settings)
+
+
+def test_the_trial_of_the_reward_models_finds_the_peak_that_an_iteration_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[Phase, int] = {}
+    real = fit_check.phase_peaks
+    monkeypatch.setattr(fit_check, "phase_peaks", lambda *run: found.update(real(*run)) or found)
+    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
+    settings = ("rollout.max_new_tokens=200", "rollout.ignore_stop=true", "eval.every=0", "ppo.iterations=1")
+    recorder = record(with_reward_model(tmp_path, *settings))
+    parts = [event.phase for event in recorder.of(PhaseProgress) if event.iteration == 0]
+    assert parts == ["generate", "score", "reward", "update"]
+    (iteration,) = recorder.of(Iteration)
+    assert found["reward"] == pytest.approx(iteration.memory["reward"], rel=0.1)
+
+
+def test_the_trial_asks_no_python_function_and_changes_no_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_reward_model(tmp_path, 'reward.normalize="running"')
+    record(config.model_copy(update={"run": config.run.model_copy(update={"name": "plain"})}))
+    asked: list[bool] = []  # whether the run had started
+    recorder = Recorder()
+    real = PythonReward.__call__
+
+    def ask(reward: PythonReward, batch: Sequence[RewardInput]) -> SourceScores:
+        asked.append(bool(recorder.of(RunStarted)))
+        return real(reward, batch)
+
+    monkeypatch.setattr(PythonReward, "__call__", ask)
+    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
+    train(config.model_copy(update={"run": config.run.model_copy(update={"name": "tried"})}), sinks=[recorder])
+    assert asked
+    assert all(asked)
+    assert outcome(tmp_path / "runs" / "plain") == outcome(tmp_path / "runs" / "tried")
+
+
+def test_reward_models_that_do_not_fit_read_smaller_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def largest(reward: ModelReward, batch: object) -> None:
+        tried.append(reward.micro_batch_tokens)
+        if len(tried) == 1:
+            raise RuntimeError(FAILURES[0])
+
+    monkeypatch.setattr(ModelReward, "try_largest", largest)
+    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
+    recorder = record(with_reward_model(tmp_path, "optim.micro_batch_tokens=80", "ppo.iterations=1"))
+    assert tried == [80, 40]
+    (started,) = recorder.of(RunStarted)
+    assert any("to 40: an allocation failed in the phase 'reward'" in warning for warning in started.warnings)
 
 
 def test_a_clear_estimate_is_not_tried_and_a_hopeless_one_neither(

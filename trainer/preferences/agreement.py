@@ -127,7 +127,7 @@ def measure_agreement(preferences: Iterable[Preference]) -> Agreement:
 
 
 class AgreementCounter:
-    """Counter of who said what of which two completions, without their texts: of a million labels, about 200 MB.
+    """Counter of who said what of which two completions. It holds no texts.
 
     A unit is two completions to a prompt; its value is first, second, tie or both_bad. Two completions are the same
     unit in whatever order they were shown. A ranking of k completions gives k (k - 1) / 2 units. These are not

@@ -50,7 +50,7 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
 
 
 class _Counts:
-    """Counts of preferences, without their texts: of a million, about 400 MB."""
+    """Counts of preferences. They hold no texts."""
 
     def __init__(self) -> None:
         self.total = 0

@@ -19,7 +19,8 @@ from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.ppo import steps
-from trainer.ppo.learner import Learner, LossSums
+from trainer.ppo.learner import Learner
+from trainer.ppo.losses import LossSums
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
 
 import mlx.core as mx
@@ -14,15 +13,13 @@ from trainer.arrays import filled
 from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
-from trainer.models.actor_critic import ActorCriticLLM, Want
+from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.models.logprobs import entropy, token_logprobs
+from trainer.ppo.losses import Found, LossSums, Objective, Scores, loss_of
 from trainer.ppo.steps import Progress, micro_batches, silent
 from trainer.rollout.experience import Experience
 
 Trainables = dict[str, Parameters]  # by "policy" and "value", as far as the step trains them
-Objective = Literal["joint", "policy", "value"]
-_WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values"}
 Outcome = Literal["taken", "not_finite", "ratio_spike", "target_kl"]
 MAX_LOG_RATIO = 20.0
 """Largest plausible |log-ratio| of a token; beyond it something broke."""
@@ -36,36 +33,7 @@ class StepOptions(TypedDict):
     kl_coef: NotRequired[float]  # of the KL penalty in the loss
     max_new_tokens: NotRequired[int]  # for loss_aggregation = "constant"
     value_unit: NotRequired[float]  # what a relative_value_clip of 1 is
-
-
-class LossSums(NamedTuple):
-    """Sums over the real tokens of a micro-batch; losses are summed as in `maths.aggregated`."""
-
-    policy_loss: mx.array
-    value_loss: mx.array
-    clipped: mx.array
-    approx_kl: mx.array
-    ratio: mx.array
-    ratio_max: mx.array  # this and the next are maxima, not sums
-    log_ratio_max: mx.array
-
-    def joined(self, other: LossSums) -> LossSums:
-        """Return the sums over both micro-batches."""
-        both = [mx.add(mine, theirs) for mine, theirs in zip(self, other, strict=True)]
-        return LossSums(*both)._replace(
-            ratio_max=mx.maximum(self.ratio_max, other.ratio_max),
-            log_ratio_max=mx.maximum(self.log_ratio_max, other.log_ratio_max),
-        )
-
-
-class _Found(NamedTuple):
-    """Measurements of some micro-batches."""
-
-    sums: LossSums
-    ratios: list[mx.array]  # pi / pi_old of each one's tokens; empty if the policy is not trained
-
-    def joined(self, other: _Found) -> _Found:
-        return _Found(self.sums.joined(other.sums), self.ratios + other.ratios)
+    alternatives: NotRequired[int]  # likeliest tokens of each position, where the step measures scores
 
 
 class StepMetrics(NamedTuple):
@@ -88,10 +56,11 @@ class StepMetrics(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One optimiser step: its metrics, and the policy's ratios before it."""
+    """One optimiser step: its metrics, and the policy's ratios and scores before it."""
 
     metrics: StepMetrics
     ratios: mx.array | None  # [B, T] pi / pi_old of each token before the step, 0 in the padding; None for a critic
+    scores: Scores  # fields of Experience, if the minibatch came without them
 
     def with_critic(self, critic: StepMetrics) -> Step:
         """Return this actor step, its metrics combined with those of the critic's own pass."""
@@ -105,7 +74,8 @@ class Gradients(NamedTuple):
 
     of: Trainables
     sums: LossSums
-    ratios: mx.array | None  # as in Step
+    ratios: mx.array | None  # these and the next as in Step
+    scores: Scores
 
 
 class Learner:
@@ -160,11 +130,11 @@ class Learner:
         step: Step | None = None
         gradients: Trainables = {}
         for objective in objectives:
-            found, sums, ratios = self.gradients(batch, ppo, objective, **options)
+            found, sums, ratios, scores = self.gradients(batch, ppo, objective, **options)
             norm = global_norm(found)
             metrics = _metrics(sums, objective, tokens=tokens, total=total, norm=norm)
             metrics = metrics._replace(outcome=_outcome(metrics, sums, ppo))
-            step = step.with_critic(metrics) if step else Step(metrics, ratios)
+            step = step.with_critic(metrics) if step else Step(metrics, ratios, scores)
             if not metrics.taken:
                 return step
             gradients |= clipped(found, norm, self.config.max_grad_norm)
@@ -205,8 +175,9 @@ class Learner:
         kl_coef: float = 0.0,
         max_new_tokens: int = 0,
         value_unit: float = 1.0,
+        alternatives: int = 0,
     ) -> Gradients:
-        """Return the gradient of the minibatch's mean loss, its LossSums, and the ratios of its tokens.
+        """Return the gradient of the minibatch's mean loss, and what is measured on the way.
 
         Each micro-batch's sum is divided by the token count of the whole minibatch, or by whatever
         `maths.aggregation_total` gives. Any split into micro-batches therefore gives the gradient of one big batch.
@@ -224,21 +195,32 @@ class Learner:
                 order.extend(rows)
                 yield part
 
-        value_clip = ppo.relative_value_clip * value_unit
-
-        def loss(part: Experience) -> tuple[mx.array, _Found]:
-            return _loss(self.actor, part, ppo, temperature, objective, total_weight, kl_coef, value_clip)
+        def mean_loss(part: Experience) -> tuple[mx.array, Found]:
+            loss, found = loss_of(
+                self.actor,
+                part,
+                ppo,
+                objective,
+                temperature=temperature,
+                kl_coef=kl_coef,
+                value_clip=ppo.relative_value_clip * value_unit,
+                alternatives=alternatives,
+            )
+            return loss / total_weight, found
 
         gradients, found = accumulate(
-            loss,
+            mean_loss,
             before,
             parts(),
             put=self._put,
             backbone=self.actor.backbone,
             grad_checkpoint=self.config.grad_checkpoint,
-            join=_Found.joined,
+            join=Found.joined,
         )
-        return Gradients(gradients, found.sums, batch.gathered(found.ratios, order) if found.ratios else None)
+        ratios = batch.gathered(found.ratios, order) if found.ratios else None
+        names = found.scores[0] if found.scores else ()
+        scores = {name: batch.gathered([part[name] for part in found.scores], order) for name in names}
+        return Gradients(gradients, found.sums, ratios, scores)
 
     def _apply(self, gradients: Trainables) -> None:
         policy_lr, value_lr = self.learning_rates()
@@ -305,96 +287,3 @@ def _outcome(metrics: StepMetrics, sums: LossSums, ppo: PPOConfig) -> Outcome:
     if ppo.target_approx_kl and metrics.approx_kl > ppo.target_approx_kl:
         return "target_kl"
     return "taken"
-
-
-def _loss(
-    actor: ActorCriticLLM,
-    batch: Experience,
-    ppo: PPOConfig,
-    temperature: float,
-    objective: Objective,
-    total_weight: mx.array,
-    kl_coef: float,
-    value_clip: float,
-) -> tuple[mx.array, _Found]:
-    """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch.
-
-    Returns the loss divided by the minibatch's `total_weight`, and what was measured.
-    """
-    mask, zero = batch.mask > 0, mx.array(0.0)
-    forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
-
-    def real(x: mx.array) -> mx.array:
-        return mx.where(mask, x, 0.0)  # inputs too, before exp: 0 times NaN is NaN in the gradient
-
-    def total(x: mx.array) -> mx.array:
-        return real(x).sum()
-
-    def aggregated(x: mx.array) -> mx.array:
-        return maths.aggregated(x, batch.mask, ppo.loss_aggregation)
-
-    loss, sums, ratios = zero, LossSums(*(zero for _ in LossSums._fields)), list[mx.array]()
-    if forward.states is not None:
-        columns = {"tokens": batch.responses, "old": filled(batch.logprobs), "advantages": filled(batch.advantages)}
-        if ppo.importance_cap:
-            columns["sampled"] = batch.sampler_logprobs
-        if ppo.kl_in == "loss" and kl_coef > 0:
-            columns["reference"] = filled(batch.ref_logprobs)
-        compute = partial(_token_losses, ppo=ppo, temperature=temperature, kl_coef=kl_coef)
-        token_loss, policy, logprobs = forward.at_positions(batch.mask, compute, columns, gradient=True)
-        loss = loss + aggregated(token_loss)
-        policy_loss = aggregated(policy)
-        log_ratio = logprobs - real(filled(batch.logprobs))
-        ratio = mx.exp(log_ratio)
-        ratios = [ratio]
-        outside = (ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))
-        sums = sums._replace(
-            policy_loss=policy_loss,
-            clipped=total(outside.astype(mx.float32)),
-            approx_kl=total(maths.approx_kl(log_ratio)),
-            ratio=total(ratio),
-            ratio_max=real(ratio).max(),
-            log_ratio_max=mx.abs(real(log_ratio)).max(),
-        )
-    if forward.values is not None:
-        old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
-        values = real(forward.values[:, :-1])
-        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip or None))
-        loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
-        sums = sums._replace(value_loss=value_loss)
-    return loss / total_weight, _Found(sums, ratios)
-
-
-def _token_losses(
-    logits: mx.array,
-    tokens: mx.array,
-    old: mx.array,
-    advantages: mx.array,
-    sampled: mx.array | None = None,
-    reference: mx.array | None = None,
-    *,
-    ppo: PPOConfig,
-    temperature: float,
-    kl_coef: float,
-) -> tuple[mx.array, mx.array, mx.array]:
-    """Compute L_clip - c2 H (+ beta KL) of n tokens, L_clip alone, and their log-probs: [n] each.
-
-    logits: [n, V]; old, sampled, reference: [n] log-probs, the last two only where the loss needs them.
-    """
-    logprobs = token_logprobs(logits, tokens, temperature)
-    policy = maths.clipped_policy_loss(
-        logprobs,
-        old,
-        advantages,
-        clip=ppo.clip,
-        clip_high=ppo.clip_high or None,
-        dual_clip=ppo.dual_clip or None,
-    )
-    if sampled is not None:
-        policy = policy * maths.importance_weights(old, sampled, ppo.importance_cap)
-    loss = policy
-    if ppo.entropy_coef > 0:
-        loss = loss - ppo.entropy_coef * entropy(logits, temperature)
-    if reference is not None:
-        loss = loss + kl_coef * maths.kl_loss(logprobs, reference, ppo.kl_estimator)
-    return loss, policy, logprobs

@@ -24,7 +24,8 @@ from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.ppo import steps
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.kl_controller import adapted_kl_coef
-from trainer.ppo.learner import Learner, Objective, StepMetrics, StepOptions, has_signal
+from trainer.ppo.learner import Learner, StepMetrics, StepOptions, has_signal
+from trainer.ppo.losses import Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
 from trainer.rewards import RewardResult, Rewards
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
@@ -38,6 +39,7 @@ class Update(NamedTuple):
 
     steps: list[StepMetrics]
     ratios: npt.NDArray[np.float32] | None = None  # [B, T, passes] pi / pi_old in each pass; None: no policy step
+    batch: Experience | None = None  # with its scores, if the first step has measured them
 
 
 class IterationResult(NamedTuple):
@@ -117,8 +119,8 @@ class PPO:
                     self.actor.backbone, self.tokenizer, prompts, c.rollout, progress=progress
                 )
 
-        with self.phase(number, "score", passes=3 if self._critic_is_apart else 2) as progress:
-            batch = self.score(batch, progress, alternatives=c.run.alternatives if c.run.save_samples else 0)
+        if not self.scores_while_learning:
+            batch = self._scored(number, batch)
 
         with self.phase(number, "reward"):
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
@@ -138,6 +140,9 @@ class PPO:
         learning_rates = self.learner.learning_rates()
         with self.phase(number, "update", passes=self.update_passes) as progress:
             update = self.learn(number, batch, progress)
+        batch = update.batch or batch
+        if batch.logprobs is None:  # no step was computed that could have scored it
+            batch = self._scored(number, batch)
 
         seconds = self.control.clock() - started
         tokens = int(batch.response_lengths.sum())
@@ -163,6 +168,10 @@ class PPO:
             )
         return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)
 
+    def _scored(self, number: int, batch: Experience) -> Experience:
+        with self.phase(number, "score", passes=3 if self._critic_is_apart else 2) as progress:
+            return self.score(batch, progress, alternatives=self.alternatives)
+
     def score(self, batch: Experience, progress: steps.Progress, *, alternatives: int = 0) -> Experience:
         """Add log-probs of policy and reference, their KL, and values of the critic if there is one.
 
@@ -185,15 +194,17 @@ class PPO:
             message = "all advantages are equal, so no step was taken: is the reward constant?"
             self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
             return Update([])
-        error = maths.root_mean_square(filled(batch.advantages), batch.mask)  # returns less values, before whitening
+        advantages = filled(batch.advantages)
+        error = maths.root_mean_square(advantages, batch.mask)  # returns less values, before whitening
         if ppo.whiten_advantages:
-            batch = batch._replace(advantages=maths.whiten(filled(batch.advantages), batch.mask))
+            batch = batch._replace(advantages=maths.whiten(advantages, batch.mask))
         options = StepOptions(
             temperature=rollout.temperature,
             progress=progress,
             kl_coef=self.kl_coef,
             max_new_tokens=rollout.max_new_tokens,
             value_unit=float(error),
+            alternatives=self.alternatives,
         )
         objectives = self.objectives(number)
         passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
@@ -202,6 +213,9 @@ class PPO:
         for epoch, rows in passes:
             minibatch = batch.take(rows)
             step = self.learner.train(minibatch, ppo, *objectives, **options)
+            if step.scores:  # of the first step, whose minibatch is the whole batch
+                scores: Scores = {name: batch.gathered([found], rows) for name, found in step.scores.items()}
+                batch = steps.add_kl(batch._replace(**scores), ppo.kl_estimator)
             if step.metrics.taken and not warms_up:
                 ratios.put(epoch, rows, step.ratios)  # how the step pushed each token; a skipped one pushed none
             self.learner.steps += step.metrics.outcome != "target_kl"
@@ -215,7 +229,7 @@ class PPO:
             for rows in self._minibatches(number, batch.size, ppo.epochs):
                 found = self.learner.ratios(batch.take(rows), temperature=rollout.temperature, progress=progress)
                 ratios.put(ppo.epochs, rows, found)
-        return Update(results, ratios.array())
+        return Update(results, ratios.array(), batch._replace(advantages=advantages))
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""
@@ -229,6 +243,20 @@ class PPO:
         """Number of minibatch passes in `learn`, for its progress."""
         epochs = self.config.ppo.epochs * (2 if self._critic_is_apart else 1)
         return (epochs + self._measures_final_ratios) * self.config.ppo.minibatches
+
+    @property
+    def scores_while_learning(self) -> bool:
+        """Return whether the first step also scores the batch, in the same pass.
+
+        It can where the scores determine neither rewards nor advantages, and the step takes the whole batch.
+        """
+        return not self.has_critic and not self.kl_coef_in_rewards and self.config.ppo.minibatches == 1
+
+    @property
+    def alternatives(self) -> int:
+        """Number of likeliest tokens that are kept of each position."""
+        run = self.config.run
+        return run.alternatives if run.save_samples else 0
 
     @property
     def has_critic(self) -> bool:

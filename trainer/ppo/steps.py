@@ -127,10 +127,15 @@ def add_kl_to_sa_pairs(
             order += rows
             logprobs.append(logprob)
             top_logprobs += of_others
-    reference = batch.gathered(logprobs, order)
-    kl = mx.where(batch.mask > 0, maths.kl_estimate(filled(batch.logprobs), reference, estimator), 0.0)
     top = batch.gathered(top_logprobs, order) if top_logprobs else None
-    return batch._replace(ref_logprobs=reference, top_ref_logprobs=top, kl=kl)
+    batch = batch._replace(ref_logprobs=batch.gathered(logprobs, order), top_ref_logprobs=top)
+    return add_kl(batch, estimator)
+
+
+def add_kl(batch: Experience, estimator: maths.KLEstimator) -> Experience:
+    """Add KL_t of policy against reference, from the log-probs of both."""
+    kl = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), estimator)
+    return batch._replace(kl=mx.where(batch.mask > 0, kl, 0.0))
 
 
 def compute_rewards(
@@ -185,7 +190,8 @@ def add_greedy_baselines(
 
 def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = False) -> Experience:
     """Compute r_t = -beta KL_t (+ the token's own reward), plus the score on the last real token."""
-    scores, kl = filled(batch.scores), filled(batch.kl)
+    scores = filled(batch.scores)
+    kl = filled(batch.kl) if kl_coef else mx.zeros_like(batch.mask)  # not measured yet where it is not needed
     rewards = maths.shaped_rewards(kl, scores, batch.mask, kl_coef=kl_coef) + filled(batch.token_scores)
     return batch._replace(rewards=maths.whiten(rewards, batch.mask, shift_mean=False) if whiten else rewards)
 

@@ -12,7 +12,9 @@ from trainer.data import Prompt
 from trainer.events import Phase, PhaseProgress
 from trainer.fitting.memory_limit import peak_of
 from trainer.models.trunk import vocabulary_size
+from trainer.ppo.learner import StepOptions
 from trainer.ppo.loop import PPO
+from trainer.ppo.steps import Progress
 from trainer.rewards import RewardInput
 from trainer.rollout.decoding import Decoding
 from trainer.rollout.experience import Experience
@@ -80,8 +82,11 @@ def _differentiate(ppo: PPO, longest: Sequence[Prompt]) -> None:
     batch = _scored(ppo, longest, c.rollout.batch_size // c.ppo.minibatches)
     ones = mx.ones_like(batch.mask)
     batch = batch._replace(advantages=ones, returns=ones)
+    if ppo.scores_while_learning:
+        batch = batch._replace(logprobs=None)
+    options = StepOptions(temperature=c.rollout.temperature, progress=_heard(ppo), alternatives=ppo.alternatives)
     for objective in ppo.objectives(c.ppo.critic_warmup + 1):
-        mx.eval(ppo.learner.gradients(batch, c.ppo, objective, temperature=c.rollout.temperature).of)
+        mx.eval(ppo.learner.gradients(batch, c.ppo, objective, **options).of)
 
 
 def _scored(ppo: PPO, longest: Sequence[Prompt], most: int) -> Experience:
@@ -93,8 +98,12 @@ def _scored(ppo: PPO, longest: Sequence[Prompt], most: int) -> Experience:
     tokens = draws.integers(vocabulary_size(ppo.actor.backbone), size=(count, c.rollout.max_new_tokens)).tolist()
     responses = [Response(row, [0.0] * len(row), "", True) for row in tokens]
     batch = lay_out(_repeated(longest, c, count), responses)
-    progress = lambda done, total: ppo.control.check_end()  # noqa: E731
-    return ppo.score(batch, progress, alternatives=c.run.alternatives if c.run.save_samples else 0)
+    return ppo.score(batch, _heard(ppo), alternatives=ppo.alternatives)
+
+
+def _heard(ppo: PPO) -> Progress:
+    """Return a progress that hears a stop between two parts of a pass."""
+    return lambda done, total: ppo.control.check_end()
 
 
 def _repeated(longest: Sequence[Prompt], config: Config, count: int) -> list[Prompt]:

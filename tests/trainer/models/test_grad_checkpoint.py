@@ -26,7 +26,8 @@ from trainer.fitting.micro_batches import accumulate
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.grad_checkpoint import check_grad_checkpoint, checkpointed
 from trainer.models.trunk import differentiable, hidden_states
-from trainer.ppo.learner import Learner, LossSums, Objective
+from trainer.ppo.learner import Learner
+from trainer.ppo.losses import LossSums, Objective
 from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
 from trainer.reward_model.reward_model_run import RewardModelTraining
 

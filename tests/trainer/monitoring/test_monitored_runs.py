@@ -14,7 +14,8 @@ from runs_helper import record, tiny_config
 
 from trainer.events import Alarm, RunEnded
 from trainer.monitoring import ALARM_RULES
-from trainer.ppo.learner import Learner, LossSums
+from trainer.ppo.learner import Learner
+from trainer.ppo.losses import LossSums
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 

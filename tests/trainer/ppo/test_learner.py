@@ -16,7 +16,8 @@ from reference import Floats, float64
 from trainer.arrays import filled
 from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.ppo.learner import Learner, LossSums, Objective, Trainables
+from trainer.ppo.learner import Learner, Trainables
+from trainer.ppo.losses import LossSums, Objective
 from trainer.ppo.steps import silent
 from trainer.rollout.experience import Experience
 

@@ -132,8 +132,8 @@ def test_without_a_step_there_are_no_means(steps: list[StepMetrics]) -> None:
 
 def test_an_actors_step_takes_loss_and_gradient_of_its_critics_step() -> None:
     critic = STEP._replace(policy_loss=0.0, value_loss=7.0, grad_norm=3.0)
-    step = Step(STEP, None)
-    assert step.with_critic(critic) == Step(STEP._replace(value_loss=7.0, grad_norm=5.0), None)
+    step = Step(STEP, None, {})
+    assert step.with_critic(critic) == Step(STEP._replace(value_loss=7.0, grad_norm=5.0), None, {})
     assert not step.with_critic(SKIPPED).metrics.taken
 
 

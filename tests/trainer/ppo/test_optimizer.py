@@ -17,7 +17,8 @@ from reference import float64
 from trainer import maths
 from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.ppo.learner import Learner, Objective
+from trainer.ppo.learner import Learner
+from trainer.ppo.losses import Objective
 from trainer.ppo.steps import silent
 
 HOW: Any = {"temperature": 1.0, "progress": silent}

@@ -26,7 +26,7 @@ from trainer.ppo.metrics import update_metrics
 from trainer.ppo.steps import silent
 from trainer.rollout.experience import Experience
 
-STEP = Step(StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, "taken"), mx.array([[1.0]]))
+STEP = Step(StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, "taken"), mx.array([[1.0]]), {})
 ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}
 
 
@@ -159,7 +159,7 @@ def test_every_epoch_records_the_ratio_of_every_token_before_its_step(
     actor = make_actor(folder, value_model=value_model)
     batch = scored(actor, random_batch(), temperature=temperature)
     ppo = algorithm(actor, minibatches=minibatches, epochs=3, run={"final_ratios": True})
-    steps, ratios = update(with_rollout(ppo, temperature=temperature), batch)
+    steps, ratios, _ = update(with_rollout(ppo, temperature=temperature), batch)
     assert ratios.shape == (*batch.mask.shape, 4)
     real = np.array(batch.mask) > 0
     if minibatches == 1:

@@ -15,8 +15,9 @@ from trainer import config
 from trainer.data import Prompt
 from trainer.errors import DivergedError, RewardError
 from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
-from trainer.ppo.learner import Learner, LossSums
+from trainer.ppo.learner import Learner
 from trainer.ppo.loop import PPO
+from trainer.ppo.losses import LossSums
 from trainer.ppo_run.training import train
 from trainer.runs import sample_index
 from trainer.runs.folder import RunFolder

@@ -1,0 +1,200 @@
+"""The loss of a micro-batch, and the scores of its tokens where the same pass computes them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import mlx.core as mx
+
+from trainer import maths
+from trainer.arrays import filled
+from trainer.config.schema import PPOConfig
+from trainer.models.actor_critic import ActorCriticLLM, Want
+from trainer.models.logprobs import entropy, likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
+from trainer.models.vocabulary import Compute, Head
+from trainer.rollout.experience import Experience
+
+Objective = Literal["joint", "policy", "value"]
+_WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values"}
+Scores = dict[str, Any]  # arrays [B, T, ...] by field of Experience
+SCORES = ("logprobs", "entropy", "ref_logprobs", "top_tokens", "top_logprobs", "top_ref_logprobs")
+"""Fields of Experience that the first step of an iteration can measure, in the order of `_token_scores`."""
+
+
+class LossSums(NamedTuple):
+    """Sums over the real tokens of a micro-batch; losses are summed as in `maths.aggregated`."""
+
+    policy_loss: mx.array
+    value_loss: mx.array
+    clipped: mx.array
+    approx_kl: mx.array
+    ratio: mx.array
+    ratio_max: mx.array  # this and the next are maxima, not sums
+    log_ratio_max: mx.array
+
+    def joined(self, other: LossSums) -> LossSums:
+        """Return the sums over both micro-batches."""
+        both = [mx.add(mine, theirs) for mine, theirs in zip(self, other, strict=True)]
+        return LossSums(*both)._replace(
+            ratio_max=mx.maximum(self.ratio_max, other.ratio_max),
+            log_ratio_max=mx.maximum(self.log_ratio_max, other.log_ratio_max),
+        )
+
+
+class Found(NamedTuple):
+    """Measurements of some micro-batches."""
+
+    sums: LossSums
+    ratios: list[mx.array]  # pi / pi_old of each one's tokens; empty if the policy is not trained
+    scores: list[Scores]  # of each one that came without, by field of Experience
+
+    def joined(self, other: Found) -> Found:
+        """Return the measurements of all their micro-batches."""
+        return Found(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
+
+
+def loss_of(
+    actor: ActorCriticLLM,
+    batch: Experience,
+    ppo: PPOConfig,
+    objective: Objective,
+    *,
+    temperature: float,
+    kl_coef: float,
+    value_clip: float,
+    alternatives: int,
+) -> tuple[mx.array, Found]:
+    """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch, and what was measured.
+
+    A batch without log-probs comes from the policy as it is: then pi_old = pi, and its scores are measured as well,
+    with those of the reference. alternatives: as in `steps.add_policy_logprobs_and_values`.
+    """
+    mask, zero = batch.mask > 0, mx.array(0.0)
+    kl_coef = kl_coef if ppo.kl_in == "loss" else 0.0
+    place = (batch.sequences, batch.prompt_lengths, batch.responses.shape[1])
+    ref_states: mx.array | None = None
+    if batch.logprobs is None and objective != "value":
+        with actor.reference():
+            ref_states = actor(*place, want="logits").states
+        mx.eval(ref_states)  # frees what else the pass made, before the policy's own
+    forward = actor(*place, want=_WANT[objective])
+
+    def real(x: mx.array) -> mx.array:
+        return mx.where(mask, x, 0.0)  # inputs too, before exp: 0 times NaN is NaN in the gradient
+
+    def total(x: mx.array) -> mx.array:
+        return real(x).sum()
+
+    def aggregated(x: mx.array) -> mx.array:
+        return maths.aggregated(x, batch.mask, ppo.loss_aggregation)
+
+    loss, sums, ratios = zero, LossSums(*(zero for _ in LossSums._fields)), list[mx.array]()
+    scores: list[Scores] = []
+    if forward.states is not None:
+        columns = {"tokens": batch.responses, "advantages": filled(batch.advantages)}
+        if ppo.importance_cap:
+            columns["sampled"] = batch.sampler_logprobs
+        losses: Compute = partial(_token_losses, ppo=ppo, temperature=temperature, kl_coef=kl_coef)
+        if ref_states is None:
+            columns["old"] = filled(batch.logprobs)
+            if kl_coef > 0:
+                columns["reference"] = filled(batch.ref_logprobs)
+            compute = losses
+        else:
+            columns["ref_states"] = ref_states
+            score = partial(_token_scores, head=forward.head, temperature=temperature, alternatives=alternatives)
+            compute = partial(_losses_and_scores, losses=losses, score=score)
+        token_loss, policy, logprobs, *found = forward.at_positions(batch.mask, compute, columns, gradient=True)
+        if found:
+            scores = [dict(zip(SCORES, found, strict=False))]
+        loss = loss + aggregated(token_loss)
+        policy_loss = aggregated(policy)
+        log_ratio = logprobs - real(found[0] if found else filled(batch.logprobs))
+        ratio = mx.exp(log_ratio)
+        ratios = [ratio]
+        outside = (ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))
+        sums = sums._replace(
+            policy_loss=policy_loss,
+            clipped=total(outside.astype(mx.float32)),
+            approx_kl=total(maths.approx_kl(log_ratio)),
+            ratio=total(ratio),
+            ratio_max=real(ratio).max(),
+            log_ratio_max=mx.abs(real(log_ratio)).max(),
+        )
+    if forward.values is not None:
+        old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
+        values = real(forward.values[:, :-1])
+        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip or None))
+        loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
+        sums = sums._replace(value_loss=value_loss)
+    return loss, Found(sums, ratios, scores)
+
+
+def _losses_and_scores(
+    logits: mx.array,
+    tokens: mx.array,
+    ref_states: mx.array,
+    *,
+    losses: Compute,
+    score: Compute,
+    **columns: mx.array,
+) -> tuple[mx.array, ...]:
+    """Return `losses` of n tokens that the policy itself wrote, followed by their `score`."""
+    scores = score(mx.stop_gradient(logits), tokens, ref_states)
+    old, _, reference, *_ = scores
+    return *losses(logits, tokens, old=old, reference=reference, **columns), *scores
+
+
+def _token_scores(
+    logits: mx.array, tokens: mx.array, ref_states: mx.array, *, head: Head, temperature: float, alternatives: int
+) -> tuple[mx.array, ...]:
+    """Return the `SCORES` of n tokens, the last three only if there are `alternatives`.
+
+    logits: [n, V] of the policy; ref_states: [n, D] of the reference.
+    """
+    logprob, entropy = logprobs_and_entropy(logits, tokens, temperature)
+    ref_logits = head(ref_states[None])[0]
+    ref_logprob = token_logprobs(ref_logits, tokens, temperature)
+    if not alternatives:
+        return logprob, entropy, ref_logprob
+    others = likeliest_tokens(logits, alternatives)
+    top, ref_top = (
+        logprobs_of(x, others, tokens, own, temperature) for x, own in ((logits, logprob), (ref_logits, ref_logprob))
+    )
+    return logprob, entropy, ref_logprob, others, top, ref_top
+
+
+def _token_losses(
+    logits: mx.array,
+    tokens: mx.array,
+    old: mx.array,
+    advantages: mx.array,
+    sampled: mx.array | None = None,
+    reference: mx.array | None = None,
+    *,
+    ppo: PPOConfig,
+    temperature: float,
+    kl_coef: float,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Compute L_clip - c2 H (+ beta KL) of n tokens, L_clip alone, and their log-probs: [n] each.
+
+    logits: [n, V]; old, sampled, reference: [n] log-probs, the last two only where the loss needs them.
+    """
+    logprobs = token_logprobs(logits, tokens, temperature)
+    policy = maths.clipped_policy_loss(
+        logprobs,
+        old,
+        advantages,
+        clip=ppo.clip,
+        clip_high=ppo.clip_high or None,
+        dual_clip=ppo.dual_clip or None,
+    )
+    if sampled is not None:
+        policy = policy * maths.importance_weights(old, sampled, ppo.importance_cap)
+    loss = policy
+    if ppo.entropy_coef > 0:
+        loss = loss - ppo.entropy_coef * entropy(logits, temperature)
+    if kl_coef > 0:
+        loss = loss + kl_coef * maths.kl_loss(logprobs, filled(reference), ppo.kl_estimator)
+    return loss, policy, logprobs

@@ -59,6 +59,10 @@ class OutOfMemoryError(TrainerError):
     """A run of which the smallest part, one sequence, does not fit the memory."""
 
 
+class RankError(TrainerError):
+    """A rank of a run on several that was lost, failed, or does not fit the others."""
+
+
 class StorageError(TrainerError):
     """A run folder, journal or checkpoint that cannot be written or read back."""
 

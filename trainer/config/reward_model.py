@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from trainer.config.fields import FilePath, FileSection, Section, setting
-from trainer.config.schema import BackboneConfig, CheckpointConfig, RunFolderConfig
+from trainer.config.run_folder import RunFolderConfig
+from trainer.config.schema import BackboneConfig, CheckpointConfig
 from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
 
 _INSTRUCT_GPT = "Ouyang et al. 2022 (InstructGPT)"

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from trainer.config.fields import RUN_NAME, FilePath, FileSection, Section, Text, setting
+from trainer.config.fields import FilePath, FileSection, Section, Text, setting
 from trainer.config.monitoring import ConvergenceConfig, HealthConfig
 from trainer.config.reward_sources import RewardSource
+from trainer.config.run_folder import RunFolderConfig
 from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
 
 _TUNING = "PPO concepts reference, hyperparameter guide"
@@ -356,17 +357,6 @@ class PolicyCheckpointConfig(CheckpointConfig):
         "score",
         "Also keep the checkpoint of the best evaluation, by its mean score, or by that minus the KL penalty.",
     )
-
-
-class RunFolderConfig(Section):
-    """[run]: name, folder, seed."""
-
-    name: str = setting(
-        "", "Name of the run's folder in run.dir; empty: the preset's name and a number.", pattern=RUN_NAME
-    )
-    dir: FilePath = setting("runs", "Folder of the runs.", min_length=1)
-    seed: int = setting(0, "Random seed; -1 draws one and saves it.", ge=-1, lt=2**32)
-    shared: bool = setting(False, "Let other users of this machine read the run's journal, samples and progress.")
 
 
 class RunConfig(RunFolderConfig):

@@ -18,6 +18,7 @@ from trainer.config import AnyConfig, Config
 from trainer.control.control import Control, Interrupted, Steered
 from trainer.control.inbox import Inbox
 from trainer.control.questions import Answer, Question
+from trainer.distributed.ranks import ALONE, HUNG, Ranks
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.files import TOML_BYTES, is_same, path_of, read_regular
@@ -95,7 +96,14 @@ class RunUnderWay(Steered):
     iterations: int
 
     def __init__(
-        self, trained: Trained, resume: Path | None, out: Sinks, control: Control, *, steering: Steerable | None = None
+        self,
+        trained: Trained,
+        resume: Path | None,
+        out: Sinks,
+        control: Control,
+        *,
+        steering: Steerable | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.resume = resume
         self.control = control
@@ -103,6 +111,7 @@ class RunUnderWay(Steered):
         self.watch: Monitor | None = None
         self.now: State = "loading"
         self._trained = trained
+        self._ranks = ranks
         self._steering = steering
         self._out = out
         self._found: bytes | None = None  # config.toml of the run to continue, before it is locked
@@ -215,8 +224,10 @@ class RunUnderWay(Steered):
         def look_into_inbox() -> None:
             self.guard.check()  # several times a second, so that no iteration is wasted
             inbox.take()
+            self._ranks.hold()
 
         self.control.attach(self, look_into_inbox)
+        self._ranks.on_hang = self._hung
         trackers = build_trackers(config.run.trackers, folder.name, folder.root, config.model_dump())
         self._out.add([ProgressFile(folder.progress, shared=config.run.shared), *trackers])
 
@@ -297,6 +308,11 @@ class RunUnderWay(Steered):
             else:
                 self._end("failed", 1, f"{type(error).__name__}: {error}")
         return error
+
+    def _hung(self, message: str) -> None:
+        """Report a rank that does not answer, on another thread: this one waits for it and will never go on."""
+        with contextlib.suppress(StorageError):
+            self._end("failed", HUNG, message)
 
     def _recovered(self) -> str:
         """Save the last whole iteration where the folder is now; return how that went."""

@@ -31,7 +31,7 @@ from trainer.ppo import steps
 from trainer.ppo.loop import PPO
 from trainer.rewards import Rewards
 from trainer.rollout.experience import Experience
-from trainer.rollout.generation import Response, generate_responses, lay_out
+from trainer.rollout.generation import Response, lay_out
 from trainer.seeding import Purpose, key_for
 
 Progress = Callable[[int, int], None]
@@ -227,7 +227,7 @@ def _sampled(ppo: PPO, prompts: Sequence[Prompt], draws: int, progress: Progress
     c, responses = ppo.config, list[Response]()
     for draw in range(draws):
         key = key_for(c.run.seed, Purpose.EVALUATION, *([draw] if draw else []))
-        responses += generate_responses(ppo.actor.backbone, ppo.tokenizer, prompts, c.rollout, key=key, progress=report)
+        responses += ppo.respond(prompts, c.rollout, key=key, progress=report)
         progress(1, 1)
     return responses
 

@@ -9,6 +9,7 @@ from typing import Literal
 import mlx.core as mx
 
 from trainer.control.control import Control
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DivergedError
 from trainer.events import Alert, Event, Phase, PhaseProgress
 
@@ -21,32 +22,37 @@ class Phases:
     seconds: duration of each timed phase since the last `begin`; memory: peak of MLX's own allocations, bytes.
     """
 
-    def __init__(self, emit: Callable[[Event], None], control: Control) -> None:
+    def __init__(self, emit: Callable[[Event], None], control: Control, ranks: Ranks = ALONE) -> None:
         self.seconds: dict[str, float] = {}
         self.memory: dict[str, int] = {}
         self.latest: Phase | None = None
         """Phase that was reported last."""
         self._emit = emit
         self._control = control
+        self._ranks = ranks
 
     def begin(self) -> None:
         """Forget the phases before."""
         self.seconds, self.memory = {}, {}
 
     def report(self, iteration: int, phase: Phase, *, passes: int = 1) -> Callable[[int, int], None]:
-        """Report the start; return a function that reports (done, total) of each of `passes`, and hears requests."""
+        """Report the start; return a function that reports (done, total) of each of `passes`, and hears requests.
+
+        Several ranks hear requests only at the start of a phase, where they wait for each other.
+        """
         finished = 0
         self.latest = phase
 
         def progress(done: int, total: int) -> None:
             nonlocal finished
-            self._control.check()
+            if self._ranks.alone:
+                self._control.check()
             done_of_all, all_of_it = finished * total + done, total * passes
             self._emit(PhaseProgress(iteration=iteration, phase=phase, done=done_of_all, total=all_of_it))
             if done == total:
                 finished += 1
 
-        self._control.check()
+        self._ranks.meet(self._control.check)
         self._emit(PhaseProgress(iteration=iteration, phase=phase, done=0, total=1))
         return progress
 

@@ -113,6 +113,23 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
         ppo.kl_coef = snapshot.kl_coef
 
 
+def plain_state(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what is not an array in the state that a run continues from, as plain values."""
+    names = ("iteration", "optimizer_steps", "rewards", "tokens", "kl_coef", "kl_coef_start")
+    return {name: getattr(snapshot, name) for name in names}
+
+
+def arrays_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the arrays of that state, as one tree."""
+    trees = {"policy": snapshot.policy, "value": snapshot.value, "optimizer": snapshot.optimizer}
+    return trees if snapshot.average is None else {**trees, "average": snapshot.average}
+
+
+def with_state(snapshot: Snapshot, state: dict[str, Any], arrays: dict[str, Any]) -> Snapshot:
+    """Return `snapshot` with another state, as `plain_state` and `arrays_of` return it."""
+    return snapshot._replace(**state, **arrays)
+
+
 def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     """Write `snapshot` to `folder` by renaming a finished copy into place, replacing an existing checkpoint.
 

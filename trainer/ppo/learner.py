@@ -11,11 +11,13 @@ import mlx.core as mx
 from trainer import maths
 from trainer.arrays import filled
 from trainer.config.schema import OptimConfig, PPOConfig
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.ppo.losses import Found, LossSums, Objective, Scores, loss_of
+from trainer.ppo.shares import spread
 from trainer.ppo.steps import Progress, micro_batches, silent
 from trainer.rollout.experience import Experience
 
@@ -85,8 +87,17 @@ class Learner:
     norm of a whole gradient, adapter and head together.
     """
 
-    def __init__(self, actor: ActorCriticLLM, config: OptimConfig, *, total_steps: int, critic_steps: int = 0) -> None:
+    def __init__(
+        self,
+        actor: ActorCriticLLM,
+        config: OptimConfig,
+        *,
+        total_steps: int,
+        critic_steps: int = 0,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.actor = actor
+        self.ranks = ranks
         self.configure(config, total_steps=total_steps, critic_steps=critic_steps)
         self.steps = 0  # minibatches trained on: the position in the schedule; the caller counts
         self.policy_optimizer = adam(config, actor.policy_parameters())
@@ -144,14 +155,19 @@ class Learner:
 
     def ratios(self, batch: Experience, *, temperature: float, progress: Progress) -> mx.array:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
+        share = self._share(batch)
+        own = batch.take(share)
         ratios, order = [], []
-        for rows, part in micro_batches(batch, self.config.micro_batch_tokens, progress):
-            forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-            logprobs = forward.logprobs(part.responses, part.mask, temperature)
-            ratio = mx.exp(logprobs - filled(part.logprobs))
-            order += rows
-            ratios.append(ratio)
-        return batch.gathered(ratios, order)
+        with self.ranks.all_or_none():
+            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
+                forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
+                logprobs = forward.logprobs(part.responses, part.mask, temperature)
+                ratio = mx.exp(logprobs - filled(part.logprobs))
+                order += rows
+                ratios.append(ratio)
+            found = spread(batch, own.gathered(ratios, order), share)
+            mx.eval(found)
+        return self.ranks.summed(found)
 
     def state(self) -> dict[str, Any]:
         """Return the moments and step counts of both optimisers as one tree of arrays."""
@@ -180,7 +196,8 @@ class Learner:
         """Return the gradient of the minibatch's mean loss, and what is measured on the way.
 
         Each micro-batch's sum is divided by the token count of the whole minibatch, or by whatever
-        `maths.aggregation_total` gives. Any split into micro-batches therefore gives the gradient of one big batch.
+        `maths.aggregation_total` gives. Any split into ranks and micro-batches therefore gives the gradient of one big
+        batch.
         """
         total_weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, max_new_tokens)
         before: Trainables = {}
@@ -188,10 +205,11 @@ class Learner:
             before["policy"] = self.actor.policy_parameters()
         if objective != "policy":
             before["value"] = self.actor.value_parameters()
-        order: list[int] = []
+        share, order = self._share(batch), list[int]()
+        own = batch.take(share)
 
         def parts() -> Iterator[Experience]:
-            for rows, part in micro_batches(batch, self.config.micro_batch_tokens, progress):
+            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
                 order.extend(rows)
                 yield part
 
@@ -208,19 +226,30 @@ class Learner:
             )
             return loss / total_weight, found
 
-        gradients, found = accumulate(
-            mean_loss,
-            before,
-            parts(),
-            put=self._put,
-            backbone=self.actor.backbone,
-            grad_checkpoint=self.config.grad_checkpoint,
-            join=Found.joined,
-        )
-        ratios = batch.gathered(found.ratios, order) if found.ratios else None
-        names = found.scores[0] if found.scores else ()
-        scores = {name: batch.gathered([part[name] for part in found.scores], order) for name in names}
-        return Gradients(gradients, found.sums, ratios, scores)
+        with self.ranks.all_or_none():
+            gradients, found = accumulate(
+                mean_loss,
+                before,
+                parts(),
+                put=self._put,
+                backbone=self.actor.backbone,
+                grad_checkpoint=self.config.grad_checkpoint,
+                join=Found.joined,
+            )
+            names = found.scores[0] if found.scores else ()
+            by_token = {name: own.gathered([part[name] for part in found.scores], order) for name in names}
+            if found.ratios:
+                by_token["ratios"] = own.gathered(found.ratios, order)
+            by_token = {name: spread(batch, value, share) for name, value in by_token.items()}
+            mx.eval(by_token)
+        gradients, sums, scores = self.ranks.summed((gradients, list(found.sums), by_token))
+        largest = self.ranks.largest(mx.stack(list(found.sums[-2:])))
+        found_sums = LossSums(*sums)._replace(ratio_max=largest[0], log_ratio_max=largest[1])
+        return Gradients(gradients, found_sums, scores.pop("ratios", None), scores)
+
+    def _share(self, batch: Experience) -> list[int]:
+        """Return the rows of a minibatch of which this rank computes the gradient."""
+        return list(range(batch.size)) if self.ranks.alone else self.ranks.dealt(batch.lengths())
 
     def _apply(self, gradients: Trainables) -> None:
         policy_lr, value_lr = self.learning_rates()

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from trainer import maths
 from trainer.arrays import filled
 from trainer.config import Config
+from trainer.config.schema import RolloutConfig
 from trainer.control.control import Control
 from trainer.data import Prompt, prompt_indices
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Alert, Event, Iteration
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.actor_critic import ActorCriticLLM
@@ -27,8 +29,10 @@ from trainer.ppo.kl_controller import adapted_kl_coef
 from trainer.ppo.learner import Learner, StepMetrics, StepOptions, has_signal
 from trainer.ppo.losses import Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
+from trainer.ppo.shares import in_shares, respond
 from trainer.rewards import RewardResult, Rewards
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
+from trainer.rollout.generation import Response, lay_out
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.samples import SampleSettings
 from trainer.seeding import Purpose, key_for
@@ -55,7 +59,10 @@ class IterationResult(NamedTuple):
 
 
 class PPO:
-    """PPO on a model, prompts and a reward. It writes no files; `emit` receives its events."""
+    """PPO on a model, prompts and a reward. It writes no files; `emit` receives its events.
+
+    On several ranks, each one calls the same methods with the same arguments and has the same results.
+    """
 
     def __init__(
         self,
@@ -67,6 +74,7 @@ class PPO:
         *,
         emit: Callable[[Event], None] = lambda event: None,
         control: Control | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.config = config
         self.actor = actor
@@ -75,9 +83,10 @@ class PPO:
         self.rewards = rewards
         self.emit = emit
         self.control = control or Control()
+        self.ranks = ranks
         if config.optim.grad_checkpoint:
             check_grad_checkpoint(actor.backbone)
-        self.learner = Learner(actor, config.optim, **_schedule(config))
+        self.learner = Learner(actor, config.optim, ranks=ranks, **_schedule(config))
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
         self.tokens = 0
@@ -86,7 +95,7 @@ class PPO:
             lambda: f"lower optim.policy_lr ({self.learner.learning_rates()[0]:g}) or raise ppo.kl_coef and resume",
             hint="; lower the learning rate if it repeats",
         )
-        self.phase = Phases(self.emit, self.control)
+        self.phase = Phases(self.emit, self.control, ranks)
         self._token_texts = TokenTexts(tokenizer)
 
     def configure(self, config: Config, rewards: Rewards | None = None) -> None:
@@ -105,19 +114,17 @@ class PPO:
         """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
         c, kl_coef = self.config, self.kl_coef
         self.phase.begin()
+        self.ranks.begin()
         started = self.control.clock()
         prompts = self.batch_prompts(number)
 
         with self.phase(number, "generate", passes=2 if c.ppo.estimator == "remax" else 1) as progress:
             key = key_for(c.run.seed, Purpose.ROLLOUT, number)
-            batch = steps.generate_sequences(
-                self.actor.backbone, self.tokenizer, prompts, c.rollout, key=key, progress=progress
-            )
+            batch = lay_out(prompts, self.respond(prompts, c.rollout, key=key, progress=progress))
             greedy = None
             if c.ppo.estimator == "remax":
-                greedy = steps.generate_greedy_sequences(
-                    self.actor.backbone, self.tokenizer, prompts, c.rollout, progress=progress
-                )
+                once, key = prompts[:: c.rollout.samples_per_prompt], mx.random.key(0)  # which draws nothing
+                greedy = lay_out(once, self.respond(once, steps.greedy(c.rollout), key=key, progress=progress))
 
         if not self.scores_while_learning:
             batch = self._scored(number, batch)
@@ -146,6 +153,7 @@ class PPO:
 
         seconds = self.control.clock() - started
         tokens = int(batch.response_lengths.sum())
+        memory = max(self.phase.memory.values())
         self.tokens += tokens
         metrics = Iteration(
             iteration=number,
@@ -157,7 +165,8 @@ class PPO:
             tokens_per_second=tokens / seconds,
             seconds=dict(self.phase.seconds),
             memory=dict(self.phase.memory),
-            memory_bytes=max(self.phase.memory.values()),
+            memory_bytes=memory,
+            ranks=self.ranks.described(seconds, memory),
             tokens=self.tokens,
             parts={name: float(np.mean(scores)) for name, scores in rewards.parts.items()},
         )
@@ -168,6 +177,12 @@ class PPO:
             )
         return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)
 
+    def respond(
+        self, prompts: Sequence[Prompt], rollout: RolloutConfig, *, key: mx.array, progress: steps.Progress
+    ) -> list[Response]:
+        """Sample one response per prompt (repeat a prompt for several), a share of them on each rank."""
+        return respond(self.ranks, self.actor.backbone, self.tokenizer, prompts, rollout, key=key, progress=progress)
+
     def _scored(self, number: int, batch: Experience) -> Experience:
         with self.phase(number, "score", passes=3 if self._critic_is_apart else 2) as progress:
             return self.score(batch, progress, alternatives=self.alternatives)
@@ -177,6 +192,9 @@ class PPO:
 
         alternatives: most likely tokens of each position to add as well.
         """
+        return in_shares(self.ranks, batch, lambda part: self._score(part, progress, alternatives))
+
+    def _score(self, batch: Experience, progress: steps.Progress, alternatives: int) -> Experience:
         c = self.config
         how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
         tempered = {**how, "temperature": c.rollout.temperature}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from trainer import maths
 from trainer.arrays import filled, to_list
@@ -160,18 +158,9 @@ def compute_rewards(
     return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token)), result
 
 
-def generate_greedy_sequences(
-    backbone: nn.Module,
-    tokenizer: Any,
-    prompts: Sequence[Prompt],
-    rollout: RolloutConfig,
-    *,
-    progress: Progress = silent,
-) -> Experience:
-    """Generate the policy's greedy response to each prompt, once for all its samples. prompts: B, one per row."""
-    once = prompts[:: rollout.samples_per_prompt]
-    greedy, key = rollout.model_copy(update={"top_k": 1}), mx.random.key(0)  # top-1 draws nothing
-    return generate_sequences(backbone, tokenizer, once, greedy, key=key, progress=progress)
+def greedy(rollout: RolloutConfig) -> RolloutConfig:
+    """Return the settings of the policy's greedy responses: the likeliest token, always."""
+    return rollout.model_copy(update={"top_k": 1})
 
 
 def add_greedy_baselines(
@@ -179,8 +168,8 @@ def add_greedy_baselines(
 ) -> Experience:
     """Add the baseline of ReMax: the score of the greedy response to each prompt, for all its samples.
 
-    greedy: from `generate_greedy_sequences`; prompts: B, one per row. The greedy responses do not change the statistics
-    of the rewards. Raises RewardError.
+    greedy: a response to each prompt by the settings of `greedy`, for all its samples; prompts: B, one per row. The
+    greedy responses do not change the statistics of the rewards. Raises RewardError.
     """
     samples = batch.size // greedy.size
     greedy, _ = compute_rewards(rewards, greedy, prompts[::samples], update_statistics=False)

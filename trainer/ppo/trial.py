@@ -42,7 +42,8 @@ def phase_peaks(ppo: PPO, prompts: Sequence[Prompt]) -> dict[Phase, int]:
     for number, (phase, part) in enumerate(parts.items()):
         ppo.control.check_end()
         ppo.emit(PhaseProgress(iteration=0, phase=phase, done=number, total=len(parts)))
-        peaks[phase] = peak_of(part)
+        with ppo.ranks.apart():  # the share of a rank is smaller, or one sequence as well
+            peaks[phase] = peak_of(part)
     return peaks
 
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from trainer.config import Config
 from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Event
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
-from trainer.ppo.checkpoint import Rollback, Snapshot, restore_snapshot, take_snapshot
+from trainer.ppo.checkpoint import (
+    Rollback,
+    Snapshot,
+    arrays_of,
+    plain_state,
+    restore_snapshot,
+    take_snapshot,
+    with_state,
+)
 from trainer.ppo.loop import PPO
 from trainer.ppo.value_init import init_value_model
 from trainer.ppo_run.answers import answer
@@ -33,16 +43,23 @@ class TrainedPolicy:
     ppo: PPO
     snapshot: Snapshot
 
-    def __init__(self, model: LoadedModel, control: Control, trust: Trust) -> None:
+    def __init__(self, model: LoadedModel, control: Control, trust: Trust, ranks: Ranks = ALONE) -> None:
         self.model = model
+        self.ranks = ranks
+        self._is_known = False  # to the other ranks
         self._control = control
         self._trust = trust
-        self._check = control.check
+        self._check: Callable[[], None] = control.check if ranks.alone else lambda: None  # see Phases.report
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
         """Build the rewards of `config`. modules: as for `build_rewards`. Raises RewardError."""
         return build_run_rewards(
-            config, self.model, trust=self._trust, between_passes=lambda: self._check(), modules=modules
+            config,
+            self.model,
+            trust=self._trust,
+            between_passes=lambda: self._check(),
+            modules=modules,
+            ranks=self.ranks,
         )
 
     def begin(
@@ -53,7 +70,9 @@ class TrainedPolicy:
         actor = ActorCriticLLM(self.model.backbone, config.model, key=key)
         if new:
             init_value_model(actor, self.model, config.model)
-        self.ppo = PPO(config, actor, self.model.tokenizer, prompts, rewards, emit=emit, control=self._control)
+        self.ppo = PPO(
+            config, actor, self.model.tokenizer, prompts, rewards, emit=emit, control=self._control, ranks=self.ranks
+        )
         self.keep(0)
 
     def begin_again(self) -> None:
@@ -71,12 +90,14 @@ class TrainedPolicy:
 
         Returns whether the reward's statistics start again, because those of the checkpoint are of other sources.
         """
+        self._is_known = False
         self.snapshot = self._with_statistics(loaded)
         restore_snapshot(self.snapshot, self.ppo)
         return self.snapshot is not loaded
 
     def roll_back(self, older: Snapshot, rollback: Rollback) -> None:
         """Continue from `older`, while iterations, tokens and the position in the learning-rate schedule go on."""
+        self._is_known = False
         now = self.snapshot
         restored = self._with_statistics(older)._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps)
         restore_snapshot(restored, self.ppo)
@@ -92,7 +113,7 @@ class TrainedPolicy:
         ppo = self.ppo
         before, self._check = self._check, check
         try:
-            with ppo.actor.policy(self.snapshot.policy):
+            with ppo.actor.policy(self.snapshot.policy), self.ranks.apart():
                 return answer(
                     question,
                     actor=ppo.actor,
@@ -104,6 +125,25 @@ class TrainedPolicy:
                 )
         finally:
             self._check = before
+
+    @contextmanager
+    def led(self, do: Literal["iteration", "evaluation"], number: int) -> Iterator[None]:
+        """Have the other ranks do the same as the block on this one, the first, from the same state and settings."""
+        if self.ranks.alone:
+            yield
+            return
+        state = None if self._is_known else plain_state(self.snapshot)
+        self.ranks.tell(do, number=number, config=self.ppo.config.model_dump(mode="json"), state=state)
+        if state is not None:
+            self.ranks.from_first(arrays_of(self.snapshot))
+            self._is_known = True
+        yield
+        self.ranks.idle = True
+
+    def follow(self, state: dict[str, Any]) -> None:
+        """Take over the state that the first rank sends by `led`."""
+        here = self.snapshot
+        restore_snapshot(with_state(here, state, self.ranks.from_first(arrays_of(here))), self.ppo)
 
     def _with_statistics(self, snapshot: Snapshot) -> Snapshot:
         """Return `snapshot`, with the current reward statistics if its own are of other sources."""

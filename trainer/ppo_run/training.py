@@ -15,6 +15,7 @@ from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, load_prompts
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import OutOfMemoryError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import Evaluation, Phase, RolledBack, RunEnded, SettingChanged
@@ -30,6 +31,7 @@ from trainer.ppo.loop import IterationResult
 from trainer.ppo.value_init import check_value_init
 from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
 from trainer.ppo_run.fit_check import fit, smaller
+from trainer.ppo_run.follower import check_shares, meet_others
 from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.ppo_run.prompts import run_prompts
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
@@ -50,18 +52,23 @@ def train(
     sinks: Sequence[Sink] = (),
     control: Control | None = None,
     trust: Trust = trust_all,
+    ranks: Ranks = ALONE,
 ) -> RunEnded:
     """Train as `config` says, all on the calling thread, and return how the run ended.
 
     resume: folder of a run to continue from its newest whole checkpoint, with `config` as its configuration. preset:
     preset or path that a new run is named after if run.name is empty. sinks: receive every event, in order, and are
     closed at the end. control: lets another thread steer the run, as the run folder's `control/` lets another process.
-    trust: raises UntrustedCodeError for Python code that no reward may run, also if it is requested later. Raises
-    TrainerError for what a user can fix; the journal then says why.
+    trust: raises UntrustedCodeError for Python code that no reward may run, also if it is requested later. ranks: of
+    which this process is the first; the others `follow`. Raises TrainerError for what a user can fix; the journal then
+    says why.
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
-        return _PPORun(config, resume, out, control, trust).train(preset)
+        try:
+            return _PPORun(config, resume, out, control, trust, ranks).train(preset)
+        finally:
+            ranks.end()
 
 
 def release_thread() -> None:
@@ -79,10 +86,13 @@ class _PPORun:
     policy: TrainedPolicy
     watch: Monitor
 
-    def __init__(self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust) -> None:
+    def __init__(
+        self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust, ranks: Ranks
+    ) -> None:
         self.began_in = Path.cwd()
         self.config = with_seed(with_checkpoints(resolve_paths(config, self.began_in)))
-        self.run = RunUnderWay(self, resume, out, control, steering=self)
+        self.run = RunUnderWay(self, resume, out, control, steering=self, ranks=ranks)
+        self.ranks = ranks
         self.control = control
         self.trust = trust
         self.run.warnings = config_warnings(self.config) + unfinished_models(self.config)
@@ -93,6 +103,9 @@ class _PPORun:
     def train(self, preset: str) -> RunEnded:
         """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
         run = self.run
+        check_shares(self.config, self.ranks)
+        self.ranks.timeout = self.config.run.rank_timeout
+        self.ranks.tell("load", config=self.config.model_dump(mode="json"))
         run.find_folder()
         self.saved = _saved_config(run.folder) if run.resume else None
         rows = load_prompts(self.config.data)
@@ -101,15 +114,22 @@ class _PPORun:
         if saved is None:
             check_value_init(self.config.model)
         run.warnings += keep_models(self.config)
-        self.memory_limit = set_memory_limit(self.config.model)  # bytes
-        model = load_backbone(self.config.model)
-        self.policy = TrainedPolicy(model, self.control, self.trust)
-        rewards = self.policy.build_rewards(self.config, functions)
+        with self.ranks.all_or_none():
+            limit = set_memory_limit(self.config.model)
+            model = load_backbone(self.config.model)
+        self.memory_limit, warnings = meet_others(self.ranks, model, rows, limit)  # bytes
+        run.warnings += warnings
+        self.policy = TrainedPolicy(model, self.control, self.trust, self.ranks)
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
-        prompts, held_out, warnings = run_prompts(self.config, rows, model)
+        with self.ranks.all_or_none():
+            rewards = self.policy.build_rewards(self.config, functions)
+            prompts, held_out, warnings = run_prompts(self.config, rows, model)
         run.warnings += warnings
         config = with_saved_layers(self.config, saved / "policy") if saved else self.config
         self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)
+        self.ranks.idle = True
+        self.ranks.tell("begin", config=config.model_dump(mode="json"))
+        self.ranks.idle = True
         self._fit(prompts)
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None
@@ -181,7 +201,11 @@ class _PPORun:
             self._make_smaller(self.policy.ppo.phase.latest or "update", REFUSED)
             self._apply_settings(build=False)
 
-        return until_it_fits(lambda: self.policy.ppo.iteration(number), make_smaller)
+        def iteration() -> IterationResult:
+            with self.policy.led("iteration", number):
+                return self.policy.ppo.iteration(number)
+
+        return until_it_fits(iteration, make_smaller)
 
     def _make_smaller(self, phase: Phase, peak: int) -> list[Smaller]:
         """Request that the parts of `phase`, whose peak was `peak` bytes, are half as large from the next iteration on.
@@ -249,9 +273,11 @@ class _PPORun:
             for change in self._make_smaller("evaluate", REFUSED):
                 self.policy.ppo.configure(changed(self.policy.ppo.config, *change))
 
-        evaluation = until_it_fits(
-            lambda: evaluate(self.policy.ppo, self.held_out, number, self.baseline), make_smaller
-        )
+        def evaluated() -> Evaluation:
+            with self.policy.led("evaluation", number):
+                return evaluate(self.policy.ppo, self.held_out, number, self.baseline)
+
+        evaluation = until_it_fits(evaluated, make_smaller)
         self.run.emit(evaluation)
         return evaluation
 

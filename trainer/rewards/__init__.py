@@ -11,12 +11,14 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.config.schema import RewardConfig
 from trainer.rewards.code import Trust, trust_all
+from trainer.rewards.on_first_rank import OnFirstRank
 from trainer.rewards.protocol import RewardInput, RewardResult, RewardSource, SourceScores
 from trainer.rewards.python_reward import PythonReward
 from trainer.rewards.text_rewards import LengthReward, LexiconReward, RegexReward
 from trainer.rewards.weighted_sum import Overlong, Rewards, WeightedSource
 
 if TYPE_CHECKING:
+    from trainer.distributed.ranks import Ranks
     from trainer.models.backbone import LoadedModel
 
 __all__ = [
@@ -48,6 +50,7 @@ def build_rewards(
     between_passes: Callable[[], None] = lambda: None,
     trust: Trust = trust_all,
     modules: dict[str, ModuleType] | None = None,
+    ranks: Ranks | None = None,
 ) -> Rewards:
     """Build the rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
 
@@ -59,12 +62,17 @@ def build_rewards(
     between_passes: called after each pass of a reward model; may raise to end the scoring.
     trust: raises UntrustedCodeError for Python that must not run.
     modules: files that `load_functions` has run.
+    ranks: those of the run, if there are several: reward models score a share of each batch on each, and functions
+    run on the first alone.
     """
     modules = {} if modules is None else modules
     backbones = [] if backbone is None else [backbone]
 
     def built(source: AnySource) -> RewardSource:
         match source:
+            case PythonSource() if ranks is not None and not ranks.alone:
+                function = PythonReward(source.path, modules, trust) if ranks.leads else None
+                return OnFirstRank(function.name if function else source.path, function, ranks)
             case PythonSource():
                 return PythonReward(source.path, modules, trust)
             case LexiconSource():
@@ -77,7 +85,7 @@ def build_rewards(
                 from trainer.rewards.model_reward import load_model_reward  # imports MLX
 
                 return load_model_reward(
-                    source, backbones, micro_batch_tokens=micro_batch_tokens, between_passes=between_passes
+                    source, backbones, micro_batch_tokens=micro_batch_tokens, between_passes=between_passes, ranks=ranks
                 )
             case _:
                 assert_never(source)
@@ -98,8 +106,9 @@ def build_run_rewards(
     trust: Trust,
     between_passes: Callable[[], None] = lambda: None,
     modules: dict[str, ModuleType] | None = None,
+    ranks: Ranks | None = None,
 ) -> Rewards:
-    """Build the rewards of a run on `backbone`. trust, between_passes, modules: as for `build_rewards`."""
+    """Build the rewards of a run on `backbone`. trust and what follows it: as for `build_rewards`."""
     return build_rewards(
         config.reward,
         backbone=backbone,
@@ -108,6 +117,7 @@ def build_run_rewards(
         between_passes=between_passes,
         trust=trust,
         modules=modules,
+        ranks=ranks,
     )
 
 

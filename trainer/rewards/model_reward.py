@@ -19,6 +19,7 @@ from trainer.config.fields import Section
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig, Config
 from trainer.data import last_tokens
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.adapters import reason_of
@@ -144,10 +145,13 @@ class ModelReward:
     combine: Literal["mean", "min"] = "mean"
     micro_batch_tokens: int = 2048
     between_passes: Callable[[], None] = lambda: None
+    ranks: Ranks = ALONE
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Return one score per sequence. Raises RewardError if one cannot be encoded or its score is not finite."""
-        found = np.array([self._scores(model, batch) for model in self.models])  # [models, B]
+        rows = self.ranks.rows(len(batch))
+        shares = self.ranks.together(lambda: [self._scores(model, batch, rows) for model in self.models])
+        found = np.concatenate([np.array(share) for share in shares], axis=1)  # [models, B]
         combined = found.mean(axis=0) if self.combine == "mean" else found.min(axis=0)
         details = {"disagreement": found.std(axis=0).tolist()} if len(self.models) > 1 else {}
         return SourceScores(combined.tolist(), details=details)
@@ -167,9 +171,10 @@ class ModelReward:
                     progress=lambda done, total: None,
                 )
 
-    def _scores(self, model: ScoringModel, batch: Sequence[RewardInput]) -> list[float]:
+    def _scores(self, model: ScoringModel, batch: Sequence[RewardInput], rows: Sequence[int]) -> list[float]:
         sequences = []
-        for index, row in enumerate(batch):
+        for index in rows:
+            row = batch[index]
             try:
                 sequences.append(model.encode(row.prompt, row.completion))
             except DataError as error:
@@ -178,7 +183,7 @@ class ModelReward:
         scores = model.score(
             sequences, micro_batch_tokens=self.micro_batch_tokens, progress=lambda done, total: self.between_passes()
         )
-        for index, score in enumerate(scores):
+        for index, score in zip(rows, scores, strict=True):
             if not math.isfinite(score):
                 sample = sequence_name(index, batch[index].prompt)
                 raise RewardError(
@@ -193,6 +198,7 @@ def load_model_reward(
     *,
     micro_batch_tokens: int,
     between_passes: Callable[[], None] = lambda: None,
+    ranks: Ranks | None = None,
 ) -> ModelReward:
     """Load the reward models that `source` names, on the calling thread.
 
@@ -202,7 +208,12 @@ def load_model_reward(
     models = [_loaded(path, source.chat, backbones) for path in source.paths]
     name = f"model:{'+'.join(_name(Path(path)) for path in source.paths)}"
     return ModelReward(
-        name, models, combine=source.combine, micro_batch_tokens=micro_batch_tokens, between_passes=between_passes
+        name,
+        models,
+        combine=source.combine,
+        micro_batch_tokens=micro_batch_tokens,
+        between_passes=between_passes,
+        ranks=ranks or ALONE,
     )
 
 

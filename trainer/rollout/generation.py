@@ -72,13 +72,17 @@ def generate_responses(
     *,
     key: mx.array,
     begun: Sequence[int] = (),
+    share: Sequence[int] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Response]:
     """Sample responses to `prompts`, in their order.
 
     begun: ids that each response begins with and the policy continues; they do not count towards max_new_tokens.
+    share: those of `prompts` to respond to, by position; each with the draws that it has among all.
     """
     keys = mx.random.split(key, len(prompts))
+    if share is not None:
+        keys, prompts = keys[mx.array(list(share))], [prompts[place] for place in share]
     rows = [_Row(prompt.tokens + list(begun), list(begun), sampling.max_new_tokens) for prompt in prompts]
     waiting = sorted(range(len(rows)), key=lambda number: len(rows[number].context), reverse=True)
     decoding = Decoding(backbone, sampling)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any, TextIO
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
+from trainer.distributed.joining import join, rank_of_process
 from trainer.errors import StorageError, TrainerError
 from trainer.events import RunEnded, RunStarted
 from trainer.plurals import counted
@@ -54,6 +56,8 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
 
     notice: printed before the run starts.
     """
+    if rank_of_process():
+        return _follow()
     if args.resume is not None:
         config, folder = resumed(args, Config)
         done = config.ppo.iterations
@@ -70,6 +74,19 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
     if notice:
         output.note(notice)
     return _headless(thread, choose_display(args.display))[0]
+
+
+def _follow() -> int:
+    """Train as another rank than the first, which sends it all and reports for it; return the exit code."""
+    from trainer.ppo_run.follower import follow
+    from trainer.ppo_run.training import release_thread
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank hears it too, and ends all of them
+    try:
+        follow(join())
+    finally:
+        release_thread()
+    return 0
 
 
 def train_on_preferences(

@@ -187,11 +187,12 @@ def _train_on_this_thread(
     config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
 ) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
+    from trainer.distributed.joining import join
     from trainer.ppo_run.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:
-        trust = trusted_code().check
-        return train(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust)
+        trust, ranks = trusted_code().check, join()
+        return train(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust, ranks=ranks)
     finally:
         release_thread()

@@ -308,8 +308,13 @@ def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(f
     steps.compute_rewards(rewards, random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)])
     statistics, reported = rewards.state(), []
     rollout = RolloutConfig(batch_size=6, samples_per_prompt=3, max_new_tokens=4, temperature=2.0, ignore_stop=True)
-    greedy = steps.generate_greedy_sequences(
-        loaded.backbone, loaded.tokenizer, prompts, rollout, progress=lambda *done: reported.append(done)
+    greedy = steps.generate_sequences(
+        loaded.backbone,
+        loaded.tokenizer,
+        prompts[::3],
+        steps.greedy(rollout),
+        key=mx.random.key(0),
+        progress=lambda *done: reported.append(done),
     )
     batch = steps.add_greedy_baselines(rewards, random_batch(), greedy, prompts)
     assert rewards.state() == statistics

@@ -1,0 +1,268 @@
+"""The ranks of a run: what its processes exchange, by MLX's collectives alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from trainer.arrays import leaves, to_list
+from trainer.errors import RankError, one_line
+
+Tree = TypeVar("Tree")
+Value = TypeVar("Value")  # of plain types, which JSON keeps
+
+HUNG = 75
+"""Exit code of a rank that another one has kept waiting for too long."""
+_KEPT: dict[str, type[Exception]] = {"MemoryError": MemoryError, "RuntimeError": RuntimeError}
+_HOLD_SECONDS = 5.0  # between two signs of life while requests hold the first rank
+
+
+class Released(Exception):  # noqa: N818  nothing went wrong
+    """End of what a rank does, because the first rank has ended it on request."""
+
+
+class Ranks:
+    """The processes that train one run together; each has the whole model. Alone, nothing is exchanged.
+
+    The first rank leads: it has the run's folder, hears requests and begins each iteration; the others follow. Inside
+    an iteration all ranks run the same code and meet in the same exchanges, so each exchange is a method that every
+    rank must call. seconds, sent: time spent in exchanges, with the waiting for others, and bytes given to them.
+    """
+
+    def __init__(self, group: mx.distributed.Group | None = None, *, timeout: float = 1800.0) -> None:
+        self._group = group
+        self._place = (0, 1) if group is None else (group.rank(), group.size())
+        self.rank, self.size = self._place
+        self.timeout = timeout  # seconds that an exchange may take
+        self.hosts = [f"rank {rank}" for rank in range(self.size)]  # names for messages
+        self.on_hang: Callable[[str], None] = lambda message: None
+        """Called with the reason before the process ends because an exchange took too long, on another thread."""
+        self.begin()
+        self._began: float | None = None  # of the exchange under way
+        self._said = 0.0
+        self.idle = True
+        """Whether all ranks wait for the first one's word; only then may it speak."""
+        if self.size > 1:
+            threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+
+    @property
+    def alone(self) -> bool:
+        """Return whether this process trains the run by itself."""
+        return self.size == 1
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this is the first rank."""
+        return self.rank == 0
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Have this rank compute everything by itself inside the block, while the others wait for its word."""
+        self.rank, self.size = 0, 1
+        try:
+            yield
+        finally:
+            self.rank, self.size = self._place
+
+    # Shares of the work
+
+    def rows(self, count: int) -> list[int]:
+        """Return this rank's share of `count` rows: neighbours, so that samples of one prompt stay together."""
+        return [int(row) for row in np.array_split(np.arange(count), self.size)[self.rank]]
+
+    def dealt(self, lengths: Sequence[int]) -> list[int]:
+        """Return this rank's share of rows of these lengths, so that each has as many tokens as can be."""
+        ordered = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        there, back = self.rank, self.size - 1 - self.rank  # else the first rank had the longest of each round
+        starts = range(0, len(ordered), self.size)
+        chosen = (start + (back if turn % 2 else there) for turn, start in enumerate(starts))
+        return [ordered[place] for place in chosen if place < len(ordered)]
+
+    def begin(self) -> None:
+        """Count seconds and bytes from here on."""
+        self.seconds, self.sent = 0.0, 0
+
+    def described(self, seconds: float, memory: int) -> list[dict[str, Any]]:
+        """Return what each rank has done since `begin`, if there are several. memory: peak here, bytes."""
+        if self.alone:
+            return []
+        here = {"host": self.hosts[self.rank], "seconds": seconds, "waiting": self.seconds, "sent": self.sent}
+        return self.gather({**here, "memory_bytes": memory})
+
+    # Exchanges of arrays
+
+    def summed(self, tree: Tree) -> Tree:
+        """Return the sums over all ranks of a tree's arrays, with the same bits on each rank.
+
+        Shapes and types must be those of the other ranks. One exchange for each type of number.
+        """
+        if self.alone:
+            return tree
+        arrays = leaves(tree)
+        results: dict[int, mx.array] = {}
+        for dtype in sorted({array.dtype for array in arrays}, key=str):
+            places = [place for place, array in enumerate(arrays) if array.dtype == dtype]
+            flat = mx.concatenate([arrays[place].reshape(-1) for place in places])
+            total = self._exchange(mx.distributed.all_sum, flat)
+            ends = np.cumsum([arrays[place].size for place in places])[:-1].tolist()
+            for place, part in zip(places, mx.split(total, ends), strict=True):
+                results[place] = part.reshape(arrays[place].shape)
+        rest = iter([results[place] for place in range(len(arrays))])
+        summed: Tree = tree_map(lambda array: next(rest), tree)
+        return summed
+
+    def largest(self, array: mx.array) -> mx.array:
+        """Return the maxima over all ranks of an array's numbers."""
+        return array if self.alone else self._exchange(mx.distributed.all_max, array)
+
+    def from_first(self, tree: Tree) -> Tree:
+        """Return the first rank's tree of arrays; `tree` of the others gives the shapes."""
+        return tree if self.alone else self.summed(tree if self.leads else tree_map(mx.zeros_like, tree))
+
+    # Exchanges of plain values
+
+    def gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, in their order; lists, dicts, texts and numbers, as JSON has them."""
+        if self.alone:
+            return [value]
+        data = json.dumps(value).encode()
+        counts = to_list(self._exchange(mx.distributed.all_gather, mx.array([len(data)], dtype=mx.int32)))
+        padded = np.zeros(max(counts), dtype=np.uint8)
+        padded[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+        found = np.array(self._exchange(mx.distributed.all_gather, mx.array(padded))).reshape(self.size, -1)
+        return [json.loads(row[:count].tobytes()) for row, count in zip(found, counts, strict=True)]
+
+    def together(self, compute: Callable[[], Value]) -> list[Value]:
+        """Return the results of `compute` on all ranks. If it fails on one, all raise, as in `all_or_none`."""
+        with self.all_or_none():
+            value = compute()
+        return self.gather(value)
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Run the block on every rank; if it fails on one, it fails on all.
+
+        Raises the rank's own error, or RankError with that of another. What MLX raises, and MemoryError, keep their
+        types, so that a failed allocation is one on every rank.
+        """
+        if self.alone:
+            yield
+            return
+        problem: Exception | None = None
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  raised again below, once the others know
+            problem = error
+        found = self.gather(None if problem is None else [type(problem).__name__, one_line(problem)])
+        if all(what is None for what in found):
+            return
+        self.idle = True  # all of them return to where the first rank tells them what to do
+        if problem is not None:
+            raise problem
+        rank, (kind, message) = next((rank, what) for rank, what in enumerate(found) if what)
+        raise _KEPT.get(kind, RankError)(f"{self.hosts[rank]} failed: {message}")
+
+    # What the first rank says
+
+    def tell(self, do: str, **values: Any) -> None:
+        """Tell the others, which wait for it, what to do next."""
+        if not self.alone:
+            self.idle = False
+            self._say({"do": do, **values})
+
+    def end(self) -> None:
+        """Tell the others to end, if they wait for a word; those that have failed hear nothing."""
+        if self.idle:
+            with contextlib.suppress(RankError):
+                self.tell("end")
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for what the first rank says, on another one."""
+        while True:
+            said = self.gather(dict[str, Any]())[0]
+            if said["do"] != "hold":
+                self.idle = said["do"] in ("stop", "end")
+                return said
+
+    def meet(self, check: Callable[[], None]) -> None:
+        """Wait for all ranks, while the first one handles requests by `check`, which may hold or end their work.
+
+        Raises what `check` raises there, and Released on the others.
+        """
+        if self.alone:
+            check()
+        elif not self.leads:
+            if self.hear()["do"] == "stop":
+                raise Released
+        else:
+            self.idle = True
+            try:
+                check()
+            except BaseException:
+                self._say({"do": "stop"})
+                raise
+            self.tell("go")
+
+    def hold(self) -> None:
+        """Show waiting ranks that the first one is alive; called often while requests hold it."""
+        if self._place[1] > 1 and self._place[0] == 0 and self.idle and time.monotonic() - self._said > _HOLD_SECONDS:
+            self._say({"do": "hold"})
+
+    def _say(self, what: dict[str, Any]) -> None:
+        now = self.rank, self.size
+        self.rank, self.size = self._place  # also while it computes apart
+        try:
+            self._said = time.monotonic()
+            self.gather(what)
+        finally:
+            self.rank, self.size = now
+
+    # One exchange
+
+    def _exchange(self, operation: Callable[..., mx.array], array: mx.array) -> mx.array:
+        """Evaluate one collective operation. Raises RankError if a rank is lost."""
+        mx.eval(array)  # what is computed before is no waiting
+        self._began = time.monotonic()
+        try:
+            result = operation(array, group=self._group)
+            mx.eval(result)
+        except RuntimeError as error:
+            raise RankError(f"{self._others()} was lost ({one_line(error)}): see its own messages") from error
+        finally:
+            self.seconds += time.monotonic() - self._began
+            self._began = None
+        self.sent += array.nbytes
+        return result
+
+    def _watch(self) -> None:
+        """End the process when an exchange takes too long: MLX itself would wait forever."""
+        while True:
+            time.sleep(1.0)
+            began = self._began
+            if began is not None and time.monotonic() - began > self.timeout:
+                message = f"{self._others()} did not answer for {self.timeout:g} s (run.rank_timeout)"
+                sys.stderr.write(f"ppo-workbench: {self.hosts[self.rank]}: {message}\n")
+                sys.stderr.flush()
+                try:
+                    self.on_hang(message)
+                finally:
+                    os._exit(HUNG)
+
+    def _others(self) -> str:
+        others = [host for rank, host in enumerate(self.hosts) if rank != self.rank]
+        return " or ".join(others)
+
+
+ALONE = Ranks()
+"""The one process of a run that is trained by itself."""

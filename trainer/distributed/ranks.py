@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
+from mlx.utils import tree_flatten, tree_map
 
 from trainer.arrays import leaves, to_list
 from trainer.errors import RankError, one_line
@@ -105,14 +105,16 @@ class Ranks:
     def summed(self, tree: Tree) -> Tree:
         """Return the sums over all ranks of a tree's arrays, with the same bits on each rank.
 
-        Shapes and types must be those of the other ranks. One exchange for each type of number.
+        Names, shapes and types must be those of the other ranks. One exchange for each type of number.
         """
         if self.alone:
             return tree
         arrays = leaves(tree)
+        by_name = sorted(range(len(arrays)), key=[str(pair[0]) for pair in tree_flatten(tree)].__getitem__)
         results: dict[int, mx.array] = {}
         for dtype in sorted({array.dtype for array in arrays}, key=str):
-            places = [place for place, array in enumerate(arrays) if array.dtype == dtype]
+            # By name, because a state that was read from a file has its names in another order.
+            places = [place for place in by_name if arrays[place].dtype == dtype]
             flat = mx.concatenate([arrays[place].reshape(-1) for place in places])
             total = self._exchange(mx.distributed.all_sum, flat)
             ends = np.cumsum([arrays[place].size for place in places])[:-1].tolist()

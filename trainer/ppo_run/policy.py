@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from trainer.config import Config
 from trainer.control.control import Control
@@ -31,6 +30,7 @@ from trainer.ppo_run.answers import answer
 from trainer.rewards import Rewards, Trust, build_run_rewards
 from trainer.seeding import Purpose, key_for
 
+Result = TypeVar("Result")
 STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
 
 
@@ -126,19 +126,21 @@ class TrainedPolicy:
         finally:
             self._check = before
 
-    @contextmanager
-    def led(self, do: Literal["iteration", "evaluation"], number: int) -> Iterator[None]:
-        """Have the other ranks do the same as the block on this one, the first, from the same state and settings."""
+    def led(self, do: Literal["iteration", "evaluation"], number: int, work: Callable[[int], Result]) -> Result:
+        """Return `work` of `number`, which all ranks do together, from the first one's state and settings.
+
+        Called on the first rank; `follower.follow` does the same on the others.
+        """
         if self.ranks.alone:
-            yield
-            return
+            return work(number)
         state = None if self._is_known else plain_state(self.snapshot)
         self.ranks.tell(do, number=number, config=self.ppo.config.model_dump(mode="json"), state=state)
         if state is not None:
             self.ranks.from_first(arrays_of(self.snapshot))
             self._is_known = True
-        yield
+        result = work(number)
         self.ranks.idle = True
+        return result
 
     def follow(self, state: dict[str, Any]) -> None:
         """Take over the state that the first rank sends by `led`."""

@@ -201,11 +201,7 @@ class _PPORun:
             self._make_smaller(self.policy.ppo.phase.latest or "update", REFUSED)
             self._apply_settings(build=False)
 
-        def iteration() -> IterationResult:
-            with self.policy.led("iteration", number):
-                return self.policy.ppo.iteration(number)
-
-        return until_it_fits(iteration, make_smaller)
+        return until_it_fits(lambda: self.policy.led("iteration", number, self.policy.ppo.iteration), make_smaller)
 
     def _make_smaller(self, phase: Phase, peak: int) -> list[Smaller]:
         """Request that the parts of `phase`, whose peak was `peak` bytes, are half as large from the next iteration on.
@@ -273,11 +269,10 @@ class _PPORun:
             for change in self._make_smaller("evaluate", REFUSED):
                 self.policy.ppo.configure(changed(self.policy.ppo.config, *change))
 
-        def evaluated() -> Evaluation:
-            with self.policy.led("evaluation", number):
-                return evaluate(self.policy.ppo, self.held_out, number, self.baseline)
+        def evaluated(number: int) -> Evaluation:
+            return evaluate(self.policy.ppo, self.held_out, number, self.baseline)
 
-        evaluation = until_it_fits(evaluated, make_smaller)
+        evaluation = until_it_fits(lambda: self.policy.led("evaluation", number, evaluated), make_smaller)
         self.run.emit(evaluation)
         return evaluation
 

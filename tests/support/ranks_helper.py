@@ -1,0 +1,80 @@
+"""Runs on several ranks of this machine: their processes, started as mlx.launch starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+PATIENCE = 120.0  # seconds; a test that waits longer has failed
+
+
+class Ended(NamedTuple):
+    """How a rank's process ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@contextmanager
+def started(folder: Path, commands: Sequence[Sequence[str]]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start a rank for each of `commands`, which are arguments of Python; end those that still run after the block."""
+    hosts = folder / "hosts.json"
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(len(commands))]))
+    processes = []
+    for rank, command in enumerate(commands):
+        environment = {**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)}
+        out, err = (folder / f"{name}-{rank}" for name in ("out", "err"))
+        with out.open("w") as stdout, err.open("w") as stderr:
+            processes.append(
+                subprocess.Popen([sys.executable, *command], env=environment, stdout=stdout, stderr=stderr, text=True)
+            )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def ended(folder: Path, processes: Sequence[subprocess.Popen[str]], patience: float = PATIENCE) -> list[Ended]:
+    """Wait until every rank has ended by itself."""
+    return [
+        Ended(process.wait(patience), (folder / f"out-{rank}").read_text(), (folder / f"err-{rank}").read_text())
+        for rank, process in enumerate(processes)
+    ]
+
+
+def run_ranks(folder: Path, count: int, *arguments: str) -> list[Ended]:
+    """Run `ppo-workbench --no-ui` on some ranks to the end."""
+    command = ["-m", "workbench", "--no-ui", "--display", "json", "--trust-code", *arguments]
+    with started(folder, [command] * count) as processes:
+        return ended(folder, processes)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until `condition` holds."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)

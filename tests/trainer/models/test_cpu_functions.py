@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -298,3 +300,34 @@ def test_half_precision_logits_are_taken_in_float32() -> None:
     logprob = logprobs.token_logprobs(logits, mx.arange(4))
     assert logprob.dtype == mx.float32
     close(logprob, exact, 5e-6)
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = (("sizes", ctypes.c_size_t * 10),)
+
+
+def allocated() -> int:
+    """Return the bytes that malloc has given out."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Mallinfo
+    sizes = mallinfo().sizes
+    return int(sizes[4] + sizes[7])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc's malloc")
+def test_memory_does_not_grow_with_the_shapes_that_a_run_meets() -> None:
+    def compute(shapes: range) -> int:
+        for size in shapes:
+            mx.eval(cpu.exponentials(mx.zeros((size,))), cpu.precise_exponentials(mx.zeros((size,))))
+        mx.clear_cache()  # of arrays
+        return allocated()
+
+    before = compute(range(1, 101))
+    assert compute(range(101, 401)) - before < 1e6  # it was 18 MB when every shape was kept
+
+
+def test_a_shape_that_was_forgotten_gives_the_same_again() -> None:
+    x = np.linspace(-60, 0, 200, dtype=np.float32)
+    first, again = ([np.array(cpu.exponentials(mx.array(x[:size]))) for size in range(1, 200)] for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -9,15 +9,18 @@ because `shapeless=True` gives slower code.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 
 from trainer.errors import ModelError, one_line, shortened
 
+_SHAPES = 64  # that each compiled function keeps
 _BLOCK = 256
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has few bits, so its product with n is exact
@@ -26,6 +29,28 @@ _EXP_POLYNOMIAL = (  # of (exp(f) - 1 - f) / f^2, highest power first
     *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
     *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
 )
+
+Result = TypeVar("Result")
+
+
+def _compiled(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Compile `function` of arrays for each shape, and forget the shapes that were used longest ago.
+
+    `mx.compile` keeps 8 to 40 KB for every shape until the compiled function is deleted, and the lengths of responses
+    give a run thousands of shapes.
+    """
+
+    @functools.lru_cache(_SHAPES)
+    def of_shapes(*_: tuple[int, ...]) -> Callable[..., Result]:
+        # MLX tells compiled functions apart by the function that was compiled, so each needs one of its own.
+        compiled: Callable[..., Result] = mx.compile(lambda *arrays: function(*arrays))
+        return compiled
+
+    @functools.wraps(function)
+    def call(*arrays: mx.array) -> Result:
+        return of_shapes(*(array.shape for array in arrays))(*arrays)
+
+    return call
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
@@ -69,7 +94,7 @@ def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, 
     return chosen - mx.log(total), mx.log(total) - weighted / total
 
 
-@mx.compile
+@_compiled
 def exponentials(x: mx.array) -> mx.array:
     """Compute exp(x), elementwise, for x <= 0; 0 where it is below exp(-80). float32; not differentiable."""
     return mx.where(x > -80.0, _exp(mx.maximum(x, -87.0), halvings=6), 0.0)
@@ -87,7 +112,7 @@ def precise_exponentials(x: mx.array) -> mx.array:
     return mantissa * bits.view(mx.float32)
 
 
-@mx.compile
+@_compiled
 def _parts_of_exp(x: mx.array) -> tuple[mx.array, mx.array]:
     """Return exp(f) and the bits of 2^n of `precise_exponentials`."""
     x = mx.maximum(x, -87.0)
@@ -143,17 +168,17 @@ def _shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     return top, shifted, _softmax_exp(shifted)
 
 
-@mx.compile
+@_compiled
 def _shifted(logits: mx.array, top: mx.array) -> mx.array:
     return mx.maximum(logits - top, -87.0)
 
 
-@mx.compile
+@_compiled
 def _softmax_exp(x: mx.array) -> mx.array:
     return _exp(x, halvings=6)
 
 
-@mx.compile
+@_compiled
 def _sigmoid(x: mx.array) -> mx.array:
     return mx.reciprocal(1.0 + _exp(mx.clip(-x, -50.0, 50.0), halvings=4))
 

@@ -29,6 +29,8 @@ def respond(
     share = None if ranks.alone else ranks.rows(len(prompts))
 
     def written() -> list[Response]:
+        if share == []:
+            return []
         return generate_responses(backbone, tokenizer, prompts, rollout, key=key, share=share, progress=progress)
 
     return [Response(*response) for part in ranks.together(written) for response in part]

@@ -21,7 +21,7 @@ from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 
 SETTINGS = ("rollout.batch_size=8", "rollout.samples_per_prompt=2")
-GRPO = ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
+GRPO = ("eval.prompts=1", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
 HURT = """
 import sys
 from unittest.mock import patch

@@ -9,6 +9,8 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config, RolloutConfig
 from trainer.memory.passes import (
+    TRAINED,
+    TRAINED_AND_SCORED,
     HeldModel,
     MicroBatch,
     Parts,
@@ -25,7 +27,7 @@ from trainer.memory.shape import ModelShape
 MemoryPhase = Literal["generate", "score", "reward", "update", "evaluate"]
 Phases = dict[MemoryPhase, Parts]
 
-_GRADIENTS = 3  # copies: the sum so far, the new ones, and what Adam writes
+_STEPPED = 2.3  # copies of the gradient's size while Adam takes a step, besides weights and moments
 
 
 class Footprint(NamedTuple):
@@ -98,7 +100,8 @@ def footprint(
         "optimiser": 2 * trained,  # two moments
         "reward model": reward_models.held,
     }
-    phases["update"]["gradients"] = _GRADIENTS * trained
+    # In a pass: the sum so far, or the gradient of the other model; the new one comes as what it is made of goes.
+    phases["update"] = _larger(phases["update"] | {"gradients": trained}, {"gradients": round(_STEPPED * trained)})
     return Footprint(
         {name: {part: size for part, size in (held | parts).items() if size} for name, parts in phases.items()}
     )
@@ -120,9 +123,18 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
     }
     if not scorers.passes:
         del phases["reward"]
+    if _scores_while_learning(config):
+        del phases["score"]
     if config.eval.every:
         phases["evaluate"] = _sampling(model, rollout, prompt, config.eval.prompts, budget, scorers)
     return phases
+
+
+def _scores_while_learning(config: Config) -> bool:
+    """Return whether the first step also scores the batch, in the same pass; see `ppo.loop`, which imports MLX."""
+    ppo = config.ppo
+    kl_in_rewards = ppo.kl_in == "reward" and ppo.kl_coef > 0
+    return ppo.estimator != "gae" and not kl_in_rewards and ppo.minibatches == 1
 
 
 def _reward_model(config: RewardModelConfig, model: HeldModel, longest: int) -> Phases:
@@ -149,8 +161,10 @@ def _dpo(config: DPOConfig, model: HeldModel, longest: int, scorers: RewardModel
 
 def _updating(config: AnyConfig, model: HeldModel, batch: MicroBatch) -> Parts:
     """Return what the pass with a gradient over a micro-batch takes."""
-    adapted = adapted_layers(config.model, model.shape)
-    return training(model, batch, adapted, grad_checkpoint=config.optim.grad_checkpoint)
+    adapted, alive = adapted_layers(config.model, model.shape), TRAINED
+    if isinstance(config, Config) and _scores_while_learning(config):
+        alive = TRAINED_AND_SCORED[config.ppo.kl_in == "loss" and config.ppo.kl_coef > 0]
+    return training(model, batch, adapted, grad_checkpoint=config.optim.grad_checkpoint, alive=alive)
 
 
 def _pairs(config: RewardModelConfig | DPOConfig, longest: int, *, responses: int = 0) -> MicroBatch:

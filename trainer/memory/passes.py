@@ -1,6 +1,7 @@
 """Memory of one pass of a model: of the decoding of responses, of a forward pass, and of one with a gradient.
 
-The factors are fitted to measurements on a CPU; see docs/memory.md.
+The factors are fitted to measurements on a CPU; see docs/memory.md. There MLX allocates the results of up to ten
+operations before it computes them, so more arrays are alive than the operations need.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ PREFILL_TOKENS = 4096
 _CACHE_STEP = 256  # positions by which mlx-lm's caches grow
 _DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
 _SCORED = 5  # arrays [chunk, vocabulary] alive in scoring
-_TRAINED = 9  # the same with a gradient
-_CHANGED = 6  # arrays of the state and of the MLP alive in the backward pass of a block
+TRAINED = 11
+"""Arrays [chunk, vocabulary] alive in the pass with a gradient."""
+TRAINED_AND_SCORED = {False: 14, True: 19}
+"""The same where that pass also scores the tokens, with the logits of the reference; by whether the loss has its KL."""
+_ATTENDED = 7  # arrays [heads, length] of a token alive in the forward pass of attention on a CPU
 _READS = {  # layers that read the same state
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "attention"),
     **dict.fromkeys(("gate_proj", "up_proj"), "MLP"),
@@ -160,14 +164,23 @@ def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
     return {"activations": max(block - logits, states), "logits": logits}
 
 
-def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted], *, grad_checkpoint: bool = False) -> Parts:
+def training(
+    model: HeldModel,
+    batch: MicroBatch,
+    adapted: list[Adapted],
+    *,
+    grad_checkpoint: bool = False,
+    alive: int = TRAINED,
+) -> Parts:
     """Return what a pass with a gradient takes: what all blocks keep, and a chunk of logits or one block's gradient.
 
     adapted: the layers with an adapter. grad_checkpoint: all blocks keep only their inputs, and the one whose gradient
-    is computed what it would have kept.
+    is computed what it would have kept. alive: arrays of a chunk's logits at once.
     """
     shape, width, exact = model.shape, model.width, model.exact
-    attention = (2 * shape.heads + 3 * shape.kv_heads) * shape.head_size + shape.heads * batch.length
+    # Keys, values, queries and weights. On a CPU, only attention in float32 has a gradient that needs no more.
+    weights = shape.heads * batch.length * (3 if width < exact else 1)
+    attention = (shape.heads + 2 * shape.kv_heads) * shape.head_size + weights
     if shape.gelu:
         kept = (attention + 7 * shape.inner) * width + 6 * shape.hidden * exact
     else:
@@ -175,11 +188,12 @@ def training(model: HeldModel, batch: MicroBatch, adapted: list[Adapted], *, gra
     if shape.has_experts:  # each has its own copy of the state
         kept += 2 * shape.routes * shape.hidden * width
     kept += 4 * _adapter_inputs(model, adapted)
-    block = _CHANGED * (shape.hidden + shape.inner) * exact + 2 * shape.heads * batch.length * width
+    # In the last block, the backward pass of the MLP, or the forward pass of attention, which makes what is kept.
+    block = max((7 * shape.hidden + 10 * shape.inner) * exact, _block(model, batch.length) - kept)
     if grad_checkpoint:
         block += kept
         kept = shape.hidden * width
-    logits = _TRAINED * _chunk(model, batch) * shape.vocabulary * 4
+    logits = alive * _chunk(model, batch) * shape.vocabulary * 4
     once = max(batch.tokens * block - logits, 0)  # not at the same time as the logits
     return {"activations": batch.tokens * shape.layers * kept + once, "logits": logits}
 
@@ -196,11 +210,13 @@ def _adapter_inputs(model: HeldModel, adapted: list[Adapted]) -> int:
 
 
 def _block(model: HeldModel, length: int) -> int:
-    """Return the bytes of a token in a forward pass of one block."""
+    """Return the bytes of a token in a forward pass of one block, at the larger of attention and MLP."""
     shape, width, exact = model.shape, model.width, model.exact
-    attention = (7 * shape.heads + 6 * shape.kv_heads) * shape.head_size + (0 if model.gpu else shape.heads * length)
-    copied = 0 if exact == width else 5 * shape.hidden + 3 * shape.inner  # from one type to the other
-    return (attention + copied) * width + (7 * shape.hidden + 4 * shape.inner) * exact
+    both = (3 * shape.heads + 4 * shape.kv_heads) * shape.head_size * width
+    both += (6 * shape.hidden + 3 * shape.inner) * exact
+    attention = 0 if model.gpu else _ATTENDED * shape.heads * length * width
+    copied = 0 if exact == width else 3 * shape.inner * width  # from one type to the other
+    return both + max(attention, (6 * shape.hidden + shape.inner) * exact + copied)
 
 
 def _chunk(model: HeldModel, batch: MicroBatch) -> int:

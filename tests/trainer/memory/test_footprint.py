@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,36 @@ def test_the_mlp_of_a_forward_pass_takes_more_than_its_type_where_a_cpu_computes
 
     def activations(inner: int) -> int:
         shape = SHAPE._replace(inner=inner, expert_inner=inner)
-        return footprint(config, shape, 100, gpu=gpu).phases["evaluate"]["activations"]
+        return footprint(config, shape, 20, gpu=gpu).phases["evaluate"]["activations"]
 
     assert activations(1001) - activations(1000) == 100 * size, "bytes of a token; measured on a CPU"
+
+
+def test_attention_over_long_sequences_takes_more_than_the_mlp_and_grows_with_the_square_of_the_length() -> None:
+    def activations(length: int, inner: int, *, gpu: bool = False) -> int:
+        shape = SHAPE._replace(inner=inner, expert_inner=inner)
+        config = RewardModelConfig.model_validate({"optim": {"micro_batch_tokens": 1}})
+        return footprint(config, shape, length, gpu=gpu).phases["evaluate"]["activations"]
+
+    four = [activations(length, 1536) for length in (500, 1000, 1500, 2000)]
+    steps = [after - before for before, after in itertools.pairwise(four)]
+    assert steps[2] - steps[1] == steps[1] - steps[0] == 2 * 500**2 * 7 * SHAPE.heads * 4
+    assert activations(1000, 1537) - four[1] == 1000 * 3 * 4, "of the MLP before it; measured on a CPU"
+    assert activations(2000, 1536, gpu=True) == 2 * activations(1000, 1536, gpu=True), "fused on a GPU"
+
+
+def test_attention_keeps_its_weights_for_the_gradient_and_on_a_cpu_more_where_it_is_mlx_s_own() -> None:
+    def a_head(dtype: str, length: int) -> int:
+        config = settings(model={"dtype": dtype}, rollout={"batch_size": 1, "max_new_tokens": 1})
+        one, two = (SHAPE._replace(heads=heads, head_size=1, kv_heads=1, inner=10**6) for heads in (8, 9))
+        found = [
+            footprint(config, shape, length - 1, gpu=False).phases["update"]["activations"] for shape in (one, two)
+        ]
+        return (found[1] - found[0]) // (SHAPE.layers * length)
+
+    for length in (50, 100):
+        assert a_head("float32", length) == 4 * (length + 1), "weights and query"
+        assert a_head("bfloat16", length) == 2 * (3 * length + 1)
 
 
 @pytest.mark.parametrize("phase", ["score", "update"])
@@ -176,6 +204,31 @@ def test_without_a_critic_of_its_own_no_second_adapter_is_counted() -> None:
     apart = {"value_model": "adapter"}
     two = of(settings(model=apart)).parts["adapters"]
     assert of(settings(model=apart, ppo={"estimator": "reinforce"})).parts["adapters"] < two
+
+
+def test_adam_and_activations_are_not_there_at_the_same_time() -> None:
+    def update(rank: int) -> dict[Any, int]:
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"]
+        return dict(of(settings(model={"lora_rank": rank, "lora_targets": targets})).phases["update"])
+
+    small, large = update(8), update(1024)
+    assert small["gradients"] == small["optimiser"] // 2
+    assert small["activations"] > 0
+    assert large["gradients"] > large["optimiser"]
+    assert "activations" not in large
+
+
+def test_a_first_step_that_scores_has_the_logits_of_the_reference_and_there_is_no_phase_for_them() -> None:
+    def found(**ppo: Any) -> Footprint:
+        return of(settings(ppo={"estimator": "reinforce", "kl_estimator": "k3"} | ppo))
+
+    before, scored, without = found(kl_in="reward"), found(kl_in="loss"), found(kl_in="loss", kl_coef=0)
+    assert list(before.phases) == ["generate", "score", "update"]
+    assert list(scored.phases) == list(without.phases) == ["generate", "update"]
+    logits = [one.phases["update"]["logits"] for one in (before, without, scored)]
+    assert logits[0] < logits[1] < logits[2]
+    assert "score" in found(kl_in="loss", minibatches=2).phases
+    assert "score" in found(kl_in="loss", estimator="gae").phases
 
 
 def test_an_evaluation_is_a_phase_where_there_is_one_and_takes_more_with_more_prompts() -> None:

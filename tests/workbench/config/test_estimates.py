@@ -63,9 +63,10 @@ def test_memory_grows_with_the_micro_batch_until_the_batch_fits() -> None:
 
 def test_half_precision_takes_half_the_weights() -> None:
     full, half = (estimate(tables(model={"dtype": d}, rollout={"batch_size": 1})) for d in ("float32", "bfloat16"))
-    assert full.memory_bytes is not None
-    assert half.memory_bytes is not None
-    assert full.memory_bytes - half.memory_bytes > 134e6 * 2
+    assert full.memory is not None
+    assert half.memory is not None
+    assert full.memory.parts["weights"] == 2 * half.memory.parts["weights"] == pytest.approx(134e6 * 4, rel=0.01)
+    assert full.memory.peak > half.memory.peak
     assert "bfloat16" in half.basis
 
 

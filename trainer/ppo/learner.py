@@ -16,7 +16,7 @@ from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.ppo.losses import Found, LossSums, Objective, Scores, loss_of
+from trainer.ppo.losses import Found, LossSums, Objective, Scores, loss_of, reference_states
 from trainer.ppo.shares import spread
 from trainer.ppo.steps import Progress, micro_batches, silent
 from trainer.rollout.experience import Experience
@@ -208,15 +208,15 @@ class Learner:
         share, order = self._share(batch), list[int]()
         own = batch.take(share)
 
-        def parts() -> Iterator[Experience]:
+        def parts() -> Iterator[tuple[Experience, mx.array | None]]:
             for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
                 order.extend(rows)
-                yield part
+                yield part, reference_states(self.actor, part, objective)
 
-        def mean_loss(part: Experience) -> tuple[mx.array, Found]:
+        def mean_loss(part: tuple[Experience, mx.array | None]) -> tuple[mx.array, Found]:
             loss, found = loss_of(
                 self.actor,
-                part,
+                *part,
                 ppo,
                 objective,
                 temperature=temperature,

@@ -54,9 +54,23 @@ class Found(NamedTuple):
         return Found(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
 
 
+def reference_states(actor: ActorCriticLLM, batch: Experience, objective: Objective) -> mx.array | None:
+    """Return the reference's states of a batch whose scores the policy's loss measures; None for another one.
+
+    Not to be called inside a gradient: there, MLX keeps all that an evaluated array was made of.
+    """
+    if batch.logprobs is not None or objective == "value":
+        return None
+    with actor.reference():
+        states = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").states
+    mx.eval(states)
+    return states
+
+
 def loss_of(
     actor: ActorCriticLLM,
     batch: Experience,
+    ref_states: mx.array | None,
     ppo: PPOConfig,
     objective: Objective,
     *,
@@ -68,17 +82,12 @@ def loss_of(
     """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch, and what was measured.
 
     A batch without log-probs comes from the policy as it is: then pi_old = pi, and its scores are measured as well,
-    with those of the reference. alternatives: as in `steps.add_policy_logprobs_and_values`.
+    with those of the reference. ref_states: from `reference_states`. alternatives: as in
+    `steps.add_policy_logprobs_and_values`.
     """
     mask, zero = batch.mask > 0, mx.array(0.0)
     kl_coef = kl_coef if ppo.kl_in == "loss" else 0.0
-    place = (batch.sequences, batch.prompt_lengths, batch.responses.shape[1])
-    ref_states: mx.array | None = None
-    if batch.logprobs is None and objective != "value":
-        with actor.reference():
-            ref_states = actor(*place, want="logits").states
-        mx.eval(ref_states)  # frees what else the pass made, before the policy's own
-    forward = actor(*place, want=_WANT[objective])
+    forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
 
     def real(x: mx.array) -> mx.array:
         return mx.where(mask, x, 0.0)  # inputs too, before exp: 0 times NaN is NaN in the gradient

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
+from trainer.models.cpu.lanes import BUILDING, side_by_side
 from trainer.models.grad_checkpoint import checkpointed
 from trainer.models.trunk import differentiable
 
 Tree = TypeVar("Tree")  # parameters, as `put` takes them
 Part = TypeVar("Part")  # a micro-batch
+Ready = TypeVar("Ready")  # what the loss of one takes
 Found = TypeVar("Found")  # what a loss measures on the way: a tree of arrays
 
 
@@ -48,46 +50,60 @@ def micro_batch_rows(
         progress(len(lengths), len(lengths))
 
 
+def _unchanged(part: Any) -> Any:
+    return part
+
+
 def _added(one: Found, other: Found) -> Found:
     return type(one)(*map(mx.add, one, other))  # type: ignore[call-overload]
 
 
 def accumulate(
-    loss: Callable[[Part], tuple[mx.array, Found]],
+    loss: Callable[[Ready], tuple[mx.array, Found]],
     parameters: Tree,
     parts: Iterable[Part],
     *,
+    prepare: Callable[[Part], Ready] = _unchanged,
     put: Callable[[Tree], None],
     backbone: nn.Module,
     grad_checkpoint: bool = False,
     join: Callable[[Found, Found], Found] = _added,
+    lanes: int = 1,
 ) -> tuple[Tree, Found]:
     """Return the gradient of the summed `loss` over `parts`, and the measurements of all parts.
 
-    loss: must divide by the weight of the whole step, so that the result does not depend on the parts. put: writes
+    loss: must divide by the weight of the whole step, so that the result does not depend on the parts. prepare: makes
+    what `loss` takes of a part, with what it computes outside the gradient; evaluates that itself. put: writes
     parameters into the model; the real ones are there again whenever `parts` is asked for the next one, and at the
     end, even on error. backbone: in training mode meanwhile. grad_checkpoint: compute its blocks again in the backward
-    pass. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple.
+    pass. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple. lanes: parts
+    that are computed side by side.
     """
 
-    def measured(traced: Tree, part: Part) -> tuple[mx.array, Found]:
+    def measured(traced: Tree, part: Ready) -> tuple[mx.array, Found]:
         put(traced)
         return loss(part)
 
     loss_and_grad = mx.value_and_grad(measured)
+
+    def computed(part: Part) -> tuple[Tree, Found]:
+        ready = prepare(part)
+        with BUILDING:
+            try:
+                # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
+                (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), ready)
+            finally:
+                put(parameters)  # the traced arrays must not stay in the model
+        mx.eval(gradients, new)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
+        return gradients, new
+
     total: Tree | None = None
     found: Found | None = None
     with differentiable(backbone), checkpointed(backbone) if grad_checkpoint else nullcontext():
-        try:
-            for part in parts:
-                # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
-                (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), part)
-                total = gradients if total is None else tree_map(mx.add, total, gradients)
-                found = new if found is None else join(found, new)
-                mx.eval(total, found)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
-                put(parameters)
-        finally:
-            put(parameters)  # the traced arrays must not stay in the model
+        for gradients, new in side_by_side(computed, parts, lanes):
+            total = gradients if total is None else tree_map(mx.add, total, gradients)
+            found = new if found is None else join(found, new)
+            mx.eval(total, found)
     assert total is not None
     assert found is not None
     return total, found

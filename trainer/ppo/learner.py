@@ -16,9 +16,10 @@ from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
+from trainer.models.cpu.lanes import lane_budget, lanes_for
 from trainer.ppo.losses import Found, LossSums, Objective, Scores, loss_of, reference_states
 from trainer.ppo.shares import spread
-from trainer.ppo.steps import Progress, micro_batches, silent
+from trainer.ppo.steps import Progress, micro_batches, over_micro_batches, silent
 from trainer.rollout.experience import Experience
 
 Trainables = dict[str, Parameters]  # by "policy" and "value", as far as the step trains them
@@ -157,17 +158,17 @@ class Learner:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
         share = self._share(batch)
         own = batch.take(share)
-        ratios, order = [], []
+
+        def measured(part: Experience) -> dict[str, mx.array]:
+            forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
+            logprobs = forward.logprobs(part.responses, part.mask, temperature)
+            return {"ratios": mx.exp(logprobs - filled(part.logprobs))}
+
         with self.ranks.all_or_none():
-            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
-                forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-                logprobs = forward.logprobs(part.responses, part.mask, temperature)
-                ratio = mx.exp(logprobs - filled(part.logprobs))
-                order += rows
-                ratios.append(ratio)
-            found = spread(batch, own.gathered(ratios, order), share)
-            mx.eval(found)
-        return self.ranks.summed(found)
+            found = over_micro_batches(own, measured, budget=self.config.micro_batch_tokens, progress=progress)
+            ratios = spread(batch, found["ratios"], share)
+            mx.eval(ratios)
+        return self.ranks.summed(ratios)
 
     def state(self) -> dict[str, Any]:
         """Return the moments and step counts of both optimisers as one tree of arrays."""
@@ -207,16 +208,21 @@ class Learner:
             before["value"] = self.actor.value_parameters()
         share, order = self._share(batch), list[int]()
         own = batch.take(share)
+        lengths, budget = own.lengths(), self.config.micro_batch_tokens
+        lanes = lanes_for(lengths, budget)
 
-        def parts() -> Iterator[tuple[Experience, mx.array | None]]:
-            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
+        def parts() -> Iterator[Experience]:
+            for rows, part in micro_batches(own, lane_budget(lengths, budget, lanes), progress):
                 order.extend(rows)
                 yield part, reference_states(self.actor, part, objective)
 
-        def mean_loss(part: tuple[Experience, mx.array | None]) -> tuple[mx.array, Found]:
+        def with_reference(part: Experience) -> tuple[Experience, mx.array | None]:
+            return part, reference_states(self.actor, part, objective)
+
+        def mean_loss(ready: tuple[Experience, mx.array | None]) -> tuple[mx.array, Found]:
             loss, found = loss_of(
                 self.actor,
-                *part,
+                *ready,
                 ppo,
                 objective,
                 temperature=temperature,
@@ -231,10 +237,12 @@ class Learner:
                 mean_loss,
                 before,
                 parts(),
+                prepare=with_reference,
                 put=self._put,
                 backbone=self.actor.backbone,
                 grad_checkpoint=self.config.grad_checkpoint,
                 join=Found.joined,
+                lanes=lanes,
             )
             names = found.scores[0] if found.scores else ()
             by_token = {name: own.gathered([part[name] for part in found.scores], order) for name in names}

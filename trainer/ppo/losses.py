@@ -11,6 +11,7 @@ from trainer import maths
 from trainer.arrays import filled
 from trainer.config.schema import PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM, Want
+from trainer.models.cpu.lanes import BUILDING
 from trainer.models.logprobs import entropy, likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.models.vocabulary import Compute, Head
 from trainer.rollout.experience import Experience
@@ -61,7 +62,7 @@ def reference_states(actor: ActorCriticLLM, batch: Experience, objective: Object
     """
     if batch.logprobs is not None or objective == "value":
         return None
-    with actor.reference():
+    with BUILDING, actor.reference():
         states = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").states
     mx.eval(states)
     return states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import mlx.core as mx
 
@@ -12,6 +13,7 @@ from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM, Want
+from trainer.models.cpu.lanes import lane_budget, lanes_for, side_by_side
 from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.rewards import RewardInput, RewardResult, Rewards
 from trainer.rollout.experience import Experience
@@ -35,6 +37,42 @@ def micro_batches(
         yield rows, batch.take(rows)
 
 
+def over_micro_batches(
+    batch: Experience,
+    compute: Callable[[Experience], dict[str, mx.array]],
+    *,
+    budget: int,
+    progress: Progress,
+) -> dict[str, mx.array]:
+    """Return what `compute` finds in each micro-batch, by name, in the layout of the batch: [B, T, ...].
+
+    compute: returns arrays [b, t, ...] or, with a column for the state after the last token, [b, t + 1, ...]. On a CPU,
+    micro-batches are computed side by side.
+    """
+    lengths = batch.lengths()
+    lanes = lanes_for(lengths, budget)
+    order, widths = list[int](), list[int]()
+
+    def parts() -> Iterator[Experience]:
+        for rows, part in micro_batches(batch, lane_budget(lengths, budget, lanes), progress):
+            order.extend(rows)
+            widths.append(part.responses.shape[1])
+            yield part
+
+    def evaluated(part: Experience) -> dict[str, mx.array]:
+        found = compute(part)
+        mx.eval(found)  # frees this micro-batch's states
+        return found
+
+    found = list(side_by_side(evaluated, parts(), lanes))
+
+    def gathered(name: str) -> mx.array:
+        parts = [part[name] for part in found]
+        return batch.gathered(parts, order, extra=parts[0].shape[1] - widths[0])
+
+    return {name: gathered(name) for name in found[0]}
+
+
 def add_policy_logprobs_and_values(
     actor: ActorCriticLLM,
     batch: Experience,
@@ -52,6 +90,7 @@ def add_policy_logprobs_and_values(
     needed at all.
     """
     critic = critic and actor.shares_trunk
+    names = ("logprobs", "entropy", "top_tokens", "top_logprobs")
 
     def scores(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
         logprob, entropy = logprobs_and_entropy(logits, tokens, temperature)
@@ -60,25 +99,16 @@ def add_policy_logprobs_and_values(
         others = likeliest_tokens(logits, alternatives)
         return logprob, entropy, others, logprobs_of(logits, others, tokens, logprob, temperature)
 
-    logprobs, entropies, values, top_tokens, top_logprobs = [], [], [], [], []
-    order: list[int] = []
-    for rows, part in micro_batches(batch, micro_batch_tokens, progress):
+    def scored(part: Experience) -> dict[str, mx.array]:
         want: Want = "both" if critic else "logits"
         forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want=want)
-        logprob, entropy, *top = forward.at_positions(part.mask, scores, {"tokens": part.responses})
-        mx.eval(logprob, entropy, forward.values, top)  # frees this micro-batch's states
-        order += rows
-        top_tokens += top[:1]
-        top_logprobs += top[1:]
-        logprobs.append(logprob)
-        entropies.append(entropy)
-        values.append(forward.values)
-    batch = batch._replace(logprobs=batch.gathered(logprobs, order), entropy=batch.gathered(entropies, order))
-    if alternatives:
-        batch = batch._replace(
-            top_tokens=batch.gathered(top_tokens, order), top_logprobs=batch.gathered(top_logprobs, order)
-        )
-    return _with_values(batch, values, order) if critic else batch
+        found = dict(zip(names, forward.at_positions(part.mask, scores, {"tokens": part.responses}), strict=False))
+        return {**found, "values": filled(forward.values)} if critic else found
+
+    found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
+    values = found.pop("values", None)
+    batch = batch._replace(**found)
+    return batch if values is None else _with_values(batch, values)
 
 
 def add_values_to_sa_pairs(
@@ -87,13 +117,13 @@ def add_values_to_sa_pairs(
     """Add V(s_t) from the critic's own pass, unless `add_policy_logprobs_and_values` has added it."""
     if batch.values is not None:
         return batch
-    values, order = [], []
-    for rows, part in micro_batches(batch, micro_batch_tokens, progress):
+
+    def valued(part: Experience) -> dict[str, mx.array]:
         forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="values")
-        mx.eval(forward.values)
-        order += rows
-        values.append(forward.values)
-    return _with_values(batch, values, order)
+        return {"values": filled(forward.values)}
+
+    found = over_micro_batches(batch, valued, budget=micro_batch_tokens, progress=progress)
+    return _with_values(batch, found["values"])
 
 
 def add_kl_to_sa_pairs(
@@ -113,21 +143,17 @@ def add_kl_to_sa_pairs(
             return (logprob,)
         return logprob, logprobs_of(logits, others, tokens, logprob, temperature)
 
-    logprobs, top_logprobs, order = [], [], []
+    def scored(part: Experience) -> dict[str, mx.array]:
+        forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
+        columns = {"tokens": part.responses}
+        if part.top_tokens is not None:
+            columns["others"] = part.top_tokens
+        found = forward.at_positions(part.mask, scores, columns)
+        return dict(zip(("ref_logprobs", "top_ref_logprobs"), found, strict=False))
+
     with actor.reference():
-        for rows, part in micro_batches(batch, micro_batch_tokens, progress):
-            forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-            columns = {"tokens": part.responses}
-            if part.top_tokens is not None:
-                columns["others"] = part.top_tokens
-            logprob, *of_others = forward.at_positions(part.mask, scores, columns)
-            mx.eval(logprob, of_others)  # frees this micro-batch's states
-            order += rows
-            logprobs.append(logprob)
-            top_logprobs += of_others
-    top = batch.gathered(top_logprobs, order) if top_logprobs else None
-    batch = batch._replace(ref_logprobs=batch.gathered(logprobs, order), top_ref_logprobs=top)
-    return add_kl(batch, estimator)
+        found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
+    return add_kl(batch._replace(**found), estimator)
 
 
 def add_kl(batch: Experience, estimator: maths.KLEstimator) -> Experience:
@@ -206,7 +232,7 @@ def add_reward_to_go(batch: Experience) -> Experience:
     return batch._replace(returns=mx.where(batch.mask > 0, returns, 0.0))
 
 
-def _with_values(batch: Experience, parts: Sequence[mx.array | None], order: list[int]) -> Experience:
-    values = batch.gathered([filled(part) for part in parts], order, extra=1)  # [B, T + 1]
+def _with_values(batch: Experience, values: mx.array) -> Experience:
+    """Return `batch` with values [B, T + 1], of which each row has one after its last token."""
     final = mx.take_along_axis(values, batch.response_lengths[:, None], axis=1).squeeze(1)
     return batch._replace(values=mx.where(batch.mask > 0, values[:, :-1], 0.0), final_values=final)

@@ -1,0 +1,93 @@
+"""Lanes: micro-batches that are computed side by side on the cores of a CPU.
+
+A BLAS that shares each product among the cores waits for the slowest of them some thousand times in a pass, which is
+worse where other programs run, and whatever is not a product runs on one core. Two lanes with half the cores each meet
+only at the end of their micro-batches. `benchmarks/bench_lanes.py` compares both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import mlx.core as mx
+
+from trainer.models.cpu.blas import blas_threads, threads_each
+
+MOST = 2
+BUILDING = threading.RLock()
+"""Held while a graph is built from a model whose modules or parameters are replaced meanwhile."""
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+_busy = 1  # lanes that compute now
+
+
+def busy_lanes() -> int:
+    """Return how many lanes share the memory at present."""
+    return _busy
+
+
+def lanes_for(lengths: Sequence[int], budget: int) -> int:
+    """Return how many micro-batches of these rows to compute side by side, with at most `budget` tokens in all.
+
+    One on a GPU, and on a CPU whose BLAS uses one thread. lengths: tokens of each row.
+    """
+    if not lengths or mx.default_device() != mx.Device(mx.cpu):
+        return 1
+    return max(1, min(MOST, blas_threads(), len(lengths), budget // max(lengths)))
+
+
+def lane_budget(lengths: Sequence[int], budget: int, lanes: int) -> int:
+    """Return the tokens of a micro-batch, so that each of `lanes` has one of about the same size."""
+    if lanes == 1 or not lengths:
+        return budget
+    return min(budget // lanes, max(lengths) * -(-len(lengths) // lanes))
+
+
+def side_by_side(compute: Callable[[Part], Result], parts: Iterable[Part], lanes: int = 1) -> Iterator[Result]:
+    """Yield `compute` of each of `parts`, in their order, `lanes` of them at a time.
+
+    compute: must evaluate what it returns, and hold BUILDING while it replaces modules or parameters of the model. The
+    next parts are taken, and results are used, on the calling thread while nothing is computed. An error in any lane is
+    raised here, once all of them are done.
+    """
+    if lanes == 1:
+        yield from map(compute, parts)
+        return
+    rest = iter(parts)
+    while now := list(itertools.islice(rest, lanes)):
+        yield from _computed(compute, now)
+
+
+def _computed(compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    global _busy
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run(number: int) -> None:
+        try:
+            results[number] = compute(parts[number])
+        except BaseException as error:  # noqa: BLE001  raised below
+            errors[number] = error
+
+    def run_apart(number: int) -> None:
+        run(number)
+        mx.clear_streams()  # those of this thread, which ends
+
+    others = [threading.Thread(target=run_apart, args=(number,)) for number in range(1, len(parts))]
+    _busy = len(parts)
+    try:
+        with threads_each(max(1, blas_threads() // len(parts))):
+            for other in others:
+                other.start()
+            run(0)
+            for other in others:
+                other.join()
+    finally:
+        _busy = 1
+    for number in sorted(errors):
+        raise errors[number]
+    return [results[number] for number in range(len(parts))]

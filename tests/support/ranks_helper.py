@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 PATIENCE = 120.0  # seconds; a test that waits longer has failed
 
@@ -78,3 +80,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
+
+
+def largest_difference(one: Any, other: Any) -> float:
+    """Return the largest difference of two trees' floats, relative where they are above 1; inf where others differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return float("inf") if one.keys() != other.keys() else largest_difference([*one.values()], [*other.values()])
+    if isinstance(one, list) and isinstance(other, list):
+        pairs = zip(one, other, strict=False)
+        return float("inf") if len(one) != len(other) else max((largest_difference(*p) for p in pairs), default=0.0)
+    if isinstance(one, float) and isinstance(other, float):
+        return 0.0 if np.isnan(one) and np.isnan(other) else abs(one - other) / max(1.0, abs(one))
+    return 0.0 if one == other else float("inf")

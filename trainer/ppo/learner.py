@@ -201,6 +201,7 @@ class Learner:
         batch.
         """
         total_weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, max_new_tokens)
+        mx.eval(total_weight)
         before: Trainables = {}
         if objective != "value":
             before["policy"] = self.actor.policy_parameters()
@@ -214,7 +215,7 @@ class Learner:
         def parts() -> Iterator[Experience]:
             for rows, part in micro_batches(own, lane_budget(lengths, budget, lanes), progress):
                 order.extend(rows)
-                yield part, reference_states(self.actor, part, objective)
+                yield part
 
         def with_reference(part: Experience) -> tuple[Experience, mx.array | None]:
             return part, reference_states(self.actor, part, objective)

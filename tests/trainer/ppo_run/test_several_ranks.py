@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from ranks_helper import Ended, ended, run_ranks, started, wait_for
+from ranks_helper import Ended, ended, largest_difference, run_ranks, started, wait_for
 from runs_helper import comparable, outcome, record, tiny_config, workspace
 
 from trainer.control.inbox import send
@@ -53,18 +53,6 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
         "samples": [read_samples(path).to_pylist() for path in sorted(run.samples.glob("*.parquet"))],
         "weights": [{key: np.array(array).tolist() for key, array in tree.items()} for tree in weights],
     }
-
-
-def largest_difference(one: Any, other: Any) -> float:
-    """Return the largest difference of two trees' floats, relative where they are above 1; inf where others differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return float("inf") if one.keys() != other.keys() else largest_difference([*one.values()], [*other.values()])
-    if isinstance(one, list) and isinstance(other, list):
-        pairs = zip(one, other, strict=False)
-        return float("inf") if len(one) != len(other) else max((largest_difference(*p) for p in pairs), default=0.0)
-    if isinstance(one, float) and isinstance(other, float):
-        return 0.0 if np.isnan(one) and np.isnan(other) else abs(one - other) / max(1.0, abs(one))
-    return 0.0 if one == other else float("inf")
 
 
 @pytest.mark.parametrize(("count", "settings"), [(2, ()), (3, GRPO)])

@@ -50,15 +50,17 @@ def lane_budget(lengths: Sequence[int], budget: int, lanes: int) -> int:
 def side_by_side(compute: Callable[[Part], Result], parts: Iterable[Part], lanes: int = 1) -> Iterator[Result]:
     """Yield `compute` of each of `parts`, in their order, `lanes` of them at a time.
 
-    compute: must evaluate what it returns, and hold BUILDING while it replaces modules or parameters of the model. The
-    next parts are taken, and results are used, on the calling thread while nothing is computed. An error in any lane is
-    raised here, once all of them are done.
+    compute: must evaluate what it returns, and hold BUILDING while it replaces modules or parameters of the model. What
+    it uses must be evaluated, since MLX computes an array only on the thread that made it; the arrays of a part are
+    evaluated here. The next parts are taken, and results are used, on the calling thread while nothing is computed. An
+    error in any lane is raised here, once all of them are done.
     """
     if lanes == 1:
         yield from map(compute, parts)
         return
     rest = iter(parts)
     while now := list(itertools.islice(rest, lanes)):
+        mx.eval(now)
         yield from _computed(compute, now)
 
 

@@ -1,9 +1,8 @@
 """Measure which share of the machine's matrix-product limit a PPO iteration reaches, by phase.
 
-The operations of all matrix products are counted from the model's shape: linear layers and the head, attention, and in
-the backward pass the gradient by each layer's input (the weights are frozen, so they have none) and the adapter's. The
-limit is the best product of 512 x 576 by 576 x 1536 in the same process, between the iterations. A decoding step reads
-all weights for a few rows, so its limit is the memory's bandwidth: the script prints the bytes a second as well.
+`operations.counted` counts the operations of all matrix products from the model's shape. The limit is the best product
+of 512 x 576 by 576 x 1536 in the same process, between the iterations. A decoding step reads all weights for a few
+rows, so its limit is the memory's bandwidth: the script prints the bytes a second as well.
 
 Run: .venv/bin/python benchmarks/bench_limit.py [--iterations 3] [--epochs 4] [--new-tokens 48]
 """
@@ -12,67 +11,37 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from statistics import median
-from typing import NamedTuple
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
+from operations import counted
 
-from trainer.config import Config
+from trainer.arrays import to_list
 from trainer.config.loading import parse_overrides
 from trainer.config.problems import validate
 from trainer.data import encode_prompts, load_prompts
-from trainer.memory.shape import ModelShape, shape_of
+from trainer.memory.shape import shape_of
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo.loop import PPO
 from trainer.rewards import build_rewards
-from trainer.rollout.experience import Experience
 
 GIGA = 1e9
 
 
-class Work(NamedTuple):
-    """Operations of the matrix products of each phase."""
-
-    generate: float
-    score: float
-    update: float
-
-
-def counted(shape: ModelShape, config: Config, batch: Experience) -> Work:
-    """Count the operations of one iteration whose rollout was `batch`."""
-    lengths, responses = batch.lengths(), int(batch.response_lengths.sum())
-    prompts = sum(lengths) - responses
-    linear = 2 * (shape.parameters - shape.vocabulary * shape.hidden * (1 if shape.tied else 2))  # for a token
-    head = 2 * shape.vocabulary * shape.hidden
-    # Scores and their weighted sum; the causal half is computed too.
-    attention = sum(4 * shape.layers * shape.heads * shape.head_size * length**2 for length in lengths)
-    adapters = (
-        2
-        * sum(config.model.lora_rank * sum(shape.linear_sizes()[name]) for name in config.model.lora_targets)
-        * shape.layers
-    )
-    passed = sum(lengths) * linear + attention
-    policy = passed + sum(lengths) * adapters + responses * head
-    reference = passed + responses * head
-    decoded = prompts * linear + responses * (linear + head + adapters) + attention / 2
-    # The gradient by the inputs costs what the pass does; that of attention and of the adapters twice as much.
-    backward = sum(lengths) * (linear + 2 * adapters) + 2 * attention + responses * head
-    return Work(decoded, policy + reference, config.ppo.epochs * (policy + backward))
-
-
-def limit() -> float:
+def limit(clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the operations a second of the best of 20 products."""
     x, weights = mx.random.normal((512, 576)), mx.random.normal((1536, 576))
     mx.eval(x @ weights.T)
     best = float("inf")
     for _ in range(20):
-        start = time.perf_counter()
+        start = clock()
         mx.eval(x @ weights.T)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, clock() - start)
     return 2 * 512 * 576 * 1536 / best
 
 
@@ -102,14 +71,16 @@ def main() -> None:
         rates.append(limit())
         result = ppo.iteration(number)
         seconds.append(result.metrics.seconds)
-        work.append(counted(shape, config, result.batch))
+        prompts, responses = (to_list(x) for x in (result.batch.prompt_lengths, result.batch.response_lengths))
+        work.append(counted(shape, config, prompts, responses))
     best = max(rates)
     print(f"limit {best / GIGA:.0f} GFLOP/s\n")
     print("| phase | seconds | GFLOP | GFLOP/s | share of the limit |\n|---|---|---|---|---|")
     total_seconds = total = 0.0
-    for phase in Work._fields:
+    for phase in ("generate", "score", "update"):
         took = median(each[phase] for each in seconds[1:])
-        done = median(getattr(each, phase) for each in work[1:])
+        parts = ("prefill", "decode") if phase == "generate" else (phase,)
+        done = median(sum(getattr(each, part) for part in parts) for each in work[1:])
         total_seconds, total = total_seconds + took, total + done
         print(f"| {phase} | {took:.1f} | {done / GIGA:.0f} | {done / took / GIGA:.0f} | {done / took / best:.0%} |")
     rate = total / total_seconds

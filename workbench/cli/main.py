@@ -24,6 +24,7 @@ COMMANDS = {  # the module of each, with its `add_options`, and its line in --he
     "preferences": ("preferences", "import, export and describe preferences"),
     "reward-model": ("reward_model", "train, evaluate and apply a reward model"),
     "dpo": ("train", "train a policy on preferences directly, as a baseline for PPO"),
+    "launch": ("launch", "train one run on several machines, or in several processes on this one"),
     "label": ("label", "choose the better completion, one key per decision"),
     "watch": ("ui", "show a run that another process trains, or one that has ended"),
     "doctor": ("doctor", "check what training would run on here and what would slow it down"),
@@ -72,7 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse a command line. The result has the command's function as `execute`, and all --set as `overrides`."""
-    args: argparse.Namespace = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else [*argv]
+    if words[:1] == ["launch"]:  # what follows is another command line
+        from workbench.cli import launch
+
+        return launch.parse(words[1:], parse)
+    args: argparse.Namespace = parser().parse_args(words)
     args.config = args.config_given or workspace_config() or PRESET
     args.overrides = args.overrides_given + getattr(args, "overrides_after", [])
     return args

@@ -1,0 +1,101 @@
+"""`ppo-workbench launch`: real ranks on the loopback, their end, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from ranks_helper import PATIENCE, wait_for
+from runs_helper import workspace
+from scripted_run import lines
+
+from trainer.runs.folder import RunFolder
+from workbench.cli import main as cli
+from workbench.cli.main import parse
+
+
+def launched(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Launch a run called `several`, in a group of processes as that of a terminal's Ctrl+C."""
+    command = [sys.executable, "-m", "workbench", "launch", *arguments, "--trust-code", "--config"]
+    command += [str(workspace(folder)), "--name", "several", "--set", "rollout.batch_size=8", "--display", "json"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def test_local_ranks_train_one_run(tmp_path: Path) -> None:
+    out, err = launched(tmp_path, "--local", "2").communicate(timeout=PATIENCE)
+    events = [json.loads(line) for line in out.splitlines()]
+    iterations = [event for event in events if event["event"] == "iteration"]
+    assert [len(event["ranks"]) for event in iterations] == [2, 2, 2], err
+    assert events[-1]["state"] == "done"
+
+
+def test_ctrl_c_stops_the_run_once(tmp_path: Path) -> None:
+    process = launched(tmp_path, "--local", "2", "--set", "ppo.iterations=1000")
+    run = RunFolder(tmp_path / "runs" / "several")
+    wait_for(lambda: run.events.exists() and '"score_mean"' in run.events.read_text())
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    end = json.loads(out.splitlines()[-1])
+    assert (end["event"], end["state"]) == ("end", "stopped")
+    assert err.count("saving a checkpoint") == 1
+    assert "rank 1" not in err
+
+
+def test_a_killed_rank_is_named_and_the_run_keeps_its_exit_code(tmp_path: Path) -> None:
+    process = launched(tmp_path, "--local", "2", "--set", "ppo.iterations=1000")
+    run = RunFolder(tmp_path / "runs" / "several")
+    wait_for(lambda: run.events.exists() and '"score_mean"' in run.events.read_text())
+    ranks = psutil.Process(process.pid).children()
+    next(rank for rank in ranks if rank.environ().get("MLX_RANK") == "1").kill()
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert "was lost" in err
+    assert re.search(r"Node with rank 1 .*-9", err) or "rank 1 was killed" in err
+    assert "rank 1 (127.0.0.1) ended first, killed by signal 9" in err
+
+
+def test_a_host_without_python_is_named(tmp_path: Path) -> None:
+    process = launched(tmp_path, "--local", "2", "--python", "/nowhere/python")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert "127.0.0.1 has no /nowhere/python; give the path of Python there with --python" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        ([], "--hosts FILE or --local N"),
+        (["--local", "1"], "--local gives 1"),
+        (["--local", "2", "--hosts", "x"], "not allowed with"),
+        (["--hosts", "nope.json"], "nope.json"),
+        (["--local", "2", "--bogus"], "--bogus"),
+        (["--local", "2", "samples", "x"], "'samples' does not train"),
+        (["--local", "2", "reward-model", "eval", "x"], "'reward-model' does not train"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(
+    argv: list[str], names: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(["launch", *argv])
+    except SystemExit as exit_:  # argparse's way
+        code = exit_.code  # type: ignore[assignment]
+    out, err = lines(capsys)
+    assert (code, out, len(err)) == (2, [], 1)
+    assert names in err[0]
+
+
+def test_the_run_gets_its_arguments_unchanged() -> None:
+    run = ["--config", "quickstart", "--set", "a.b=1", "reward-model", "train", "--data", "x"]
+    args = parse(["launch", "--local", "3", *run, "--backend", "ring"])
+    assert (args.local, args.backend, args.rest) == (3, "ring", run)

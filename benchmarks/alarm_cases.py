@@ -13,6 +13,7 @@ from unittest import mock
 from mlx.utils import tree_map
 
 from trainer.control.control import Control
+from trainer.distributed.ranks import Ranks
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
 from trainer.rollout import sampling
@@ -114,6 +115,20 @@ def slow_reward() -> Iterator[None]:
 
 
 @contextmanager
+def slow_rank() -> Iterator[None]:
+    """Report two ranks, the second of which takes 4 s longer than the first from the thirteenth iteration on."""
+    calls = count(1)
+
+    def described(*_: Any) -> list[dict[str, Any]]:
+        delay = 4.0 * (next(calls) > 12)
+        rest = {"seconds": 6.0 + delay, "sent": 1, "memory_bytes": 1}
+        return [{"host": "rank 0 (a)", "waiting": 1.0 + delay, **rest}, {"host": "rank 1 (b)", "waiting": 1.0, **rest}]
+
+    with mock.patch.object(Ranks, "described", described):
+        yield
+
+
+@contextmanager
 def wrong_old_logprobs() -> Iterator[None]:
     """Lower the old log-probs by 3 nats from the eleventh iteration on, as if another policy had written the batch."""
     original = Learner.gradients
@@ -196,6 +211,7 @@ FAILURES = [
         "reward_hacking",
     ),
     Case("a reward that becomes slow", {}, "throughput", slow_reward),
+    Case("a rank that becomes slow", {}, "straggler", slow_rank),
 ]
 
 HEALTHY = [

@@ -96,5 +96,12 @@ def from_20(then: Any, before: Any) -> Callable[[int], Any]:
     return lambda number: then if number > 20 else before
 
 
+def ranks(*waiting: float, seconds: float = 20.0) -> list[dict[str, Any]]:
+    """Return what ranks a, b, c report that waited so long."""
+    names = [f"rank {rank} ({host})" for rank, host in enumerate("abc")]
+    rest = {"seconds": seconds, "sent": 1, "memory_bytes": 1}
+    return [{"host": host, "waiting": wait, **rest} for host, wait in zip(names, waiting, strict=False)]
+
+
 def in_40(then: Any, else_: Any) -> Callable[[int], Any]:
     return lambda number: then if number == 40 else else_

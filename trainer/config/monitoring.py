@@ -23,6 +23,7 @@ AlarmCode = Literal[
     "repetition",
     "reward_hacking",
     "throughput",
+    "straggler",
 ]
 
 Action = Literal["off", "continue", "stop", "rollback"]

@@ -20,6 +20,7 @@ from trainer.monitoring.update_rules import (
     no_signal,
     ratio_spike,
     step_nan,
+    straggler,
     throughput,
 )
 
@@ -40,6 +41,7 @@ ALARM_RULES: dict[AlarmCode, Rule] = {
     "repetition": repetition,
     "reward_hacking": reward_hacking,
     "throughput": throughput,
+    "straggler": straggler,
 }
 """Rules that raise alarms, by code, the most urgent first."""
 

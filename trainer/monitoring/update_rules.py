@@ -66,6 +66,14 @@ SLOW_SECONDS = 120.0
 SIMILAR_WORK = 1.25
 """Factor within which lengths and passes must agree for speeds to be comparable: short texts cost more a token."""
 GROWN_MEMORY = 1.2
+
+STRAGGLER_ITERATIONS = 10
+"""Consecutive iterations with the same slowest rank: with random lengths, each of two ranks of one speed is the slowest
+in all of them once in 512 times."""
+LOST_SHARE = 0.2
+"""Share of each iteration that every other rank waits longer than the slowest."""
+LOST_SECONDS = 10.0
+"""Time that the others lose in these iterations together; less does not matter."""
 assert FIRST > BASELINE_MOST  # so that the history keeps the whole baseline
 
 _UNSTABLE = (
@@ -252,6 +260,43 @@ def throughput(history: History, config: Config) -> Sign | None:
         ),
         [fixes.pause()],
     )
+
+
+def straggler(history: History, config: Config) -> Sign | None:
+    """Check for a rank that all others wait for, iteration after iteration; it waits least itself."""
+    rows = history.speed.newest(STRAGGLER_ITERATIONS)
+    count = len(rows[-1].ranks) if rows else 0
+    if count < 2 or any(len(row.ranks) != count for row in rows):
+        return None
+    slowest = min(range(count), key=lambda rank: _waiting(rows[-1], rank))
+    others = [rank for rank in range(count) if rank != slowest]
+    for row in rows:
+        least = min(_waiting(row, rank) for rank in others) - _waiting(row, slowest)
+        if not least > LOST_SHARE * _seconds(row):
+            return None
+    lost = [mean(_waiting(row, rank) for rank in others) - _waiting(row, slowest) for row in rows]
+    if sum(lost) < LOST_SECONDS:
+        return None
+    host, took = rows[-1].ranks[slowest].get("host", f"rank {slowest}"), mean(map(_seconds, rows))
+    reward = mean(row.seconds.get("reward", 0.0) for row in rows)
+    return Sign(
+        "warning",
+        f"{host} is slower than the other ranks: they wait {mean(lost):.3g} s of each iteration ({took:.3g} s) for it, "
+        f"{len(rows)} iterations in a row",
+        {"seconds_lost": mean(lost), "seconds": took, "seconds_reward": reward},
+        "Every step takes as long as its slowest rank. Look on that host for other programs, heat, memory that swaps "
+        "and another kind of machine; without it the run may be faster."
+        + (" This rank also runs the Python functions of the reward, alone." if slowest == 0 else ""),
+        [fixes.pause()],
+    )
+
+
+def _waiting(row: Iteration, rank: int) -> float:
+    return float(row.ranks[rank].get("waiting", math.nan))
+
+
+def _seconds(row: Iteration) -> float:
+    return max(float(rank.get("seconds", math.nan)) for rank in row.ranks)
 
 
 def _same_work(early: Sequence[Iteration], late: Sequence[Iteration]) -> bool:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from health_helper import ADAPTIVE, FLAT, LONGER, alarms, alerts_of, config_of, from_20, healthy, in_40, reported
+from health_helper import ADAPTIVE, FLAT, LONGER, alarms, alerts_of, config_of, from_20, healthy, in_40, ranks, reported
 from scripted_run import iteration, started
 
 from trainer.control.live_settings import with_setting
@@ -108,6 +108,7 @@ SIGNS = {
     "loops": Case({"repetition": from_20(0.4, 0.05)}, (24, "repetition", "warning")),
     "nothing but loops": Case({"repetition": from_20(0.9, 0.05)}, (22, "repetition", "warning"), "error"),
     "half the speed": Case({"tokens_per_second": from_20(12.0, 25.0)}, (28, "throughput", "warning")),
+    "a slow rank": Case({"ranks": from_20(ranks(9.0, 1.0), ranks(3.0, 3.0))}, (30, "straggler", "warning")),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from health_helper import ADAPTIVE, LONGER, config_of, from_20, healthy, in_40, one, reported
+from health_helper import ADAPTIVE, LONGER, alarms, config_of, from_20, healthy, in_40, one, ranks, reported
 from scripted_run import started
 
 from trainer.events import (
@@ -135,6 +135,36 @@ def test_a_slow_run_names_the_phase_and_the_memory_that_grew() -> None:
     )
     assert "update takes 3 times" in alarm.message
     assert "1024 to 2662 MiB" in alarm.message  # eight of the ten iterations have the new 3072
+
+
+def test_a_rank_that_the_others_wait_for_is_named_with_the_time_that_they_lose() -> None:
+    alarm = one(healthy(40, ranks=from_20(ranks(9.0, 1.0, 7.0), ranks(3.0, 3.0, 3.0))))
+    assert (alarm.iteration, alarm.code, alarm.level) == (30, "straggler", "warning")
+    assert "rank 1 (b) is slower than the other ranks: they wait 7 s of each iteration (20 s)" in alarm.message
+    assert alarm.evidence["seconds_lost"] == 7.0
+    assert "on that host" in alarm.advice
+    assert "reward" not in alarm.advice
+
+
+def test_a_slow_first_rank_may_be_the_reward() -> None:
+    alarm = one(healthy(12, ranks=lambda n: ranks(1.0, 9.0)))
+    assert "rank 0 (a)" in alarm.message
+    assert "Python functions of the reward" in alarm.advice
+
+
+@pytest.mark.parametrize(
+    "of_each",
+    [
+        lambda n: [],  # one rank
+        lambda n: ranks(9.0, 9.0, 9.0),  # all wait for the network
+        lambda n: ranks(4.9, 1.0, 12.0),  # two slow ones, one of which waits a fifth of the time for the other
+        lambda n: ranks(*((9.0, 1.0) if n % 9 else (1.0, 9.0))),  # another one each time, as with random lengths
+        lambda n: ranks(0.9, 0.1, seconds=1.0),  # too short to matter
+        lambda n: ranks(9.0, 1.0) if n % 9 else ranks(9.0, 1.0, 9.0),  # not one run
+    ],
+)
+def test_no_rank_is_a_straggler(of_each: Callable[[int], Any]) -> None:
+    assert not alarms(healthy(40, ranks=of_each))
 
 
 def test_a_nan_step_is_reported_at_once_because_the_run_may_end_with_it() -> None:

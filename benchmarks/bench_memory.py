@@ -2,8 +2,8 @@
 
 Run: .venv/bin/python benchmarks/bench_memory.py [NAME ...]
 
-Each case is a model of a real shape with random weights and a configuration. It runs in a process of its own: two
-iterations of PPO, with random prompts, all of the longest length, and responses that never stop; or two steps of a
+Each case is a model of a real shape with random weights and a configuration. It runs in a process of its own: an
+iteration of PPO, with random prompts, all of the longest length, and responses that never stop; or two steps of a
 reward model or of DPO, on comparisons of the longest length; then an evaluation, if it has one. Exits with 1 if the
 estimate of a peak is off by more than 15%.
 """

@@ -23,16 +23,24 @@ PREFILL_TOKENS = 4096
 _CACHE_STEP = 256  # positions by which mlx-lm's caches grow
 _DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
 _SCORED = 5  # arrays [chunk, vocabulary] alive in scoring
-TRAINED = 11
-"""Arrays [chunk, vocabulary] alive in the pass with a gradient."""
-TRAINED_AND_SCORED = {False: 14, True: 19}
-"""The same where that pass also scores the tokens, with the logits of the reference; by whether the loss has its KL."""
 _ATTENDED = 7  # arrays [heads, length] of a token alive in the forward pass of attention on a CPU
 _READS = {  # layers that read the same state
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "attention"),
     **dict.fromkeys(("gate_proj", "up_proj"), "MLP"),
 }
 _AUTO = ("q_proj", "v_proj")  # what `auto` in model.lora_targets means in the common families
+
+
+class Alive(NamedTuple):
+    """Arrays [chunk, vocabulary] alive at once in a pass with a gradient."""
+
+    one: int  # where a chunk holds all positions
+    more: int  # where more follow: MLX allocates arrays of the next one while it computes the last of this one
+
+
+TRAINED = Alive(7, 11)
+TRAINED_AND_SCORED = {False: Alive(12, 15), True: Alive(17, 19)}
+"""The same where that pass also scores the tokens, with the logits of the reference; by whether the loss has its KL."""
 
 
 class Precision(NamedTuple):
@@ -170,12 +178,12 @@ def training(
     adapted: list[Adapted],
     *,
     grad_checkpoint: bool = False,
-    alive: int = TRAINED,
+    alive: Alive = TRAINED,
 ) -> Parts:
     """Return what a pass with a gradient takes: what all blocks keep, and a chunk of logits or one block's gradient.
 
     adapted: the layers with an adapter. grad_checkpoint: all blocks keep only their inputs, and the one whose gradient
-    is computed what it would have kept. alive: arrays of a chunk's logits at once.
+    is computed what it would have kept. alive: arrays of the logits.
     """
     shape, width, exact = model.shape, model.width, model.exact
     # Keys, values, queries and weights. On a CPU, only attention in float32 has a gradient that needs no more.
@@ -193,7 +201,9 @@ def training(
     if grad_checkpoint:
         block += kept
         kept = shape.hidden * width
-    logits = alive * _chunk(model, batch) * shape.vocabulary * 4
+    chunk = _chunk(model, batch)
+    arrays = alive.one if chunk == batch.rows * batch.responses else alive.more
+    logits = arrays * chunk * shape.vocabulary * 4
     once = max(batch.tokens * block - logits, 0)  # not at the same time as the logits
     return {"activations": batch.tokens * shape.layers * kept + once, "logits": logits}
 

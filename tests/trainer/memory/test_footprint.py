@@ -15,7 +15,14 @@ from trainer.config import Config, load_config, validate
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.memory.footprint import Footprint, MemoryPhase, RewardModels, RewardPass, footprint
-from trainer.memory.passes import CHUNK, PREFILL_TOKENS, adapter_parameters, held_model
+from trainer.memory.passes import (
+    CHUNK,
+    PREFILL_TOKENS,
+    TRAINED,
+    TRAINED_AND_SCORED,
+    adapter_parameters,
+    held_model,
+)
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
 from trainer.models import vocabulary
 from trainer.models.actor_critic import ActorCriticLLM
@@ -130,10 +137,24 @@ def test_a_cpu_keeps_norms_and_mlp_in_float32_whatever_the_type_of_the_weights()
 def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
     assert CHUNK == vocabulary.CHUNK
     assert PREFILL_TOKENS == decoding.PREFILL_TOKENS
-    few, many = (of(settings(rollout={"max_new_tokens": tokens, "batch_size": 8})) for tokens in (4, 16))
-    assert few.phases["update"]["logits"] < many.phases["update"]["logits"]
-    more = of(settings(rollout={"max_new_tokens": 160, "batch_size": 8}))
-    assert more.phases["update"]["logits"] == many.phases["update"]["logits"]
+
+    def logits(tokens: int) -> int:
+        config = settings(rollout={"max_new_tokens": tokens, "batch_size": 8})
+        return of(config).phases["update"]["logits"]
+
+    assert logits(4) < logits(16) < logits(17) == logits(160)
+
+
+def test_more_arrays_of_logits_are_alive_where_another_chunk_follows() -> None:
+    def arrays(tokens: int, **ppo: Any) -> float:
+        config = settings(ppo=ppo, rollout={"max_new_tokens": tokens, "batch_size": 8, "samples_per_prompt": 4})
+        return of(config).phases["update"]["logits"] / (4 * SHAPE.vocabulary * min(8 * tokens, CHUNK))
+
+    assert [arrays(tokens) for tokens in (4, 16, 17)] == [TRAINED.one, TRAINED.one, TRAINED.more]
+    for kl_coef in (0.0, 0.1):
+        scored = {"estimator": "rloo", "kl_in": "loss", "kl_estimator": "k3", "kl_coef": kl_coef}
+        expected = TRAINED_AND_SCORED[kl_coef > 0]
+        assert [arrays(tokens, **scored) for tokens in (16, 17)] == [expected.one, expected.more]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from workbench.headless.summary import summary
 from workbench.kit.glyphs import sparkline
 from workbench.numbers import duration, gigabytes, number
 from workbench.run.metrics import table
+from workbench.run.rank_numbers import rank_numbers
 from workbench.run.sentences import alert_text, in_brief, level_sign, sentences, urgent_first
 from workbench.run.view import RunView
 from workbench.text import visible
@@ -30,6 +31,7 @@ _BAR = 10  # columns of the phase's progress bar
 _SAMPLES = 3
 _ALERTS = 2
 _ALARMS = 3
+_RANKS = 8
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
@@ -101,8 +103,10 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
         parts += [_alert(alarm, width), Text(fit_start(f"  {visible(alarm.advice)}", width))]
     previews = view.samples.previews[:_SAMPLES] if view.samples is not None else []
     alerts = [alert for alert in view.alerts if not isinstance(alert, Alarm)][-_ALERTS:]
+    ranks = [Text(fit_start("  ".join([rank.name, *rank.texts]), width)) for rank in rank_numbers(view.last)[:_RANKS]]
     sections: tuple[list[RenderableType], ...] = (
         [_metrics(view, width)] if view.history else [],
+        [*ranks],
         [Text(fit_start(visible(f"◇ iteration {e.iteration}: {in_brief(e)}"), width)) for e in view.newest_evaluations],
         [line for preview in previews for line in _sample(preview, width)],
         [_alert(alert, width) for alert in alerts],

@@ -20,6 +20,7 @@ from workbench.kit.pane import Badge, Pane
 from workbench.kit.window import Window, window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
+from workbench.run.rank_numbers import rank_numbers
 from workbench.run.sentences import in_brief, level_sign, urgent_first
 from workbench.run.view import Mark, RunView
 from workbench.training.alarms import AlarmLines
@@ -29,6 +30,7 @@ from workbench.training.layout import Layout, layout
 from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, large_ones, metrics_of
 from workbench.training.metric_grid import Charted, value_text
 from workbench.training.overview import Overview, Shown, cells_hidden
+from workbench.training.rank_lines import RankLines
 from workbench.training.score_against_kl import Curve, ScoreAgainstKL, curve_of, point_text
 from workbench.training.timeline import Timeline, lines_wanted
 
@@ -43,6 +45,7 @@ class TrainingPane(Pane):
     HELP = (
         "Active alarms are on top. Below them are charts of the two main metrics (dotted: a standard deviation of the "
         "batch on either side), the other metrics with their values, where the time went, and events.\n"
+        "A run on several processes has a line for each of them, with what it did in the newest iteration.\n"
         "{training.plot} plots score against KL, with the runs that are marked in Runs.\n"
         "{training.left} and {training.right} move a cursor over the iterations: values and samples are then of that "
         "iteration.\n"
@@ -109,6 +112,7 @@ class TrainingPane(Pane):
         yield Overview()
         yield MetricChart()
         yield ScoreAgainstKL()
+        yield RankLines()
         with Container(id="training-below"):
             yield ScoreHistogram()
             yield Timeline()
@@ -308,6 +312,8 @@ class TrainingPane(Pane):
         width, height = self.size
         key = keys_of(self.screen).get("alarm.open", "!") if view.alarms else ""
         height -= self.query_one(AlarmLines).show(view.alarms, key, height)
+        ranks = [] if self._enlarged or self._plotted else rank_numbers(view.last)
+        height -= self.query_one(RankLines).show(ranks, height)
         evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
         large = large_ones(self._metrics, view.history.kind)
         events, single = len(evaluations) + lines_wanted(view.marks, width), self._enlarged or self._plotted

@@ -28,7 +28,7 @@ from trainer.data import Prompt
 from trainer.dpo.dpo_run import DPO
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
-from trainer.fitting.step_run import StepTraining
+from trainer.fitting.step_training import StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, cast_backbone, precision, quantize_backbone
 from trainer.models.cpu.substitutes import use_faster_functions

@@ -16,7 +16,8 @@ from trainer.errors import StorageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, RunEnded
 from trainer.fitting.memory_limit import Smaller
-from trainer.fitting.step_run import Loaded, StepRun, StepTraining
+from trainer.fitting.step_run import Loaded, StepRun
+from trainer.fitting.step_training import StepTraining
 from trainer.memory.savings import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import with_saved_layers

@@ -19,7 +19,8 @@ from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
-from trainer.fitting.step_run import Loaded, StepRun, StepTraining
+from trainer.fitting.step_run import Loaded, StepRun
+from trainer.fitting.step_training import StepTraining
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import load_backbone, load_tokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint

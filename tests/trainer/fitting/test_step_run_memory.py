@@ -28,6 +28,7 @@ from trainer.events import (
 )
 from trainer.files import read_toml
 from trainer.fitting import step_run
+from trainer.fitting.step_training import StepTraining
 from trainer.preference_data.groups import Group
 from trainer.reward_model.reward_model_run import train_reward_model
 
@@ -109,7 +110,7 @@ def test_one_comparison_that_does_not_fit_ends_the_run_with_advice(kind: str, tr
 def test_what_does_not_fit_is_lowered_before_the_first_step(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
     peaks = iter([2**50, 1000])
-    monkeypatch.setattr(step_run.StepTraining, "largest_peak", lambda fit: next(peaks))
+    monkeypatch.setattr(StepTraining, "largest_peak", lambda fit: next(peaks))
     (started,) = train("a").of(RunStarted)
     assert any("optim.micro_batch_tokens lowered from" in warning for warning in started.warnings)
 
@@ -126,7 +127,7 @@ def test_the_trial_is_reported_before_the_run_starts(train: Train, monkeypatch: 
 
 def test_a_run_that_is_to_stop_is_not_tried(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
-    monkeypatch.setattr(step_run.StepTraining, "largest_peak", lambda fit: pytest.fail("tried"))
+    monkeypatch.setattr(StepTraining, "largest_peak", lambda fit: pytest.fail("tried"))
     control = Control()
     control.stop()
     recorder = train("a", control=control)
@@ -139,9 +140,9 @@ def test_the_trial_takes_the_longest_micro_batch_and_trains_nothing(
 ) -> None:
     plain = train("a")
     tried: list[tuple[int, int]] = []  # lengths of the longest sequence in the trial and in all data
-    real = step_run.StepTraining.largest_peak
+    real = StepTraining.largest_peak
 
-    def largest_peak(fit: step_run.StepTraining) -> int:
+    def largest_peak(fit: StepTraining) -> int:
         gradients = fit.learner.gradients
 
         def seen(groups: Sequence[Group]) -> object:
@@ -155,7 +156,7 @@ def test_the_trial_takes_the_longest_micro_batch_and_trains_nothing(
         return peak
 
     monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
-    monkeypatch.setattr(step_run.StepTraining, "largest_peak", largest_peak)
+    monkeypatch.setattr(StepTraining, "largest_peak", largest_peak)
     found = [comparable(event) for event in train("b").of(KINDS[kind])]
     assert found == [comparable(event) for event in plain.of(KINDS[kind])]
     ((longest, of_all),) = tried

@@ -208,6 +208,7 @@ class RewardModelStep(Event):
     tokens_per_second: float  # real tokens over the whole step
     seconds: float
     memory_bytes: int  # peak of MLX's own allocations in this step
+    ranks: list[dict[str, Any]] = field(default_factory=list)  # as in an Iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -15,6 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+_HURT = """
+import sys
+from unittest.mock import patch
+{patch}
+from workbench.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
 PATIENCE = 120.0  # seconds; a test that waits longer has failed
 
 
@@ -27,14 +36,15 @@ class Ended(NamedTuple):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Return ports of the loopback that nobody listens on, and that the system does not give to other connections."""
+    ports: set[int] = set()
+    draw = random.SystemRandom()
+    while len(ports) < count:
+        port = draw.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            ports.add(port)
+    return list(ports)
 
 
 @contextmanager
@@ -80,6 +90,13 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
+
+
+def hurt(folder: Path, patch: str) -> str:
+    """Write `ppo-workbench` with `patch` applied, as a program in `folder`; return its path."""
+    program = folder / "hurt.py"
+    program.write_text(_HURT.format(patch=patch))
+    return str(program)
 
 
 def largest_difference(one: Any, other: Any) -> float:

@@ -67,6 +67,17 @@ def meet(ranks: Ranks, facts: Facts) -> list[str]:
     ]
 
 
+def meet_others(ranks: Ranks, model: Path, data: Sequence[Any], limit: int) -> tuple[int, list[str]]:
+    """Check that the ranks fit each other; return the smallest limit of memory, bytes, and warnings.
+
+    model, data: as for `facts_of`; limit: the memory that this rank may take.
+    """
+    if ranks.alone:
+        return limit, []
+    warnings = meet(ranks, facts_of(model, data))
+    return min(ranks.gather(limit)), warnings
+
+
 def _difference(first: Facts, other: Facts) -> tuple[str, str, str] | None:
     """Return the first thing in which two ranks differ, and what it is on each; None if they fit."""
     pairs = [

@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 from mlx.utils import tree_flatten, tree_map
 
 from trainer.arrays import leaves, to_list
 from trainer.errors import RankError, one_line
 
+Floats = npt.NDArray[np.float64]
 Tree = TypeVar("Tree")
 Value = TypeVar("Value")  # of plain types, which JSON keeps
 
@@ -151,9 +153,21 @@ class Ranks:
             value = compute()
         return self.gather(value)
 
+    def by_row(self, lengths: Sequence[int], compute: Callable[[list[int]], Floats]) -> Floats:
+        """Return the numbers of N rows, of which each rank computes a share: [N, ...].
+
+        lengths: tokens of each row. compute: returns the numbers of some rows, which it gets by position.
+        """
+        if self.alone:
+            return compute(list(range(len(lengths))))
+        share = self.dealt(lengths)
+        shares = self.together(lambda: (share, compute(share).tolist()))
+        rows = [row for part, _ in shares for row in part]
+        return np.array([numbers for _, part in shares for numbers in part])[np.argsort(rows)]
+
     @contextmanager
-    def all_or_none(self) -> Iterator[None]:
-        """Run the block on every rank; if it fails on one, it fails on all.
+    def all_or_none(self, *, ends: bool = False) -> Iterator[None]:
+        """Run the block on every rank; if it fails on one, it fails on all. ends: they then all end.
 
         Raises the rank's own error, or RankError with that of another. What MLX raises, and MemoryError, keep their
         types, so that a failed allocation is one on every rank.
@@ -169,7 +183,7 @@ class Ranks:
         found = self.gather(None if problem is None else [type(problem).__name__, one_line(problem)])
         if all(what is None for what in found):
             return
-        self.idle = True  # all of them return to where the first rank tells them what to do
+        self.idle = not ends  # all of them return to where the first rank tells them what to do
         if problem is not None:
             raise problem
         rank, (kind, message) = next((rank, what) for rank, what in enumerate(found) if what)

@@ -13,6 +13,7 @@ import numpy as np
 from trainer import maths
 from trainer.arrays import filled
 from trainer.config.dpo import DPOConfig
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.dpo.dpo_learner import implicit_rewards, losses, to_completions
 from trainer.events import DPOEvaluation
 from trainer.fitting.micro_batches import micro_batch_rows
@@ -44,11 +45,15 @@ def evaluate_pairs(
     length_slope: float,
     clock: Callable[[], float],
     progress: Callable[[int, int], None] = lambda done, total: None,
+    ranks: Ranks = ALONE,
 ) -> DPOEvaluation:
-    """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report_on`."""
+    """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report_on`.
+
+    ranks: each reads a share of the completions.
+    """
     started = clock()
     mx.reset_peak_memory()
-    read = read_completions(actor, groups, config, progress)
+    read = read_completions(actor, groups, config, progress, ranks)
     outcomes = outcomes_of(groups, read.rewards, 1.0)
     found = report_on(outcomes, length_slope=length_slope, untrained=_UNTRAINED)
     decided = outcomes.decided()
@@ -81,25 +86,32 @@ def read_completions(
     groups: Sequence[Group],
     config: DPOConfig,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    ranks: Ranks = ALONE,
 ) -> Read:
     """Run policy and reference on all completions of `groups`; the results are in the order of the groups."""
     sequences = [tokens for group in groups for tokens in group.sequences]
     counts = [count for group in groups for count in group.completions]
-    rewards, logprobs, kl = np.empty(len(sequences)), np.empty(len(sequences)), 0.0
     lengths, budget = list(map(len, sequences)), config.optim.micro_batch_tokens
-    for rows in micro_batch_rows(lengths, budget, progress=progress):
-        part = to_completions([sequences[row] for row in rows], [counts[row] for row in rows])
-        where = (part.sequences, part.prompt_lengths, part.tokens.shape[1])
-        policy = actor(*where, want="logits")
-        with actor.reference():
-            reference = actor(*where, want="logits")
-        columns = {"tokens": part.tokens, "ref_states": filled(reference.states)}
-        by_token = policy.at_positions(part.mask, partial(_scores, head=reference.head), columns)
-        written, expected, divergence = (found.sum(axis=1) for found in by_token)
-        kl += float(divergence.sum())
-        rewards[rows] = np.array(implicit_rewards(written, expected, part.mask, config.train))
-        logprobs[rows] = np.array(written)
-    return Read(rewards, logprobs, kl / max(sum(counts), 1))
+
+    def read(share: list[int]) -> Leads:
+        """Return implicit reward, log-prob and KL of each completion of a share: [n, 3]."""
+        found = np.empty((len(share), 3))
+        for places in micro_batch_rows([lengths[row] for row in share], budget, progress=progress):
+            rows = [share[place] for place in places]
+            part = to_completions([sequences[row] for row in rows], [counts[row] for row in rows])
+            where = (part.sequences, part.prompt_lengths, part.tokens.shape[1])
+            policy = actor(*where, want="logits")
+            with actor.reference():
+                reference = actor(*where, want="logits")
+            columns = {"tokens": part.tokens, "ref_states": filled(reference.states)}
+            by_token = policy.at_positions(part.mask, partial(_scores, head=reference.head), columns)
+            written, expected, divergence = (values.sum(axis=1) for values in by_token)
+            rewards = implicit_rewards(written, expected, part.mask, config.train)
+            found[places] = np.array(mx.stack([rewards, written, divergence], axis=1))
+        return found
+
+    rewards, logprobs, kl = ranks.by_row(lengths, read).T
+    return Read(rewards, logprobs, float(kl.sum()) / max(sum(counts), 1))
 
 
 def _scores(

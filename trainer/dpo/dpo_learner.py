@@ -10,7 +10,8 @@ import mlx.core as mx
 from trainer import maths
 from trainer.arrays import pad
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
-from trainer.fitting.micro_batches import accumulate
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.fitting.micro_batches import accumulate, shared_gradient
 from trainer.fitting.optimizer import StepOptimizer
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
@@ -59,8 +60,9 @@ class DPOLossSums(NamedTuple):
 class DPOLearner:
     """Gradients of the loss on pairs, and steps of the policy's adapter."""
 
-    def __init__(self, actor: ActorCriticLLM, config: DPOConfig, *, total_steps: int) -> None:
+    def __init__(self, actor: ActorCriticLLM, config: DPOConfig, *, total_steps: int, ranks: Ranks = ALONE) -> None:
         self.actor = actor
+        self.ranks = ranks
         self.config = config
         self.optimizer = StepOptimizer(config.optim, actor.policy_parameters(), total_steps=total_steps)
 
@@ -81,13 +83,13 @@ class DPOLearner:
     ) -> tuple[Parameters, DPOLossSums]:
         """Return the gradient of the mean loss over `groups`, and the sums over all of them.
 
-        The split into micro-batches does not change the result. The reference reads each micro-batch just before the
-        policy does: in one epoch every pair comes once, so this costs what reading all in advance would, and at the
-        start the two agree to the bit.
+        The split into ranks and micro-batches does not change the result. The reference reads each micro-batch just
+        before the policy does: in one epoch every pair comes once, so this costs what reading all in advance would, and
+        at the start the two agree to the bit.
         """
 
-        def parts() -> Iterator[tuple[DPOBatch, mx.array]]:
-            for part in micro_batches(groups, self.config.optim.micro_batch_tokens, progress):
+        def parts(share: Sequence[Group]) -> Iterator[tuple[DPOBatch, mx.array]]:
+            for part in micro_batches(share, self.config.optim.micro_batch_tokens, progress):
                 batch = to_batch(part)
                 with self.actor.reference():
                     reference = completion_logprobs(self.actor, batch.completions)
@@ -98,15 +100,17 @@ class DPOLearner:
             found = pair_loss(self.actor, *part, self.config.train)
             return found.loss / len(groups), found
 
-        actor = self.actor
-        return accumulate(
-            loss,
-            actor.policy_parameters(),
-            parts(),
-            put=actor.update_policy,
-            backbone=actor.backbone,
-            grad_checkpoint=self.config.optim.grad_checkpoint,
-        )
+        def gradient(share: Sequence[Group]) -> tuple[Parameters, DPOLossSums]:
+            return accumulate(
+                loss,
+                self.actor.policy_parameters(),
+                parts(share),
+                put=self.actor.update_policy,
+                backbone=self.actor.backbone,
+                grad_checkpoint=self.config.optim.grad_checkpoint,
+            )
+
+        return shared_gradient(self.ranks, groups, [group.tokens for group in groups], gradient)
 
 
 def to_completions(sequences: Sequence[Sequence[int]], counts: Sequence[int]) -> Completions:

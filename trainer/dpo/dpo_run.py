@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from trainer.config import config_warnings, resolve_paths, with_seed
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.dpo.dpo_evaluation import evaluate_pairs
 from trainer.dpo.dpo_learner import DPOLearner
 from trainer.errors import StorageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, RunEnded
 from trainer.fitting.memory_limit import Smaller
-from trainer.fitting.step_run import Loaded, StepRun
+from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
 from trainer.fitting.step_training import StepTraining
 from trainer.memory.savings import changed
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import with_saved_layers
-from trainer.models.backbone import LoadedModel, load_backbone, load_tokenizer
+from trainer.models.backbone import LoadedModel, LoadedTokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
-from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.ppo.checkpoint import Snapshot, arrays_of, load_checkpoint, plain_state, save_checkpoint, with_state
 from trainer.ppo.loop import PPO
-from trainer.preference_data.comparisons import Comparisons, load_preferences, policy_comparisons
+from trainer.preference_data.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.preference_data.groups import changed_preferences
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, read_pairs
 from trainer.runs.sinks import Sink, Sinks
 from trainer.seeding import Purpose, key_for
@@ -47,18 +48,25 @@ def train_dpo(
     sinks: Sequence[Sink] = (),
     control: Control | None = None,
     trust: Trust = trust_all,
+    ranks: Ranks = ALONE,
 ) -> RunEnded:
     """Train as `config` says, wholly on the calling thread, and return how the run ended.
 
-    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control, trust: as for
-    `trainer.ppo_run.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
+    preferences: those to train on, instead of `config.data.preferences`, which the other ranks read. resume, preset,
+    sinks, control, trust, ranks: as for `trainer.ppo_run.training.train`. Raises TrainerError for what a user can fix;
+    the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
         config = with_seed(with_checkpoints(resolve_paths(config, Path.cwd())))
-        run = StepRun(config, resume, out, control)
+        run = StepRun(config, resume, out, control, ranks)
         run.run.warnings = config_warnings(config) + unfinished_models(config)
-        return run.train(lambda: _load(run.run, config, preferences, trust), preset)
+        return run.train(_DPOKind(config, ranks, run.run, preferences, trust), preset)
+
+
+def follow_dpo(ranks: Ranks, config: DPOConfig) -> None:
+    """Train with the first rank, as `follow_steps` does."""
+    follow_steps(ranks, config, _DPOKind(config, ranks))
 
 
 class DPO(StepTraining):
@@ -77,17 +85,18 @@ class DPO(StepTraining):
         *,
         emit: Callable[[Event], None] = lambda event: None,
         control: Control | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, data, emit, control)
+        super().__init__(config, data, emit, control, ranks)
         as_sampled = as_ppo(config)
         key = key_for(config.run.seed, Purpose.ADAPTER)
         self.actor = ActorCriticLLM(model.backbone, as_sampled.model, key=key)
         if config.optim.grad_checkpoint:
             check_grad_checkpoint(model.backbone)
-        self.learner = DPOLearner(self.actor, config, total_steps=self.total_steps)
+        self.learner = DPOLearner(self.actor, config, total_steps=self.total_steps, ranks=ranks)
         # PPO's own evaluation scores the samples, so that the two algorithms can be compared.
         self._ppo = (
-            PPO(as_sampled, self.actor, model.tokenizer, [], rewards, emit=emit, control=self.control)
+            PPO(as_sampled, self.actor, model.tokenizer, [], rewards, emit=emit, control=self.control, ranks=ranks)
             if rewards is not None and data.prompts
             else None
         )
@@ -133,6 +142,7 @@ class DPO(StepTraining):
                     length_slope=self._length_slope,
                     clock=self.control.clock,
                     progress=self._phases.report(self.number, "evaluate"),
+                    ranks=self.ranks,
                 )
             )
         if self._ppo is not None:
@@ -158,31 +168,78 @@ class DPO(StepTraining):
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared = True
 
+    def plain_state(self) -> dict[str, Any]:
+        """Return what is not an array in the current state."""
+        return plain_state(self.snapshot())
 
-def _load(run: RunUnderWay, config: DPOConfig, preferences: Iterable[Preference] | None, trust: Trust) -> Loaded:
-    loaded = load_preferences(config.data) if preferences is None else None
-    functions = load_functions(config.reward, trust=trust)
-    run.warnings += keep_models(config)
-    tokenizer = load_tokenizer(config.model)
-    data = policy_comparisons(loaded or preferences or (), tokenizer, config)  # a broken row ends the run here
-    model = load_backbone(config.model, tokenizer=tokenizer)
-    rewards = None  # nothing is sampled
-    if config.reward.sources:
-        rewards = build_run_rewards(config, model, trust=trust, between_passes=run.control.check, modules=functions)
-    run.warnings += loaded.warnings if loaded else []
-    if run.resume:
-        _check_pairs(run.folder, data.fingerprint, config.data)
-        if saved := newest_checkpoint(run.folder):
-            config = with_saved_layers(config, saved / "policy")
-    dpo = DPO(config, model, data, rewards, emit=run.emit, control=run.control)
-    return Loaded(
-        model,
-        dpo,
-        trainable=lambda snapshot: list(snapshot.policy.values()),
-        read=lambda path: load_checkpoint(path, dpo.actor.adapter_config),
-        write=save_checkpoint,
-        pairs=data.fingerprint,
-    )
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays of the current state."""
+        return arrays_of(self.snapshot())
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Continue from the first rank's state."""
+        here = self.snapshot()
+        self.restore(with_state(here, state, self.ranks.from_first(arrays_of(here))))
+
+
+class _DPOKind:
+    """A run of DPO. run: None on other ranks than the first, which build no Python rewards."""
+
+    adapter = "policy"
+
+    def __init__(
+        self,
+        config: DPOConfig,
+        ranks: Ranks,
+        run: RunUnderWay | None = None,
+        preferences: Iterable[Preference] | None = None,
+        trust: Trust = trust_all,
+    ) -> None:
+        self._config = config
+        self._ranks = ranks
+        self._run = run
+        self._preferences = preferences
+        self._trust = trust
+        self._functions: dict[str, ModuleType] = {}
+
+    def read(self) -> Material:
+        if self._run:
+            self._functions = load_functions(self._config.reward, trust=self._trust)
+            self._run.warnings += keep_models(self._config)
+        return load_material(self._config, self._preferences, self._compared)
+
+    def _compared(self, preferences: Iterable[Preference], model: LoadedTokenizer, config: DPOConfig) -> Comparisons:
+        data = policy_comparisons(preferences, model, config)
+        if self._run and self._run.resume:
+            _check_pairs(self._run.folder, data.fingerprint, config.data)
+        return data
+
+    def build(self, config: DPOConfig, found: Material) -> DPO:
+        how: Any = {"emit": self._run.emit, "control": self._run.control} if self._run else {}
+        return DPO(config, found.model, found.data, self._rewards(config, found.model), ranks=self._ranks, **how)
+
+    def _rewards(self, config: DPOConfig, model: LoadedModel) -> Rewards | None:
+        """Build the rewards, if samples are to be scored."""
+        if not config.reward.sources:
+            return None
+        with self._ranks.all_or_none(ends=True):
+            return build_run_rewards(
+                config,
+                model,
+                trust=self._trust,
+                # as in Phases.report
+                between_passes=self._run.control.check if self._run and self._ranks.alone else lambda: None,
+                modules=self._functions,
+                ranks=self._ranks,
+            )
+
+    def files(self, fit: DPO) -> Files:
+        return Files(
+            trainable=lambda snapshot: list(snapshot.policy.values()),
+            read=lambda path: load_checkpoint(path, fit.actor.adapter_config),
+            write=save_checkpoint,
+            pairs=fit.data.fingerprint,
+        )
 
 
 def _check_pairs(folder: RunFolder, pairs: str, config: PreferenceDataConfig) -> None:

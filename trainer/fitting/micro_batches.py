@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
+from trainer.distributed.ranks import Ranks
 from trainer.models.cpu.lanes import BUILDING, side_by_side
 from trainer.models.grad_checkpoint import checkpointed
 from trainer.models.trunk import differentiable
@@ -17,6 +18,7 @@ from trainer.models.trunk import differentiable
 Tree = TypeVar("Tree")  # parameters, as `put` takes them
 Part = TypeVar("Part")  # a micro-batch
 Ready = TypeVar("Ready")  # what the loss of one takes
+Row = TypeVar("Row")
 Found = TypeVar("Found")  # what a loss measures on the way: a tree of arrays
 
 
@@ -107,3 +109,24 @@ def accumulate(
     assert total is not None
     assert found is not None
     return total, found
+
+
+def shared_gradient(
+    ranks: Ranks,
+    rows: Sequence[Row],
+    tokens: Sequence[int],
+    gradient: Callable[[Sequence[Row]], tuple[Tree, Found]],
+) -> tuple[Tree, Found]:
+    """Return the gradient of a step on `rows` and its measurements, where each rank computes those of its share.
+
+    tokens: of each row, by which the rows are dealt. gradient: as `accumulate` returns it, for some of the rows; the
+    loss must be divided by the weight of the whole step. Of fewer rows than ranks, all compute the whole and take the
+    first one's.
+    """
+    if ranks.alone:
+        return gradient(rows)
+    is_dealt = len(rows) >= ranks.size
+    share = [rows[place] for place in ranks.dealt(tokens)] if is_dealt else rows
+    with ranks.all_or_none():
+        found = gradient(share)
+    return ranks.summed(found) if is_dealt else ranks.from_first(found)

@@ -1,23 +1,29 @@
-"""Run of a reward model or of DPO, which counts steps: the loop, evaluations and checkpoints."""
+"""Run of a reward model or of DPO, which counts steps: the loop, evaluations and checkpoints, on one rank or more."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import mlx.core as mx
 
+from trainer.config import SCHEMAS
 from trainer.config.dpo import DPOConfig
+from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control, Interrupted
 from trainer.control.lifecycle import RunUnderWay
-from trainer.errors import OutOfMemoryError
+from trainer.distributed.leading import Leader, follow
+from trainer.distributed.meeting import meet_others
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.errors import OutOfMemoryError, UsageError
 from trainer.events import Phase, PhaseProgress, RunEnded, SettingChanged
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,
+    free_memory,
     is_on_gpu,
     lowered,
     set_memory_limit,
@@ -25,14 +31,20 @@ from trainer.fitting.memory_limit import (
     too_large,
     until_it_fits,
 )
-from trainer.fitting.step_training import StepTraining
+from trainer.fitting.step_training import StepData, StepTraining
 from trainer.memory.estimate import clear_footprint
 from trainer.memory.savings import changed
+from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
+from trainer.plurals import counted
 from trainer.runs.checkpoint_files import load_newest
+from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import write_config
 from trainer.runs.sinks import Sinks
+
+Result = TypeVar("Result")
+StepConfig = RewardModelConfig | DPOConfig
 
 
 class StepSnapshot(Protocol):
@@ -41,11 +53,17 @@ class StepSnapshot(Protocol):
     iteration: int
 
 
-class Loaded(NamedTuple):
-    """Parts of a run, once they are loaded."""
+class Material(NamedTuple):
+    """What a run trains and learns from, before it has an adapter."""
 
     model: LoadedModel
-    fit: StepTraining
+    data: Any  # StepData
+    warnings: Sequence[str]  # of reading them
+
+
+class Files(NamedTuple):
+    """How a run writes and reads its snapshots."""
+
     trainable: Callable[[Any], Sequence[mx.array]]  # of a snapshot
     read: Callable[[Path], Any]  # a snapshot from a checkpoint's folder
     write: Callable[[Path, Any], None]
@@ -53,17 +71,71 @@ class Loaded(NamedTuple):
     evaluated: Callable[[], None] = lambda: None  # called after each evaluation
 
 
+class Kind(Protocol):
+    """A kind of run that counts steps. Every rank reads and builds; the first one alone has files."""
+
+    adapter: str
+    """Folder of the trained adapter in a checkpoint."""
+
+    def read(self) -> Material:
+        """Read the preferences and load the model. Raises TrainerError."""
+
+    def build(self, config: Any, found: Material) -> StepTraining:
+        """Build what trains. config: the run's, with the layers of its adapter."""
+
+    def files(self, fit: Any) -> Files:
+        """Return how snapshots of `fit` are saved."""
+
+
+def follow_steps(ranks: Ranks, config: StepConfig, kind: Kind) -> None:
+    """Train with the first rank, which has sent `config`, until it ends the run; write no files and print nothing.
+
+    Raises TrainerError.
+    """
+    ranks.timeout = config.run.rank_timeout
+    found, _, _ = _read(ranks, config, kind)
+    if (said := ranks.hear())["do"] == "end":
+        return
+    fit = kind.build(validate_as(SCHEMAS[config.kind], said["config"]), found)
+
+    def work(said: dict[str, Any]) -> None:
+        tokens = said["micro_batch_tokens"]
+        if tokens != fit.config.optim.micro_batch_tokens:
+            fit.lower(Smaller("optim.micro_batch_tokens", tokens))
+        if said["state"] is not None:
+            fit.take_over(said["state"])
+        getattr(fit, said["do"])()
+
+    follow(ranks, work, free_memory)
+
+
+def _read(ranks: Ranks, config: StepConfig, kind: Kind) -> tuple[Material, int, list[str]]:
+    """Load model and data on every rank, which must have the same.
+
+    Returns them, the bytes of memory that the run may take, and warnings.
+    """
+    with ranks.all_or_none(ends=True):
+        limit = set_memory_limit(config.model)
+        found = kind.read()
+    data: StepData = found.data
+    limit, warnings = meet_others(ranks, found.model.folder, [data.fingerprint], limit)
+    return found, limit, [*found.warnings, *warnings]
+
+
 class StepRun:
     """A run that counts steps, from its first step to its last."""
 
-    parts: Loaded
+    fit: StepTraining
+    files: Files
     snapshot: StepSnapshot
 
     def __init__(
-        self, config: RewardModelConfig | DPOConfig, resume: Path | None, out: Sinks, control: Control
+        self, config: StepConfig, resume: Path | None, out: Sinks, control: Control, ranks: Ranks = ALONE
     ) -> None:
         self.config = config
-        self.run = RunUnderWay(self, resume, out, control)
+        self.ranks = ranks
+        self.run = RunUnderWay(self, resume, out, control, ranks=ranks)
+        self._leader = Leader(ranks, lambda: self.fit.plain_state(), lambda: self.fit.arrays())
         self._lowered: list[Smaller] = []  # in use, and not yet in config.toml
 
     @property
@@ -71,27 +143,43 @@ class StepRun:
         """Number of the last whole step."""
         return self.snapshot.iteration
 
-    def train(self, load: Callable[[], Loaded], preset: str) -> RunEnded:
+    def train(self, kind: Kind, preset: str) -> RunEnded:
         """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
-        run = self.run
+        try:
+            return self._trained(kind, preset)
+        finally:
+            self.ranks.end()
+
+    def _trained(self, kind: Kind, preset: str) -> RunEnded:
+        run, ranks = self.run, self.ranks
+        check_shares(self.config, ranks)
+        ranks.timeout = self.config.run.rank_timeout
         run.find_folder()
-        self.memory_limit = set_memory_limit(self.config.model)  # bytes
-        self.parts = parts = load()
+        ranks.tell("load", config=self.config.model_dump(mode="json"))
+        found, self.memory_limit, warnings = _read(ranks, self.config, kind)  # bytes
+        ranks.idle = True
+        saved = newest_checkpoint(run.folder) if run.resume else None
+        config = with_saved_layers(self.config, saved / kind.adapter) if saved else self.config
+        ranks.tell("begin", config=config.model_dump(mode="json"))
+        self.fit = kind.build(config, found)
+        ranks.idle = True
+        self.model, self.files = found.model, kind.files(self.fit)
+        run.warnings += warnings
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
-        run.warnings += parts.fit.data.warnings
+        run.warnings += self.fit.data.warnings
         self._fit()
-        self.snapshot = parts.fit.snapshot()
-        return run.in_folder(preset, self._steps, parts.fit.total_steps, pairs=parts.pairs)
+        self.snapshot = self.fit.snapshot()
+        return run.in_folder(preset, self._steps, self.fit.total_steps, pairs=self.files.pairs)
 
     def save(self) -> None:
         """Save the last whole step, unless it is saved already."""
         self.run.guard.check()
-        if self.parts.fit.is_prepared:
-            self.run.checkpoints.save(self.iteration, lambda path: self.parts.write(path, self.snapshot))
+        if self.fit.is_prepared:
+            self.run.checkpoints.save(self.iteration, lambda path: self.files.write(path, self.snapshot))
 
     def _fit(self) -> None:
         """Make micro-batches as small as the memory requires, before the first step, unless the run is to end."""
-        limit, fit = self.memory_limit, self.parts.fit
+        limit, fit = self.memory_limit, self.fit
         while True:
             clear = clear_footprint(self.config, fit.data.longest, limit, gpu=is_on_gpu())
             try:
@@ -110,11 +198,11 @@ class StepRun:
         self.run.control.check_end()
         self.run.state("checking")
         self.run.emit(PhaseProgress(iteration=0, phase="update", done=0, total=1))
-        return self.parts.fit.largest_peak()
+        return self.fit.largest_peak()
 
     def _smaller(self, phase: Phase) -> Smaller:
         """Return the change that halves micro-batches. Raises OutOfMemoryError if they are one comparison already."""
-        config, data = self.parts.fit.config, self.parts.fit.data
+        config, data = self.fit.config, self.fit.data
         change = smaller_micro_batch(config.optim.micro_batch_tokens, data.widest, config.train.batch_size)
         if change is None:
             raise too_large(phase, self.memory_limit)
@@ -122,7 +210,7 @@ class StepRun:
 
     def _make_smaller(self, phase: Phase, peak: int) -> None:
         """Use micro-batches of half the size from now on; `_save_lowered` makes them those of a resumed run."""
-        change, fit = self._smaller(phase), self.parts.fit
+        change, fit = self._smaller(phase), self.fit
         self.run.alert("warning", "out_of_memory", lowered(fit.config, change, phase, peak, self.memory_limit))
         fit.lower(change)
         self._lowered.append(change)
@@ -140,28 +228,30 @@ class StepRun:
 
     def _step(self) -> None:
         """Take a step; when an allocation fails, take it again in smaller parts."""
-        fit = self.parts.fit
+        fit = self.fit
 
         def make_smaller() -> None:
             fit.restore(self.snapshot)
+            self._leader.is_known = False
             self._make_smaller("update", REFUSED)
             self._save_lowered()
 
-        event = until_it_fits(fit.step, make_smaller)
+        event = until_it_fits(lambda: self._led(fit.step), make_smaller)
         if event.memory_bytes > self.memory_limit:
             with contextlib.suppress(OutOfMemoryError):  # it did fit, if barely
                 self._make_smaller("update", event.memory_bytes)
 
     def _begin(self) -> None:
-        run, parts, fit = self.run, self.parts, self.parts.fit
-        loaded, problems = load_newest(run.folder, parts.read)
+        run, fit = self.run, self.fit
+        loaded, problems = load_newest(run.folder, self.files.read)
         if loaded is not None:
             self.snapshot = loaded
             fit.restore(loaded)
+            self._leader.is_known = False
             run.checkpoints.saved_at = loaded.iteration
         run.begin(
-            parts.model,
-            trainable=parts.trainable(self.snapshot),
+            self.model,
+            trainable=self.files.trainable(self.snapshot),
             prompts=len(fit.data.train),
             eval_prompts=len(fit.data.held_out),
         )
@@ -170,7 +260,7 @@ class StepRun:
     def _steps(self) -> str:
         """Take the remaining steps; return why there are no more."""
         self._begin()
-        run, fit, every = self.run, self.parts.fit, self.config.checkpoint.every
+        run, fit, every = self.run, self.fit, self.config.checkpoint.every
         if not fit.is_prepared:
             self._evaluate(fit.prepare)
             self.snapshot = fit.snapshot()
@@ -194,5 +284,19 @@ class StepRun:
 
     def _evaluate(self, evaluate: Callable[[], object]) -> None:
         self.run.state("evaluating")
-        until_it_fits(evaluate, lambda: self._make_smaller("evaluate", REFUSED))
-        self.parts.evaluated()
+        until_it_fits(lambda: self._led(evaluate), lambda: self._make_smaller("evaluate", REFUSED))
+        self.files.evaluated()
+
+    def _led(self, work: Callable[[], Result]) -> Result:
+        """Return the result of a method of `fit`, which all ranks call."""
+        tokens = self.fit.config.optim.micro_batch_tokens
+        return self._leader.led(work.__name__, work, micro_batch_tokens=tokens)
+
+
+def check_shares(config: StepConfig, ranks: Ranks) -> None:
+    """Raise UsageError if a step does not give each rank a comparison."""
+    if config.train.batch_size < ranks.size:
+        raise UsageError(
+            f"a step of {counted(config.train.batch_size, 'comparison')} (train.batch_size) is too small for "
+            f"{ranks.size} ranks: raise train.batch_size or start fewer ranks"
+        )

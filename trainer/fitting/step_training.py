@@ -15,6 +15,7 @@ import numpy.typing as npt
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.control.control import Control
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Event, RewardModelStep
 from trainer.fitting.memory_limit import Smaller, peak_of
 from trainer.fitting.phases import Phases, SkippedSteps
@@ -65,6 +66,10 @@ class StepData(Protocol):
         """One line each."""
 
     @property
+    def fingerprint(self) -> str:
+        """Hash of the groups."""
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest sequence to train on."""
 
@@ -93,7 +98,7 @@ class StepTraining(ABC):
     """Training on comparisons, step by step. It writes no files.
 
     Call `prepare` once, then `step`, each time followed by what is `due`. `snapshot` and `restore` may be called
-    between steps.
+    between steps. On several ranks, each one calls the same methods and has the same results.
     """
 
     step_event: ClassVar[type[RewardModelStep]] = RewardModelStep
@@ -105,17 +110,19 @@ class StepTraining(ABC):
         data: StepData,
         emit: Callable[[Event], None],
         control: Control | None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.config = config
         self.data = data
         self.emit = emit
         self.control = control or Control()
+        self.ranks = ranks
         self.total_steps = steps_in(len(data.train), config.train)
         self.number = 0  # steps taken
         self.tokens = 0
         self.is_prepared = False
         self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
-        self._phases = Phases(lambda event: self.emit(event), self.control)
+        self._phases = Phases(lambda event: self.emit(event), self.control, ranks)
 
     @property
     @abstractmethod
@@ -133,7 +140,7 @@ class StepTraining(ABC):
 
     @abstractmethod
     def due(self) -> Iterator[Callable[[], object]]:
-        """Yield the evaluations that are due after the step just taken."""
+        """Yield the evaluations that are due after the step just taken, methods of this object."""
 
     @abstractmethod
     def snapshot(self) -> Any:
@@ -143,6 +150,18 @@ class StepTraining(ABC):
     def restore(self, snapshot: Any) -> None:
         """Continue from `snapshot`."""
 
+    @abstractmethod
+    def plain_state(self) -> dict[str, Any]:
+        """Return what is not an array in the current state, for the other ranks."""
+
+    @abstractmethod
+    def arrays(self) -> Any:
+        """Return the arrays of that state, as one tree."""
+
+    @abstractmethod
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the first rank, which `plain_state` has returned there."""
+
     def lower(self, change: Smaller) -> None:
         """Use smaller micro-batches from now on."""
         self.config = self.learner.config = changed(self.config, *change)
@@ -151,7 +170,8 @@ class StepTraining(ABC):
         """Compute the gradient of the longest micro-batch, and return the peak of MLX's allocations, as `peak_of`."""
         config = self.config
         groups = self.data.longest_groups(config.train.batch_size, config.optim.micro_batch_tokens)
-        return peak_of(lambda: self.learner.gradients(groups))
+        with self.ranks.apart():
+            return peak_of(lambda: self.learner.gradients(groups))
 
     def step(self) -> RewardModelStep:
         """Take the next step: the gradient over its comparisons, then Adam.
@@ -161,12 +181,14 @@ class StepTraining(ABC):
         number = self.number + 1
         groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
         mx.reset_peak_memory()
+        self.ranks.begin()
         started = self.control.clock()
         found = self.learner.train(groups, number, self._phases.report(number, "update"))
         seconds = self.control.clock() - started
-        tokens = sum(len(sequence) for group in groups for sequence in group.sequences)
+        tokens = sum(group.tokens for group in groups)
         self.number = number
         self.tokens += tokens
+        peak = mx.get_peak_memory()
         event = self.step_event(
             iteration=number,
             comparisons=len(groups),
@@ -175,7 +197,8 @@ class StepTraining(ABC):
             tokens=self.tokens,
             tokens_per_second=tokens / seconds,
             seconds=seconds,
-            memory_bytes=mx.get_peak_memory(),
+            memory_bytes=peak,
+            ranks=self.ranks.described(seconds, peak),
         )
         self.emit(event)
         self._skipped.after(number, skipped=event.skipped, emit=self.emit)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,9 +15,8 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.tuner.lora import LoRALinear, LoRASwitchLinear
 from mlx_lm.tuner.utils import load_adapters
 
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import RewardModelConfig
-from trainer.config.schema import BackboneConfig, Config
+from trainer.config import AnyConfig
+from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, StorageError, one_line, shortened
 from trainer.files import read_regular
 from trainer.format_versions import FileFormat
@@ -40,7 +39,7 @@ _AUTO = frozenset(  # by the end of the name: what makes queries and values, or 
 _NOT_AUTO = ("indexer", "compressor")  # they choose what attention reads, by a top-k that has no gradient
 
 Parameters = dict[str, mx.array]  # arrays by full name
-Configured = TypeVar("Configured", Config, DPOConfig, RewardModelConfig)
+Configured = TypeVar("Configured", bound=AnyConfig)
 LoRA: TypeAlias = LoRALinear | LoRASwitchLinear
 _EXPERT_LAYERS = (SwitchLinear, QuantizedSwitchLinear)
 
@@ -214,7 +213,7 @@ def with_saved_layers(config: Configured, folder: Path) -> Configured:
         model = type(config.model).model_validate(config.model.model_dump() | {"lora_targets": keys})
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return config
-    return config.model_copy(update={"model": model})
+    return cast("Configured", config.model_copy(update={"model": model}))
 
 
 def check_adapter(folder: Path) -> None:

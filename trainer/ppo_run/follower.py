@@ -6,35 +6,33 @@ from typing import Any
 
 from trainer.config import Config, validate
 from trainer.control.control import Control
-from trainer.data import PromptRow, load_prompts
-from trainer.distributed.meeting import facts_of, meet
+from trainer.data import load_prompts
+from trainer.distributed.leading import follow
+from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import Ranks
 from trainer.errors import UsageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.fitting.memory_limit import free_memory, set_memory_limit
-from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.plurals import counted
 from trainer.ppo_run.policy import TrainedPolicy
 from trainer.ppo_run.prompts import run_prompts
 from trainer.rewards import trust_all
 
 
-def follow(ranks: Ranks) -> None:
-    """Train with the first rank until it ends the run; write no files and print nothing.
+def follow_ppo(ranks: Ranks, config: Config) -> None:
+    """Train with the first rank, which has sent `config`, until it ends the run; write no files and print nothing.
 
-    The first rank sends the configuration. Raises TrainerError.
+    Raises TrainerError.
     """
-    if (said := ranks.hear())["do"] == "end":
-        return
-    config = validate(said["config"])
     ranks.timeout = config.run.rank_timeout
-    with ranks.all_or_none():
+    with ranks.all_or_none(ends=True):
         rows = load_prompts(config.data)
         limit = set_memory_limit(config.model)
         model = load_backbone(config.model)
-    meet_others(ranks, model, rows, limit)
+    meet_others(ranks, model.folder, rows, limit)
     policy = TrainedPolicy(model, Control(), trust_all, ranks)  # it builds no Python rewards
-    with ranks.all_or_none():
+    with ranks.all_or_none(ends=True):
         rewards = policy.build_rewards(config)
         prompts, held_out, _ = run_prompts(config, rows, model)
     if (said := ranks.hear())["do"] == "end":
@@ -42,20 +40,17 @@ def follow(ranks: Ranks) -> None:
     policy.begin(validate(said["config"]), prompts, rewards, lambda event: None, new=False)
     held_out = held_out[: config.eval.prompts]
     baseline = reference_baseline(policy.ppo, held_out) if config.eval.reference else None
-    while (said := ranks.hear())["do"] != "end":
+
+    def work(said: dict[str, Any]) -> None:
         _take(policy, said)
         number: int = said["number"]
-        try:
-            if said["do"] == "iteration":
-                policy.ppo.iteration(number)
-                policy.keep(number)
-            else:
-                evaluate(policy.ppo, held_out, number, baseline)
-        except Exception:
-            if not ranks.idle:  # the other ranks do not know of it
-                raise
-            free_memory()
-        ranks.idle = True
+        if said["do"] == "iteration":
+            policy.ppo.iteration(number)
+            policy.keep(number)
+        else:
+            evaluate(policy.ppo, held_out, number, baseline)
+
+    follow(ranks, work, free_memory)
 
 
 def check_shares(config: Config, ranks: Ranks) -> None:
@@ -66,14 +61,6 @@ def check_shares(config: Config, ranks: Ranks) -> None:
             f"a minibatch of {counted(size, 'sequence')} (rollout.batch_size / ppo.minibatches) is too small for "
             f"{ranks.size} ranks: raise rollout.batch_size or start fewer ranks"
         )
-
-
-def meet_others(ranks: Ranks, model: LoadedModel, rows: list[PromptRow], limit: int) -> tuple[int, list[str]]:
-    """Check that the ranks fit each other; return the smallest limit of memory, bytes, and warnings."""
-    if ranks.alone:
-        return limit, []
-    warnings = meet(ranks, facts_of(model.folder, rows))
-    return min(ranks.gather(limit)), warnings
 
 
 def _take(policy: TrainedPolicy, said: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from trainer.config import Config
 from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt
+from trainer.distributed.leading import Leader
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Event
 from trainer.models.actor_critic import ActorCriticLLM
@@ -46,7 +47,7 @@ class TrainedPolicy:
     def __init__(self, model: LoadedModel, control: Control, trust: Trust, ranks: Ranks = ALONE) -> None:
         self.model = model
         self.ranks = ranks
-        self._is_known = False  # to the other ranks
+        self._leader = Leader(ranks, lambda: plain_state(self.snapshot), lambda: arrays_of(self.snapshot))
         self._control = control
         self._trust = trust
         self._check: Callable[[], None] = control.check if ranks.alone else lambda: None  # see Phases.report
@@ -90,14 +91,14 @@ class TrainedPolicy:
 
         Returns whether the reward's statistics start again, because those of the checkpoint are of other sources.
         """
-        self._is_known = False
+        self._leader.is_known = False
         self.snapshot = self._with_statistics(loaded)
         restore_snapshot(self.snapshot, self.ppo)
         return self.snapshot is not loaded
 
     def roll_back(self, older: Snapshot, rollback: Rollback) -> None:
         """Continue from `older`, while iterations, tokens and the position in the learning-rate schedule go on."""
-        self._is_known = False
+        self._leader.is_known = False
         now = self.snapshot
         restored = self._with_statistics(older)._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps)
         restore_snapshot(restored, self.ppo)
@@ -131,16 +132,8 @@ class TrainedPolicy:
 
         Called on the first rank; `follower.follow` does the same on the others.
         """
-        if self.ranks.alone:
-            return work(number)
-        state = None if self._is_known else plain_state(self.snapshot)
-        self.ranks.tell(do, number=number, config=self.ppo.config.model_dump(mode="json"), state=state)
-        if state is not None:
-            self.ranks.from_first(arrays_of(self.snapshot))
-            self._is_known = True
-        result = work(number)
-        self.ranks.idle = True
-        return result
+        config = self.ppo.config.model_dump(mode="json")
+        return self._leader.led(do, lambda: work(number), number=number, config=config)
 
     def follow(self, state: dict[str, Any]) -> None:
         """Take over the state that the first rank sends by `led`."""

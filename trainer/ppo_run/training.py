@@ -15,6 +15,7 @@ from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, load_prompts
+from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import OutOfMemoryError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
@@ -31,7 +32,7 @@ from trainer.ppo.loop import IterationResult
 from trainer.ppo.value_init import check_value_init
 from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
 from trainer.ppo_run.fit_check import fit, smaller
-from trainer.ppo_run.follower import check_shares, meet_others
+from trainer.ppo_run.follower import check_shares
 from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.ppo_run.prompts import run_prompts
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
@@ -114,14 +115,14 @@ class _PPORun:
         if saved is None:
             check_value_init(self.config.model)
         run.warnings += keep_models(self.config)
-        with self.ranks.all_or_none():
+        with self.ranks.all_or_none(ends=True):
             limit = set_memory_limit(self.config.model)
             model = load_backbone(self.config.model)
-        self.memory_limit, warnings = meet_others(self.ranks, model, rows, limit)  # bytes
+        self.memory_limit, warnings = meet_others(self.ranks, model.folder, rows, limit)  # bytes
         run.warnings += warnings
         self.policy = TrainedPolicy(model, self.control, self.trust, self.ranks)
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
-        with self.ranks.all_or_none():
+        with self.ranks.all_or_none(ends=True):
             rewards = self.policy.build_rewards(self.config, functions)
             prompts, held_out, warnings = run_prompts(self.config, rows, model)
         run.warnings += warnings

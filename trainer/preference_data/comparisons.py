@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt
 from trainer.errors import DataError
-from trainer.models.backbone import LoadedModel, LoadedTokenizer
+from trainer.fitting.step_run import Material
+from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone, load_tokenizer
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
 from trainer.preference_data.grouping import group_preferences
@@ -24,6 +25,7 @@ from trainer.preferences.store import PreferenceStore
 from trainer.seeding import Purpose
 
 Model = LoadedModel | LoadedTokenizer
+Schema = TypeVar("Schema", RewardModelConfig, DPOConfig)
 _STORES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -90,6 +92,22 @@ def load_preferences(config: PreferenceDataConfig) -> LoadedPreferences:
     a later row.
     """
     return LoadedPreferences(config)
+
+
+def load_material(
+    config: Schema,
+    preferences: Iterable[Preference] | None,
+    compare: Callable[[Iterable[Preference], LoadedTokenizer, Schema], Comparisons],
+) -> Material:
+    """Read the preferences of `config`, or `preferences` instead, then load the model: a broken row costs no loading.
+
+    compare: returns them as comparisons. Raises TrainerError.
+    """
+    loaded = load_preferences(config.data) if preferences is None else None
+    tokenizer = load_tokenizer(config.model)
+    data = compare(loaded or preferences or (), tokenizer, config)
+    model = load_backbone(config.model, tokenizer=tokenizer)
+    return Material(model, data, loaded.warnings if loaded else [])
 
 
 def _stored(store: PreferenceStore) -> Iterator[Preference]:

@@ -73,6 +73,11 @@ class Group:
         """Length of its longest sequence, tokens."""
         return max(map(len, self.sequences))
 
+    @property
+    def tokens(self) -> int:
+        """Length of its sequences together, tokens."""
+        return sum(map(len, self.sequences))
+
 
 class GroupTable:
     """Columns of groups. Most groups are judged alike, so what their judgements say is stored once."""

@@ -11,7 +11,8 @@ import mlx.core as mx
 from trainer import maths
 from trainer.arrays import pad
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
-from trainer.fitting.micro_batches import accumulate
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.fitting.micro_batches import accumulate, shared_gradient
 from trainer.fitting.optimizer import StepOptimizer
 from trainer.models.adapters import Parameters
 from trainer.preference_data.groups import Group, Pair, Progress, Ranking, micro_batches
@@ -46,8 +47,11 @@ class RewardLossSums(NamedTuple):
 class RewardLearner:
     """Gradients of the preference loss, and optimiser steps of adapter and head together."""
 
-    def __init__(self, model: RewardModel, config: RewardModelConfig, *, total_steps: int) -> None:
+    def __init__(
+        self, model: RewardModel, config: RewardModelConfig, *, total_steps: int, ranks: Ranks = ALONE
+    ) -> None:
         self.model = model
+        self.ranks = ranks
         self.config = config
         self.optimizer = StepOptimizer(config.optim, model.parameters(), total_steps=total_steps)
 
@@ -70,23 +74,25 @@ class RewardLearner:
     ) -> tuple[Parameters, RewardLossSums]:
         """Return the gradient of the mean loss over `groups`, and the sums over all of them.
 
-        The split into micro-batches does not change the result.
+        The split into ranks and micro-batches does not change the result.
         """
 
         def loss(batch: PairBatch) -> tuple[mx.array, RewardLossSums]:
             found = preference_loss(self.model, batch)
             return found.loss / len(groups), found
 
-        parts = micro_batches(groups, self.config.optim.micro_batch_tokens, progress)
-        batches = (to_batch(part, self.config.train) for part in parts)
-        return accumulate(
-            loss,
-            self.model.parameters(),
-            batches,
-            put=self.model.update,
-            backbone=self.model.backbone,
-            grad_checkpoint=self.config.optim.grad_checkpoint,
-        )
+        def gradient(share: Sequence[Group]) -> tuple[Parameters, RewardLossSums]:
+            parts = micro_batches(share, self.config.optim.micro_batch_tokens, progress)
+            return accumulate(
+                loss,
+                self.model.parameters(),
+                (to_batch(part, self.config.train) for part in parts),
+                put=self.model.update,
+                backbone=self.model.backbone,
+                grad_checkpoint=self.config.optim.grad_checkpoint,
+            )
+
+        return shared_gradient(self.ranks, groups, [group.tokens for group in groups], gradient)
 
 
 def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:

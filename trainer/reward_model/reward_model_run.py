@@ -17,18 +17,17 @@ from trainer.config import config_warnings, resolve_paths, with_seed
 from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
-from trainer.fitting.step_run import Loaded, StepRun
+from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
 from trainer.fitting.step_training import StepTraining
-from trainer.models.adapters import with_saved_layers
-from trainer.models.backbone import load_backbone, load_tokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
-from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
+from trainer.preference_data.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.preference_data.groups import changed_preferences
 from trainer.preferences.records import Preference
-from trainer.reward_model.network import RewardModel, score_sequences
+from trainer.reward_model.network import RewardModel, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
     baseline,
@@ -47,8 +46,16 @@ from trainer.reward_model.predictions import (
     write_predictions,
 )
 from trainer.reward_model.reward_learner import RewardLearner
-from trainer.reward_model.snapshot import Best, Snapshot, load_snapshot, save_snapshot
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.reward_model.snapshot import (
+    Best,
+    Snapshot,
+    arrays_of,
+    load_snapshot,
+    plain_state,
+    save_snapshot,
+    with_arrays,
+    with_plain_state,
+)
 from trainer.runs.sinks import Sink, Sinks
 from trainer.seeding import Purpose, key_for
 
@@ -61,18 +68,25 @@ def train_reward_model(
     preset: str = "reward-model",
     sinks: Sequence[Sink] = (),
     control: Control | None = None,
+    ranks: Ranks = ALONE,
 ) -> RunEnded:
     """Train as `config` says, entirely on the calling thread, and return how the run ended.
 
-    preferences: used instead of `config.data.preferences`. resume, preset, sinks, control: as for
-    `trainer.ppo_run.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
+    preferences: used instead of `config.data.preferences`, which the other ranks read. resume, preset, sinks, control,
+    ranks: as for `trainer.ppo_run.training.train`. Raises TrainerError for what a user can fix; the journal then says
+    why.
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
         config = with_seed(resolve_paths(config, Path.cwd()))
-        run = StepRun(config, resume, out, control)
+        run = StepRun(config, resume, out, control, ranks)
         run.run.warnings = config_warnings(config)
-        return run.train(lambda: _load(run.run, config, preferences), preset)
+        return run.train(_RewardModelKind(config, ranks, run.run, preferences), preset)
+
+
+def follow_reward_model(ranks: Ranks, config: RewardModelConfig) -> None:
+    """Train with the first rank, as `follow_steps` does."""
+    follow_steps(ranks, config, _RewardModelKind(config, ranks))
 
 
 class _Cost(NamedTuple):
@@ -96,8 +110,9 @@ class RewardModelTraining(StepTraining):
         *,
         emit: Callable[[Event], None] = lambda event: None,
         control: Control | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, data, emit, control)
+        super().__init__(config, data, emit, control, ranks)
         self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER))
         ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
         if ties[True]:
@@ -105,7 +120,7 @@ class RewardModelTraining(StepTraining):
         if config.optim.grad_checkpoint:
             with self.model.on():
                 check_grad_checkpoint(backbone)
-        self.learner = RewardLearner(self.model, config, total_steps=self.total_steps)
+        self.learner = RewardLearner(self.model, config, total_steps=self.total_steps, ranks=ranks)
         self._is_finished = False
         self.untrained: Baseline | None = None
         self.report: dict[str, Any] | None = None
@@ -206,6 +221,19 @@ class RewardModelTraining(StepTraining):
         self.untrained = Baseline(**snapshot.untrained) if snapshot.untrained else None
         self.report, self.best, self.without_better = snapshot.report, snapshot.best, snapshot.without_better
 
+    def plain_state(self) -> dict[str, Any]:
+        """Return what is not an array in the current state."""
+        return plain_state(self.snapshot())
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays of the current state."""
+        return arrays_of(self.snapshot())
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Continue from the first rank's state."""
+        shapes = with_plain_state(self.snapshot(), state)
+        self.restore(with_arrays(shapes, self.ranks.from_first(arrays_of(shapes))))
+
     def _normalize(self) -> None:
         """Set mean and deviation from a sample of the training completions, the same one each time."""
         total = int(self.data.train.sizes.sum())
@@ -226,9 +254,14 @@ class RewardModelTraining(StepTraining):
         cost = _Cost(self.control.clock() - started, mx.get_peak_memory())
         return outcomes_of(groups, scores, self.model.scale.logit_std), cost
 
-    def _scores(self, sequences: Sequence[Sequence[int]], phase: Phase) -> Any:
-        progress = self._phases.report(self.number, phase)
-        return score_sequences(self.model.scores, sequences, self.config.optim.micro_batch_tokens, progress)
+    def _scores(self, sequences: Sequence[Sequence[int]], phase: Phase) -> Scores:
+        """Score `sequences`, a share of them on each rank: [N]."""
+        progress, budget = self._phases.report(self.number, phase), self.config.optim.micro_batch_tokens
+
+        def score(share: list[int]) -> Scores:
+            return score_sequences(self.model.scores, [sequences[row] for row in share], budget, progress)
+
+        return self.ranks.by_row([len(sequence) for sequence in sequences], score)
 
     def _predict(self, result: RewardModelReport, iteration: int) -> None:
         """Set `predictions` to the latest scores, as rewards on the current scale."""
@@ -258,30 +291,46 @@ class RewardModelTraining(StepTraining):
         return result
 
 
-def _load(run: RunUnderWay, config: RewardModelConfig, preferences: Iterable[Preference] | None) -> Loaded:
-    loaded = load_preferences(config.data) if preferences is None else None
-    tokenizer = load_tokenizer(config.model)
-    data = reward_comparisons(loaded or preferences or (), tokenizer, config)  # a broken row ends the run here
-    model = load_backbone(config.model, tokenizer=tokenizer)
-    run.warnings += loaded.warnings if loaded else []
-    saved = newest_checkpoint(run.folder) if run.resume else None
-    trained = with_saved_layers(config, saved / "adapter") if saved else config
-    training = RewardModelTraining(trained, model.backbone, data, emit=run.emit, control=run.control)
+class _RewardModelKind:
+    """A run of a reward model. run: None on other ranks than the first."""
 
-    def keep_predictions() -> None:
-        if training.predictions is not None:
-            run.guard.check()
-            mode = SHARED if config.run.shared else PRIVATE
-            write_predictions(run.folder.root / HELD_OUT, training.predictions, mode=mode)
+    adapter = "adapter"
 
-    return Loaded(
-        model,
-        training,
-        trainable=lambda snapshot: list(snapshot.parameters.values()),
-        read=load_snapshot,
-        write=lambda path, snapshot: save_snapshot(path, snapshot, config),
-        evaluated=keep_predictions,
-    )
+    def __init__(
+        self,
+        config: RewardModelConfig,
+        ranks: Ranks,
+        run: RunUnderWay | None = None,
+        preferences: Iterable[Preference] | None = None,
+    ) -> None:
+        self._config = config
+        self._ranks = ranks
+        self._run = run
+        self._preferences = preferences
+
+    def read(self) -> Material:
+        return load_material(self._config, self._preferences, reward_comparisons)
+
+    def build(self, config: RewardModelConfig, found: Material) -> RewardModelTraining:
+        how: Any = {"emit": self._run.emit, "control": self._run.control} if self._run else {}
+        return RewardModelTraining(config, found.model.backbone, found.data, ranks=self._ranks, **how)
+
+    def files(self, fit: RewardModelTraining) -> Files:
+        run = self._run
+        assert run is not None
+
+        def keep_predictions() -> None:
+            if fit.predictions is not None:
+                run.guard.check()
+                mode = SHARED if self._config.run.shared else PRIVATE
+                write_predictions(run.folder.root / HELD_OUT, fit.predictions, mode=mode)
+
+        return Files(
+            trainable=lambda snapshot: list(snapshot.parameters.values()),
+            read=load_snapshot,
+            write=lambda path, snapshot: save_snapshot(path, snapshot, self._config),
+            evaluated=keep_predictions,
+        )
 
 
 def _log_loss(report: dict[str, Any]) -> float:

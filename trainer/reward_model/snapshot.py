@@ -90,6 +90,31 @@ class Snapshot(NamedTuple):
     finished: bool = False
 
 
+def plain_state(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what is not an array in `snapshot`, as plain values."""
+    names = ("iteration", "tokens", "scale", "untrained", "report", "without_better", "finished")
+    best = snapshot.best and (snapshot.best.report, snapshot.best.iteration)
+    return {**{name: getattr(snapshot, name) for name in names}, "best": best}
+
+
+def with_plain_state(snapshot: Snapshot, state: dict[str, Any]) -> Snapshot:
+    """Return `snapshot` with the values of another one, as `plain_state` returns them; arrays have the right shapes."""
+    best = state["best"] and Best(snapshot.parameters, *state["best"])
+    return snapshot._replace(**{**state, "scale": Scale(*state["scale"]), "best": best})
+
+
+def arrays_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the arrays of `snapshot`, as one tree."""
+    trees = {"parameters": snapshot.parameters, "optimizer": snapshot.optimizer}
+    return {**trees, "best": snapshot.best.parameters} if snapshot.best else trees
+
+
+def with_arrays(snapshot: Snapshot, arrays: dict[str, Any]) -> Snapshot:
+    """Return `snapshot` with the arrays of another one, as `arrays_of` returns them."""
+    best = snapshot.best and snapshot.best._replace(parameters=arrays["best"])
+    return snapshot._replace(parameters=arrays["parameters"], optimizer=arrays["optimizer"], best=best)
+
+
 def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -> None:
     """Write `snapshot` as `folder`, in full or not at all. Raises StorageError."""
     parameters = snapshot.parameters

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from trainer.config import Config
+from trainer.config import SCHEMAS, Config
 from trainer.config.dpo import DPOConfig
+from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.joining import join, rank_of_process
 from trainer.errors import StorageError, TrainerError
@@ -28,6 +29,9 @@ from workbench.run.training_thread import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust, trusted_code
 from workbench.system.signals import stop_on_signals
+
+if TYPE_CHECKING:
+    from trainer.distributed.ranks import Ranks
 
 _READER_GONE = (errno.EPIPE, errno.EIO)  # the pipe's reader ended; the terminal was closed
 _BUG = 1
@@ -57,7 +61,7 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
     notice: printed before the run starts.
     """
     if rank_of_process():
-        return _follow()
+        return follow()
     if args.resume is not None:
         config, folder = resumed(args, Config)
         done = config.ppo.iterations
@@ -76,17 +80,33 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
     return _headless(thread, choose_display(args.display))[0]
 
 
-def _follow() -> int:
+def follow() -> int:
     """Train as another rank than the first, which sends it all and reports for it; return the exit code."""
-    from trainer.ppo_run.follower import follow
     from trainer.ppo_run.training import release_thread
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank hears it too, and ends all of them
     try:
-        follow(join())
+        ranks = join()
+        if (said := ranks.hear())["do"] != "end":
+            _follow_run(ranks, said["config"])
     finally:
         release_thread()
     return 0
+
+
+def _follow_run(ranks: Ranks, raw: dict[str, Any]) -> None:
+    """Train a run of any kind. raw: its configuration, as the first rank has sent it."""
+    from trainer.dpo.dpo_run import follow_dpo
+    from trainer.ppo_run.follower import follow_ppo
+    from trainer.reward_model.reward_model_run import follow_reward_model
+
+    match validate_as(SCHEMAS[raw.get("kind", "ppo")], raw):
+        case RewardModelConfig() as config:
+            follow_reward_model(ranks, config)
+        case DPOConfig() as config:
+            follow_dpo(ranks, config)
+        case Config() as config:
+            follow_ppo(ranks, config)
 
 
 def train_on_preferences(
@@ -97,6 +117,8 @@ def train_on_preferences(
     name: of a new run without a name or a file. train: the trainer's entry point; it imports mlx, which only the
     training thread may use. Raises TrainerError for what a user can fix.
     """
+    if rank_of_process():
+        return follow(), None
     resume, preset = None, name
     if args.resume is not None:
         config, folder = resumed(args, schema)
@@ -112,7 +134,7 @@ def train_on_preferences(
         from trainer.ppo_run.training import release_thread
 
         try:
-            return train(config, **options)
+            return train(config, ranks=join(), **options)
         finally:
             release_thread()
 

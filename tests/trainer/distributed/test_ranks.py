@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ranks_helper import ended, started
 
@@ -14,6 +15,7 @@ from trainer.distributed.ranks import Ranks
 PROGRAM = """
 import json, sys
 import mlx.core as mx
+import numpy as np
 from trainer.distributed.joining import join
 from trainer.distributed.ranks import Released
 from trainer.errors import DataError, RankError
@@ -22,6 +24,9 @@ ranks = join()
 rank = ranks.rank
 tree = {"a.b": mx.array([1.5, -2.0]) * (rank + 1), "c": [mx.full((2, 2), rank, dtype=mx.int32), mx.array(0.1 * rank)]}
 total = ranks.summed(tree if rank else dict(reversed(tree.items())))
+def numbers(share):
+    return np.array([[row, rank] for row in share])
+
 found = {
     "sums": [total["a.b"].tolist(), total["c"][0].tolist(), total["c"][1].item(), str(total["c"][0].dtype)],
     "largest": ranks.largest(mx.array([rank, -rank])).tolist(),
@@ -29,6 +34,7 @@ found = {
     "gathered": ranks.gather({"text": "\\ud800\\u00e9" * rank, "number": float("nan") if rank == 1 else rank / 3}),
     "rows": ranks.rows(8),
     "dealt": ranks.dealt([5, 1, 9, 3, 7, 7, 2]),
+    "by_row": [ranks.by_row([4] * rows, numbers).tolist() for rows in (2, 5)],
     "sent": ranks.sent > 0,
 }
 
@@ -93,6 +99,7 @@ def test_exchanges_of_three_ranks(tmp_path: Path) -> None:
         assert [value["text"] for value in found["gathered"]] == ["", "\ud800é", "\ud800é" * 2]
         assert math.isnan(found["gathered"][1]["number"])
         assert found["gathered"][2]["number"] == 2 / 3
+        assert found["by_row"] == [[[0, 0], [1, 1]], [[0, 0], [1, 1], [2, 2], [3, 2], [4, 1]]]
         assert found["apart"] == [True, [0, 1], [rank]]
         assert found["sent"]
     assert [first["rows"], second["rows"], third["rows"]] == [[0, 1, 2], [3, 4, 5], [6, 7]]
@@ -119,6 +126,7 @@ def test_alone_nothing_is_exchanged() -> None:
     assert ranks.rows(3) == [0, 1, 2]
     assert sorted(ranks.dealt([3, 1, 2])) == [0, 1, 2]
     assert ranks.gather("x") == ["x"]
+    assert ranks.by_row([2, 7], lambda share: np.array(share)).tolist() == [0, 1]
     assert ranks.together(lambda: 5) == [5]
     assert ranks.described(1.0, 2) == []
     assert ranks.sent == 0

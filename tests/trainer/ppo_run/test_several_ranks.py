@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from ranks_helper import Ended, ended, largest_difference, run_ranks, started, wait_for
+from ranks_helper import Ended, ended, hurt, largest_difference, run_ranks, started, wait_for
 from runs_helper import comparable, outcome, record, tiny_config, workspace
 
 from trainer.control.inbox import send
@@ -22,13 +22,6 @@ from trainer.runs.samples import read_samples
 
 SETTINGS = ("rollout.batch_size=8", "rollout.samples_per_prompt=2")
 GRPO = ("eval.prompts=1", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
-HURT = """
-import sys
-from unittest.mock import patch
-{patch}
-from workbench.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 def arguments(folder: Path, name: str, *settings: str) -> list[str]:
@@ -116,10 +109,8 @@ def test_a_rank_that_hangs_ends_the_run_on_the_other(tmp_path: Path) -> None:
 
 def run_hurt_rank(folder: Path, name: str, patch: str, *settings: str) -> list[Ended]:
     """Run two ranks, with `patch` applied to the second one's program."""
-    program = folder / "hurt.py"
-    program.write_text(HURT.format(patch=patch))
     more = ["--no-ui", "--trust-code", "--display", "json", *arguments(folder, name, *settings)]
-    with started(folder, [["-m", "workbench", *more], [str(program), *more]]) as processes:
+    with started(folder, [["-m", "workbench", *more], [hurt(folder, patch), *more]]) as processes:
         return ended(folder, processes)
 
 

@@ -106,6 +106,7 @@ def accumulate(
             total = gradients if total is None else tree_map(mx.add, total, gradients)
             found = new if found is None else join(found, new)
             mx.eval(total, found)
+            del gradients, new  # not to be held while the next part is computed
     assert total is not None
     assert found is not None
     return total, found

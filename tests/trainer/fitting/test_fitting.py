@@ -91,6 +91,27 @@ def test_gradients_and_sums_add_up_and_the_real_arrays_are_there_before_each_par
     assert (found.loss.item(), found.rows.item()) == (pytest.approx(14 / 3), 3)
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_only_the_sum_of_the_gradients_is_held_while_the_next_parts_are_computed(lanes: int) -> None:
+    weights, held = Weights(), list[int]()
+    weights.array = weights.real = mx.ones((250_000,))
+    mx.eval(weights.real)
+    before = mx.get_active_memory()
+
+    def parts() -> Iterator[mx.array]:
+        for _ in range(6):
+            held.append(mx.get_active_memory() - before)
+            yield mx.array([1.0])
+
+    def loss(part: mx.array) -> tuple[mx.array, Sums]:
+        return weights.loss(weights.array * part)  # whose gradient is not a view of a part
+
+    how: dict[str, Any] = {"put": weights.put, "backbone": nn.Identity(), "lanes": lanes}
+    accumulate(loss, {"a": weights.real}, parts(), **how)
+    assert max(held[:lanes]) < 10_000
+    assert all(1_000_000 <= size < 1_010_000 for size in held[lanes:]), held
+
+
 def test_the_backbone_is_in_training_mode_for_gradients_alone_and_its_dropout_stays_off() -> None:
     """Otherwise the hybrid models of mlx-lm choose a Metal kernel that has no gradient."""
     backbone = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def test_the_next_parts_are_taken_while_nothing_is_computed(two_cores: None) -> 
 
     assert list(side_by_side(compute, parts(), 2)) == [0, 1, 2, 3, 4]
     assert seen == [0] * 5
+
+
+def test_a_result_is_held_by_who_asked_for_it_alone(two_cores: None) -> None:
+    gone = []
+    for part in side_by_side(lambda number: mx.ones((number + 1,)), range(4), 2):
+        watched = weakref.ref(part)
+        del part
+        gone.append(watched() is None)
+    assert gone == [True] * 4
 
 
 @pytest.mark.parametrize("broken", [0, 1])

@@ -64,7 +64,7 @@ def side_by_side(compute: Callable[[Part], Result], parts: Iterable[Part], lanes
         yield from _computed(compute, now)
 
 
-def _computed(compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+def _computed(compute: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
     global _busy
     results: dict[int, Result] = {}
     errors: dict[int, BaseException] = {}
@@ -92,4 +92,5 @@ def _computed(compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[
         _busy = 1
     for number in sorted(errors):
         raise errors[number]
-    return [results[number] for number in range(len(parts))]
+    for number in range(len(parts)):
+        yield results.pop(number)  # so that only the caller holds it: gradients are added in place

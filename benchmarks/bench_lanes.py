@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
@@ -20,7 +21,6 @@ from trainer.config import Config
 from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
-from trainer.models.cpu import lanes
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
@@ -56,14 +56,16 @@ def main() -> None:
     config = Config()
     model = load_backbone(config.model)
     actor = ActorCriticLLM(model.backbone, config.model, key=mx.random.key(0))
-    learner = Learner(actor, config.optim, total_steps=1)
+    learners = {
+        count: Learner(actor, config.optim.model_copy(update={"lanes": count}), total_steps=1) for count in (1, 2)
+    }
     batch = batch_of(options.sequences, options.prompt, options.response, vocabulary_size(model.backbone))
     how: dict[str, Any] = {"temperature": 1.0, "micro_batch_tokens": config.optim.micro_batch_tokens}
     scored = steps.add_policy_logprobs_and_values(actor, batch, **how)
     ready = scored._replace(advantages=batch.mask, returns=batch.mask)
-    kinds: dict[str, Callable[[], Any]] = {
-        "score": lambda: steps.add_policy_logprobs_and_values(actor, batch, **how).logprobs,
-        "gradient": lambda: learner.gradients(ready, config.ppo, "joint", temperature=1.0).of,
+    kinds: dict[str, Callable[[int], Any]] = {
+        "score": lambda count: steps.add_policy_logprobs_and_values(actor, batch, lanes=count, **how).logprobs,
+        "gradient": lambda count: learners[count].gradients(ready, config.ppo, "joint", temperature=1.0).of,
     }
     print("| | one lane, s (CPU) | two lanes, s (CPU) | ratio |")
     print("|---|---|---|---|")
@@ -71,8 +73,7 @@ def main() -> None:
         found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
         for round_ in range(options.rounds + 1):
             for count in (1, 2):
-                lanes.MOST = count
-                seconds = timed(work)
+                seconds = timed(partial(work, count))
                 if round_:  # the first warms up
                     found[count].append(seconds)
         one, two = (tuple(map(statistics.median, zip(*found[count], strict=True))) for count in (1, 2))

@@ -314,6 +314,14 @@ class OptimConfig(Section):
         lt=1,
     )
     micro_batch_tokens: int = micro_batch_tokens(live=True)
+    lanes: int = setting(
+        1,
+        "Micro-batches of PPO that a CPU computes side by side, each with its share of the cores and of the tokens.",
+        ge=1,
+        le=8,
+        live=True,
+        advice="2 where other programs run: iterations suffer less from them. 1 is faster on an idle machine.",
+    )
     grad_checkpoint: bool = GRAD_CHECKPOINT
     buffer_tokens: int = setting(
         1_000_000, "Maximum number of tokens in the experience buffer, with padding.", unit="tokens", ge=1

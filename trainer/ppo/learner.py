@@ -165,7 +165,9 @@ class Learner:
             return {"ratios": mx.exp(logprobs - filled(part.logprobs))}
 
         with self.ranks.all_or_none():
-            found = over_micro_batches(own, measured, budget=self.config.micro_batch_tokens, progress=progress)
+            c = self.config
+            how: dict[str, Any] = {"budget": c.micro_batch_tokens, "lanes": c.lanes, "progress": progress}
+            found = over_micro_batches(own, measured, **how)
             ratios = spread(batch, found["ratios"], share)
             mx.eval(ratios)
         return self.ranks.summed(ratios)
@@ -210,7 +212,7 @@ class Learner:
         share, order = self._share(batch), list[int]()
         own = batch.take(share)
         lengths, budget = own.lengths(), self.config.micro_batch_tokens
-        lanes = lanes_for(lengths, budget)
+        lanes = lanes_for(lengths, budget, self.config.lanes)
 
         def parts() -> Iterator[Experience]:
             for rows, part in micro_batches(own, lane_budget(lengths, budget, lanes), progress):

@@ -42,15 +42,16 @@ def over_micro_batches(
     compute: Callable[[Experience], dict[str, mx.array]],
     *,
     budget: int,
+    lanes: int,
     progress: Progress,
 ) -> dict[str, mx.array]:
     """Return what `compute` finds in each micro-batch, by name, in the layout of the batch: [B, T, ...].
 
-    compute: returns arrays [b, t, ...] or, with a column for the state after the last token, [b, t + 1, ...]. On a CPU,
-    micro-batches are computed side by side.
+    compute: returns arrays [b, t, ...] or, with a column for the state after the last token, [b, t + 1, ...]. lanes: as
+    `optim.lanes`.
     """
     lengths = batch.lengths()
-    lanes = lanes_for(lengths, budget)
+    lanes = lanes_for(lengths, budget, lanes)
     order, widths = list[int](), list[int]()
 
     def parts() -> Iterator[Experience]:
@@ -79,6 +80,7 @@ def add_policy_logprobs_and_values(
     *,
     temperature: float,
     micro_batch_tokens: int,
+    lanes: int = 1,
     alternatives: int = 0,
     critic: bool = True,
     progress: Progress = silent,
@@ -105,14 +107,19 @@ def add_policy_logprobs_and_values(
         found = dict(zip(names, forward.at_positions(part.mask, scores, {"tokens": part.responses}), strict=False))
         return {**found, "values": filled(forward.values)} if critic else found
 
-    found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
+    found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, lanes=lanes, progress=progress)
     values = found.pop("values", None)
     batch = batch._replace(**found)
     return batch if values is None else _with_values(batch, values)
 
 
 def add_values_to_sa_pairs(
-    actor: ActorCriticLLM, batch: Experience, *, micro_batch_tokens: int, progress: Progress = silent
+    actor: ActorCriticLLM,
+    batch: Experience,
+    *,
+    micro_batch_tokens: int,
+    lanes: int = 1,
+    progress: Progress = silent,
 ) -> Experience:
     """Add V(s_t) from the critic's own pass, unless `add_policy_logprobs_and_values` has added it."""
     if batch.values is not None:
@@ -122,7 +129,7 @@ def add_values_to_sa_pairs(
         forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="values")
         return {"values": filled(forward.values)}
 
-    found = over_micro_batches(batch, valued, budget=micro_batch_tokens, progress=progress)
+    found = over_micro_batches(batch, valued, budget=micro_batch_tokens, lanes=lanes, progress=progress)
     return _with_values(batch, found["values"])
 
 
@@ -133,6 +140,7 @@ def add_kl_to_sa_pairs(
     temperature: float,
     estimator: maths.KLEstimator,
     micro_batch_tokens: int,
+    lanes: int = 1,
     progress: Progress = silent,
 ) -> Experience:
     """Add reference log-probs (adapter off), also of the alternatives, and KL_t of policy against reference."""
@@ -152,7 +160,7 @@ def add_kl_to_sa_pairs(
         return dict(zip(("ref_logprobs", "top_ref_logprobs"), found, strict=False))
 
     with actor.reference():
-        found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
+        found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, lanes=lanes, progress=progress)
     return add_kl(batch._replace(**found), estimator)
 
 

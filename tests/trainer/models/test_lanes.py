@@ -87,7 +87,7 @@ def test_an_error_in_any_lane_is_raised_once_all_are_done(broken: int, two_cores
 @pytest.mark.parametrize("lengths", [[7] * 8, [9, 8, 3, 3, 2, 1], [20, 1], [5], [100, 90, 4]])
 @pytest.mark.parametrize("budget", [1, 8, 30, 64, 1000])
 def test_lanes_keep_to_the_budget_and_share_the_rows(lengths: list[int], budget: int, two_cores: None) -> None:
-    count = lanes_for(lengths, budget)
+    count = lanes_for(lengths, budget, 2)
     groups = list(micro_batch_rows(lengths, lane_budget(lengths, budget, count)))
     padded = [max(lengths[row] for row in rows) * len(rows) for rows in groups]
     assert sorted(row for rows in groups for row in rows) == list(range(len(lengths)))
@@ -99,11 +99,11 @@ def test_lanes_keep_to_the_budget_and_share_the_rows(lengths: list[int], budget:
 
 def test_one_thread_of_the_blas_and_a_single_row_are_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "blas_threads", lambda: 1)
-    assert lanes_for([5, 5], 100) == 1
+    assert lanes_for([5, 5], 100, 2) == 1
     monkeypatch.setattr(lanes, "blas_threads", lambda: 16)
-    assert lanes_for([5, 5], 100) == lanes.MOST
-    assert lanes_for([5], 100) == 1
-    assert lanes_for([], 100) == 1
+    assert lanes_for([5, 5], 100, 2) == 2
+    assert lanes_for([5], 100, 2) == 1
+    assert lanes_for([], 100, 2) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,8 @@ def test_two_lanes_learn_what_one_learns_and_repeat_it_bit_for_bit(
     monkeypatch.setattr(lanes, "_computed", watched)
 
     def measured(name: str) -> Any:
-        recorder = record(tiny_config(tmp_path, f"run.name={name}", *settings))
+        lanes_now = 1 if name == "one" else 2
+        recorder = record(tiny_config(tmp_path, f"run.name={name}", f"optim.lanes={lanes_now}", *settings))
         samples = sorted(RunFolder(tmp_path / "runs" / name).samples.glob("*.parquet"))
         events = [comparable(event) for event in recorder.of(Iteration, Evaluation)]
         return [events, [read_samples(path).to_pylist() for path in samples]]
@@ -136,5 +137,6 @@ def test_two_lanes_learn_what_one_learns_and_repeat_it_bit_for_bit(
     first, again = measured("first"), measured("again")
     assert 2 in widths
     assert largest_difference(first, again) == 0.0
-    monkeypatch.setattr(lanes, "blas_threads", lambda: 1)
+    widths.clear()
     assert largest_difference(first, measured("one")) < 2e-5
+    assert not widths

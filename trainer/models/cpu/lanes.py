@@ -1,8 +1,9 @@
 """Lanes: micro-batches that are computed side by side on the cores of a CPU.
 
-A BLAS that shares each product among the cores waits for the slowest of them some thousand times in a pass, which is
-worse where other programs run, and whatever is not a product runs on one core. Two lanes with half the cores each meet
-only at the end of their micro-batches. `benchmarks/bench_lanes.py` compares both.
+A BLAS that shares each product among the cores waits for the slowest of them some thousand times in a pass. Where other
+programs run, that is most of the time. Lanes meet only at the end of their micro-batches. On an idle machine they are
+slower, because products with all cores leave the memory to what is not a product. `benchmarks/bench_lanes.py` compares
+both.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import mlx.core as mx
 
 from trainer.models.cpu.blas import blas_threads, threads_each
 
-MOST = 2
 BUILDING = threading.RLock()
 """Held while a graph is built from a model whose modules or parameters are replaced meanwhile."""
 
@@ -30,14 +30,14 @@ def busy_lanes() -> int:
     return _busy
 
 
-def lanes_for(lengths: Sequence[int], budget: int) -> int:
+def lanes_for(lengths: Sequence[int], budget: int, most: int) -> int:
     """Return how many micro-batches of these rows to compute side by side, with at most `budget` tokens in all.
 
-    One on a GPU, and on a CPU whose BLAS uses one thread. lengths: tokens of each row.
+    One on a GPU, and on a CPU whose BLAS uses one thread. lengths: tokens of each row; most: `optim.lanes`.
     """
     if not lengths or mx.default_device() != mx.Device(mx.cpu):
         return 1
-    return max(1, min(MOST, blas_threads(), len(lengths), budget // max(lengths)))
+    return max(1, min(most, blas_threads(), len(lengths), budget // max(lengths)))
 
 
 def lane_budget(lengths: Sequence[int], budget: int, lanes: int) -> int:

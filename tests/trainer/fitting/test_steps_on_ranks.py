@@ -172,16 +172,20 @@ def test_a_failed_allocation_on_one_rank_makes_the_parts_smaller_on_all(whole: P
     patch = """
 import trainer
 from trainer.reward_model import reward_learner, reward_model_run
-def failing(function, number):
-    calls = []
-    def called(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == number:
-            raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
-        return function(*args, **kwargs)
-    return called
-patch.object(reward_learner, "accumulate", failing(reward_learner.accumulate, 2)).start()
-patch.object(reward_model_run, "score_sequences", failing(reward_model_run.score_sequences, 5)).start()
+accumulate, score_sequences = reward_learner.accumulate, reward_model_run.score_sequences
+steps, budgets = [], []
+def failing_step(*args, **kwargs):
+    steps.append(1)
+    if len(steps) == 2:
+        raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
+    return accumulate(*args, **kwargs)
+def failing_scores(score, sequences, budget, progress):  # from the fifth on, until the micro-batches are smaller
+    budgets.append(budget)
+    if len(budgets) >= 5 and budget >= budgets[4]:
+        raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
+    return score_sequences(score, sequences, budget, progress)
+patch.object(reward_learner, "accumulate", failing_step).start()
+patch.object(reward_model_run, "score_sequences", failing_scores).start()
 """
     results = run_two(whole, commands("reward-model", whole, "healed", patch=patch))
     assert [result.code for result in results] == [0, 0], results

@@ -130,7 +130,7 @@ class TrainedPolicy:
     def led(self, do: Literal["iteration", "evaluation"], number: int, work: Callable[[int], Result]) -> Result:
         """Return `work` of `number`, which all ranks do together, from the first one's state and settings.
 
-        Called on the first rank; `follower.follow` does the same on the others.
+        Called on the first rank; `follower.follow_ppo` does the same on the others.
         """
         config = self.ppo.config.model_dump(mode="json")
         return self._leader.led(do, lambda: work(number), number=number, config=config)

@@ -9,6 +9,7 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config, RolloutConfig
 from trainer.memory.passes import (
+    LANES,
     TRAINED,
     TRAINED_AND_SCORED,
     HeldModel,
@@ -112,7 +113,7 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
     rollout, budget = config.rollout, config.optim.micro_batch_tokens
     length, responses = prompt + rollout.max_new_tokens, rollout.max_new_tokens
     whole, minibatch = (
-        micro_batch(rows, length, budget, responses=responses)
+        micro_batch(rows, length, budget, responses=responses, lanes=1 if model.gpu else LANES)
         for rows in (rollout.batch_size, rollout.batch_size // config.ppo.minibatches)
     )
     phases: Phases = {
@@ -182,10 +183,10 @@ def _sampling(
     model: HeldModel, rollout: RolloutConfig, prompt: int, prompts: int, budget: int, scorers: RewardModels
 ) -> Parts:
     """Return what it takes to generate responses to held-out `prompts` and to score them."""
-    length = prompt + rollout.max_new_tokens
+    length, lanes = prompt + rollout.max_new_tokens, 1 if model.gpu else LANES
     return _larger(
         decoding(model, rollout, prompt, prompts),
-        scoring(model, micro_batch(prompts, length, budget, responses=rollout.max_new_tokens)),
+        scoring(model, micro_batch(prompts, length, budget, responses=rollout.max_new_tokens, lanes=lanes)),
         _rewarding(scorers, prompts, length, budget),
     )
 

@@ -18,6 +18,8 @@ Parts = dict[Part, int]  # bytes
 _WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 CHUNK = 128
 """Positions whose logits exist at once on a CPU; see `models.vocabulary`, which imports MLX."""
+LANES = 2
+"""Micro-batches that PPO computes side by side on a CPU; see `models.cpu.lanes`, which imports MLX."""
 PREFILL_TOKENS = 4096
 """Tokens of prompts that are read together; see `rollout.decoding`, which imports MLX."""
 _CACHE_STEP = 256  # positions by which mlx-lm's caches grow
@@ -82,11 +84,12 @@ class HeldModel(NamedTuple):
 
 
 class MicroBatch(NamedTuple):
-    """Sequences that pass through a model together."""
+    """Sequences that pass through a model together, or side by side in lanes."""
 
     rows: int
     length: int  # tokens of each
     responses: int = 0  # positions of each whose logits are computed
+    lanes: int = 1
 
     @property
     def tokens(self) -> int:
@@ -115,9 +118,13 @@ def held_model(model: BackboneConfig, shape: ModelShape, *, gpu: bool) -> HeldMo
     return HeldModel(shape, Precision(dtype, shape.packed or chosen if gpu else None), gpu)
 
 
-def micro_batch(rows: int, length: int, budget: int, *, responses: int = 0) -> MicroBatch:
-    """Return as many of `rows` sequences of `length` tokens as `budget` tokens hold, but at least one."""
-    return MicroBatch(max(1, min(rows, budget // length)), length, responses)
+def micro_batch(rows: int, length: int, budget: int, *, responses: int = 0, lanes: int = 1) -> MicroBatch:
+    """Return as many of `rows` sequences of `length` tokens as `budget` tokens hold, but at least one.
+
+    lanes: the most to share them, each with as much of the budget.
+    """
+    lanes = max(1, min(lanes, rows, budget // length))
+    return MicroBatch(min(rows, lanes * max(1, budget // lanes // length)), length, responses, lanes)
 
 
 def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
@@ -166,7 +173,7 @@ def decoding(model: HeldModel, rollout: RolloutConfig, prompt: int, sequences: i
 
 def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
     """Return what a forward pass takes: one block at a time, and then a chunk of logits beside the states."""
-    logits = _SCORED * _chunk(model, batch) * model.shape.vocabulary * 4
+    logits = _logits(model, batch, Alive(_SCORED, _SCORED))
     block = batch.tokens * _block(model, batch.length)
     states = 3 * batch.tokens * model.shape.hidden * model.width
     return {"activations": max(block - logits, states), "logits": logits}
@@ -201,9 +208,7 @@ def training(
     if grad_checkpoint:
         block += kept
         kept = shape.hidden * width
-    chunk = _chunk(model, batch)
-    arrays = alive.one if chunk == batch.rows * batch.responses else alive.more
-    logits = arrays * chunk * shape.vocabulary * 4
+    logits = _logits(model, batch, alive)
     once = max(batch.tokens * block - logits, 0)  # not at the same time as the logits
     return {"activations": batch.tokens * shape.layers * kept + once, "logits": logits}
 
@@ -229,6 +234,9 @@ def _block(model: HeldModel, length: int) -> int:
     return both + max(attention, (6 * shape.hidden + shape.inner) * exact + copied)
 
 
-def _chunk(model: HeldModel, batch: MicroBatch) -> int:
-    """Return the positions whose logits exist at once."""
-    return min(batch.rows * batch.responses, 2 * CHUNK if model.gpu else CHUNK)
+def _logits(model: HeldModel, batch: MicroBatch, alive: Alive) -> int:
+    """Return the bytes of logits. Lanes share a chunk, and while one is at its largest, another is at about half."""
+    positions = batch.rows * batch.responses
+    chunk = min(positions, 2 * CHUNK if model.gpu else CHUNK)
+    arrays = alive.one if chunk == positions else alive.more
+    return arrays * chunk * model.shape.vocabulary * 4 * (batch.lanes + 1) // (2 * batch.lanes)

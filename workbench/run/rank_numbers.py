@@ -37,8 +37,7 @@ class RankNumbers(NamedTuple):
 
 def rank_numbers(event: Numbers | None) -> list[RankNumbers]:
     """Return the numbers of each rank; none for a run of one process."""
-    ranks = getattr(event, "ranks", [])  # which steps of an older journal lack
-    return [_numbers(place, rank) for place, rank in enumerate(ranks)]
+    return [_numbers(place, rank) for place, rank in enumerate(event.ranks)] if event else []
 
 
 def _numbers(place: int, rank: dict[str, object]) -> RankNumbers:

@@ -116,7 +116,7 @@ def resolve_paths(config: Schema, base: Path) -> Schema:
     """
     raw = config.model_dump()
     model, data = raw["model"], raw["data"]
-    for key in ("adapter", "value_init"):
+    for key in ("adapter", "policy_init", "value_init"):
         if key in model:
             model[key] = _absolute(model[key], base)
     if model["path"] != "starter":  # a name, even beside a folder called so

@@ -30,7 +30,8 @@ class BackboneConfig(Section):
     )
     revision: str = setting("", "Branch, tag or commit of a hub model; empty for the newest.")
     adapter: FilePath = setting(
-        "", "Folder of an SFT adapter in mlx-lm's format. It is fused into the backbone of policy and reference."
+        "",
+        "Folder of an SFT adapter in mlx-lm's or PEFT's format. It is fused into the backbone of policy and reference.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
@@ -66,14 +67,19 @@ class BackboneConfig(Section):
 class ModelConfig(BackboneConfig):
     """[model]: the backbone and the adapters trained on it."""
 
+    policy_init: FilePath = setting(
+        "",
+        "Folder of an adapter that the policy begins as, in mlx-lm's or PEFT's format; the reference has none. Empty: "
+        "the policy begins as the reference.",
+    )
     value_model: Literal["head", "adapter"] = setting(
         "head",
         "The critic. head: a linear head on the policy's hidden states; adapter: a LoRA adapter and head of its own.",
     )
     value_init: FilePath = setting(
         "",
-        "Run or checkpoint of a reward model to initialise the value model from; needs value_model = 'adapter'. "
-        "Empty: the head starts at zero.",
+        "Reward model that the value model begins as: a run, a checkpoint, or a classifier's PEFT adapter. Needs "
+        "value_model = 'adapter'. Empty: the head starts at 0.",
     )
 
 

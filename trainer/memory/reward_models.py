@@ -60,6 +60,10 @@ def _found(folder: Path) -> _Found | None:
             shape = decoder_shape(settings | {"tie_word_embeddings": True})
             most = int(settings.get("max_position_embeddings") or 2**31)
             return _Found(str(folder), shape, BackboneConfig(path=str(folder)), most, is_ours=False)
+        if (folder / "adapter_config.json").is_file():  # a classifier's PEFT adapter
+            base = str(json.loads(read_regular(folder / "adapter_config.json"))["base_model_name_or_path"])
+            own, _ = shape_of(base)
+            return own and _Found(base, own, BackboneConfig(path=base), 2**31, is_ours=False)
         run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
         trained = load_config_as(RewardModelConfig, run / "config.toml")
         own, _ = shape_of(trained.model.path)

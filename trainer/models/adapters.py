@@ -216,15 +216,18 @@ def with_saved_layers(config: Configured, folder: Path) -> Configured:
     return cast("Configured", config.model_copy(update={"model": model}))
 
 
-def check_adapter(folder: Path) -> None:
-    """Raise ModelError unless `folder` holds an adapter in mlx-lm's format, which no newer version of ours wrote."""
+def check_adapter(folder: Path, what: str = "model.adapter") -> None:
+    """Raise ModelError unless `folder` holds an adapter in mlx-lm's format, which no newer version of ours wrote.
+
+    what: the setting that names it.
+    """
     for name in (_SIDECAR, ADAPTER_FILE):
         if not (folder / name).is_file():
-            raise ModelError(f"model.adapter = '{folder}' has no {name}: name a folder that `mlx_lm.lora` wrote")
+            raise ModelError(f"{what} = '{folder}' has no {name}: name a folder that `mlx_lm.lora` or PEFT wrote")
     try:
         read_adapter_config(folder)
     except StorageError as error:
-        raise ModelError(f"model.adapter: {error}") from None
+        raise ModelError(f"{what}: {error}") from None
     except (OSError, ValueError, RecursionError):  # loading it reports why
         return
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +14,10 @@ from mlx_lm.models.switch_layers import SwitchLinear
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
+from trainer.models.classifier import ClassifierLoading, ScalarHead, has_head
 from trainer.models.cpu.kernels import own_kernel_folder
 from trainer.models.cpu.substitutes import use_faster_functions
+from trainer.models.peft_adapters import check_peft, fuse_peft, is_peft
 from trainer.models.starter import starter_model
 
 
@@ -30,6 +31,7 @@ class LoadedModel(NamedTuple):
     context: int  # longest sequence that the model was made for, in tokens; 0 if its configuration does not say
     adapter: str = ""  # as in BackboneConfig
     quantize: str = "off"  # as in BackboneConfig
+    head: ScalarHead | None = None  # of a sequence classifier
 
 
 class LoadedTokenizer(NamedTuple):
@@ -57,32 +59,36 @@ def load_tokenizer(config: BackboneConfig) -> LoadedTokenizer:
 
 
 def load_backbone(
-    config: BackboneConfig,
-    *,
-    classes: Callable[[dict[str, Any]], Any] | None = None,
-    tokenizer: LoadedTokenizer | None = None,
+    config: BackboneConfig, *, classifier: bool = False, tokenizer: LoadedTokenizer | None = None
 ) -> LoadedModel:
     """Load weights (safetensors only) and tokenizer; code that comes with a model is never executed.
 
-    classes: returns the classes of model and arguments for a config.json, as mlx-lm's `get_model_classes`; defaults to
-    mlx-lm's own. tokenizer: the model's, if it is loaded. Call this on the thread that will train. Raises ModelError if
-    the folder is missing or damaged, holds a family that mlx-lm does not know, or cannot be fetched from the hub.
+    classifier: accept a sequence classifier with one label as well, or an adapter of one; its head is beside the
+    backbone. tokenizer: the model's, if it is loaded. Call this on the thread that will train. Raises ModelError if the
+    folder is missing or damaged, holds a family that mlx-lm does not know, or cannot be fetched from the hub.
     """
     import mlx_lm.utils  # 2.8 s
 
     own_kernel_folder()
     folder = _checked_folder(config) if tokenizer is None else tokenizer.folder
+    loading = ClassifierLoading() if has_head(folder) else None
+    if loading and not classifier:
+        raise ModelError(
+            f"model.path = '{config.path}' is a sequence classifier, which writes no text: name it in reward.sources, "
+            "or in model.path of a reward model"
+        )
     try:
-        how = {"get_model_classes": classes} if classes else {}
+        how = {"get_model_classes": loading.classes} if loading else {}
         backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
     # mlx-lm leaves the program where a package that the family needs is not installed.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SystemExit) as error:
         raise _unloadable(config, error) from error
     found = _tokenizer(config.path, folder, settings.get("eos_token_id")) if tokenizer is None else tokenizer.tokenizer
     dtype = cast_backbone(backbone, config.dtype)
+    head = loading.head(settings) if loading else None
     if config.adapter:
         # After the cast, so that small changes are not rounded away in 4 or 16 bits.
-        fuse_adapter(backbone, Path(config.adapter).expanduser())
+        head = _fused(backbone, Path(config.adapter).expanduser(), head, classifier=classifier)
         cast_backbone(backbone, config.dtype)  # an adapter with full weights has its own precision
     if config.quantize != "off":
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
@@ -93,13 +99,14 @@ def load_backbone(
         mx.eval(backbone)  # reads the weights, which are lazy until here, on this thread
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
-    return LoadedModel(backbone, found, folder, dtype, _context(settings), config.adapter, config.quantize)
+    return LoadedModel(backbone, found, folder, dtype, _context(settings), config.adapter, config.quantize, head)
 
 
 def _checked_folder(config: BackboneConfig) -> Path:
     """Return the folder of the model. Raises ModelError if it or the adapter is missing."""
     if config.adapter:
-        check_adapter(Path(config.adapter).expanduser())
+        adapter = Path(config.adapter).expanduser()
+        check_peft(adapter) if is_peft(adapter) else check_adapter(adapter)
     return model_folder(config)
 
 
@@ -114,6 +121,20 @@ def _context(settings: dict[str, Any]) -> int:
     """Return the longest sequence that a model with these settings was made for, tokens; 0 if they do not say."""
     text = settings.get("text_config") or {}
     return int(settings.get("max_position_embeddings") or text.get("max_position_embeddings") or 0)
+
+
+def _fused(backbone: nn.Module, adapter: Path, head: ScalarHead | None, *, classifier: bool) -> ScalarHead | None:
+    """Fold the adapter in the folder `adapter` into `backbone`; return its head, or else `head`. Raises ModelError."""
+    if not is_peft(adapter):
+        fuse_adapter(backbone, adapter)
+        return head
+    own = fuse_peft(backbone, adapter)
+    if own is not None and not classifier:
+        raise ModelError(
+            f"model.adapter = '{adapter}' is of a sequence classifier, which writes no text: name it in "
+            "reward.sources, or in model.adapter of a reward model"
+        )
+    return head if own is None else ScalarHead(own)
 
 
 def quantize_backbone(backbone: nn.Module, bits: int) -> None:

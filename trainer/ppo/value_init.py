@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.config.schema import BackboneConfig, ModelConfig
+import mlx.core as mx
+
+from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import Parameters
+from trainer.models.adapters import ADAPTER, Parameters
 from trainer.models.backbone import LoadedModel
+from trainer.models.peft_adapters import check_peft, is_peft, read_peft
+from trainer.models.trunk import family_of
+from trainer.plurals import counted
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 from trainer.reward_model.network import Scale
 from trainer.reward_model.snapshot import card_config, load_parameters, read_card, read_whole_card
@@ -19,8 +25,12 @@ _HEAD = ("head.weight", "head.bias")
 def check_value_init(config: ModelConfig) -> None:
     """Raise ModelError if `config.value_init` names no reward model, before the backbone is loaded for minutes."""
     if config.value_init:
+        folder = Path(config.value_init).expanduser()
+        if is_peft(folder):
+            check_peft(folder, "model.value_init")
+            return
         try:
-            read_card(reward_model_folder(Path(config.value_init).expanduser()))
+            read_card(reward_model_folder(folder))
         except TrainerError as error:
             raise ModelError(f"model.value_init = '{config.value_init}': {error}") from error
 
@@ -35,11 +45,14 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
     """
     if not config.value_init:
         return
-    name = f"model.value_init = '{config.value_init}'"
+    name, given = f"model.value_init = '{config.value_init}'", Path(config.value_init).expanduser()
     if actor.shares_trunk:
         raise ModelError(f"{name}: the critic has no adapter to initialise: set model.value_model = 'adapter'")
+    if is_peft(given):
+        _init_from_peft(actor, loaded, config, name, given)
+        return
     try:
-        folder = reward_model_folder(Path(config.value_init).expanduser())
+        folder = reward_model_folder(given)
         card = read_whole_card(folder)
         model = card_config(folder, card).model
         found = load_parameters(folder)
@@ -51,7 +64,8 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
             f"{name} uses another backbone: set model.path = '{model.path}', model.adapter = '{model.adapter}', "
             f"model.dtype = '{model.dtype}' and model.quantize = '{model.quantize}', as it was trained with"
         )
-    _check_adapter(name, actor.value_parameters(), found, model)
+    needed = (model.lora_rank, model.lora_targets, f"model.lora_layers = {model.lora_layers}")
+    _check_adapter(name, actor.value_parameters(), found, *needed)
     scale = Scale(**card["scale"])
     # The layers scale by the policy's factor, so B absorbs the quotient.
     factor = model.lora_scale / config.lora_scale
@@ -62,13 +76,40 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
     actor.update_value(begin)
 
 
-def _check_adapter(name: str, mine: Parameters, found: Parameters, model: BackboneConfig) -> None:
-    """Raise ModelError if the arrays of the reward model's adapter differ from the critic's."""
+def _init_from_peft(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelConfig, name: str, folder: Path) -> None:
+    """Initialise the critic from the PEFT adapter of a sequence classifier. Raises ModelError."""
+    adapter = read_peft(folder, family_of(loaded.backbone), "model.value_init")
+    if adapter.head is None:
+        raise ModelError(f"{name} has no score.weight, so it is not of a sequence classifier: leave it empty")
+    if config.adapter or not _is_base(adapter.base, loaded, config):
+        raise ModelError(
+            f"{name} uses another backbone: set model.path = '{adapter.base}' and model.adapter = '', as it was "
+            "trained with"
+        )
+    found = {f"{ADAPTER}{key}": array for key, array in adapter.parameters.items()}
+    found |= {"head.weight": adapter.head, "head.bias": mx.zeros(())}
+    targets = sorted({key.split(".")[-2] for key in adapter.parameters})
+    blocks = {part for key in adapter.parameters for part in key.split(".") if part.isdigit()}
+    needed = (adapter.rank, targets, f"model.lora_layers for {counted(len(blocks), 'block')}")
+    _check_adapter(name, actor.value_parameters(), found, *needed)
+    factor = adapter.scale / config.lora_scale
+    actor.update_value({key: array * factor if key.endswith("lora_b") else array for key, array in found.items()})
+
+
+def _is_base(base: str, loaded: LoadedModel, config: ModelConfig) -> bool:
+    """Return whether `base`, as a PEFT adapter names it, is the model that was loaded."""
+    return base == config.path or Path(base).expanduser().resolve() == loaded.folder.resolve()
+
+
+def _check_adapter(
+    name: str, mine: Parameters, found: Parameters, rank: int, layers: Sequence[str], blocks: str
+) -> None:
+    """Raise ModelError if the arrays of an adapter differ from the critic's. The others: what its settings were."""
     adapter = found.keys() - {*_HEAD, "tie.log_nu"}
     if adapter | {*_HEAD} == mine.keys() and all(found[key].shape == mine[key].shape for key in mine):
         return
-    targets = ", ".join(f'"{target}"' for target in model.lora_targets)
+    targets = ", ".join(f'"{target}"' for target in layers)
     raise ModelError(
-        f"{name} has a different adapter from the critic's: set model.lora_rank = {model.lora_rank}, "
-        f"model.lora_targets = [{targets}] and model.lora_layers = {model.lora_layers}, as it was trained with"
+        f"{name} has a different adapter from the critic's: set model.lora_rank = {rank}, "
+        f"model.lora_targets = [{targets}] and {blocks}, as it was trained with"
     )

@@ -26,6 +26,7 @@ from trainer.ppo.checkpoint import (
     with_state,
 )
 from trainer.ppo.loop import PPO
+from trainer.ppo.policy_init import init_policy
 from trainer.ppo.value_init import init_value_model
 from trainer.ppo_run.answers import answer
 from trainer.rewards import Rewards, Trust, build_run_rewards
@@ -66,10 +67,11 @@ class TrainedPolicy:
     def begin(
         self, config: Config, prompts: Sequence[Prompt], rewards: Rewards, emit: Callable[[Event], None], *, new: bool
     ) -> None:
-        """Put adapters and a critic on the model. new: initialise the critic, which no checkpoint will replace."""
+        """Put adapters and a critic on the model. new: initialise both, as no checkpoint will."""
         key = key_for(config.run.seed, Purpose.ADAPTER)
         actor = ActorCriticLLM(self.model.backbone, config.model, key=key)
         if new:
+            init_policy(actor, config.model)
             init_value_model(actor, self.model, config.model)
         self.ppo = PPO(
             config, actor, self.model.tokenizer, prompts, rewards, emit=emit, control=self._control, ranks=self.ranks
@@ -77,7 +79,8 @@ class TrainedPolicy:
         self.keep(0)
 
     def begin_again(self) -> None:
-        """Initialise the critic of a resumed run without a checkpoint as that of a new one."""
+        """Initialise policy and critic of a resumed run without a checkpoint as those of a new one."""
+        init_policy(self.ppo.actor, self.ppo.config.model)
         init_value_model(self.ppo.actor, self.model, self.ppo.config.model)
         self.keep(0)
 

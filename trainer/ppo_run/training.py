@@ -29,6 +29,7 @@ from trainer.monitoring import Monitor
 from trainer.plurals import counted
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint
 from trainer.ppo.loop import IterationResult
+from trainer.ppo.policy_init import check_policy_init
 from trainer.ppo.value_init import check_value_init
 from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
 from trainer.ppo_run.fit_check import fit, smaller
@@ -113,6 +114,7 @@ class _PPORun:
         functions = load_functions(self.config.reward, trust=self.trust)
         saved = newest_checkpoint(run.folder) if run.resume else None
         if saved is None:
+            check_policy_init(self.config.model)
             check_value_init(self.config.model)
         run.warnings += keep_models(self.config)
         with self.ranks.all_or_none(ends=True):

@@ -106,7 +106,8 @@ def load_material(
     loaded = load_preferences(config.data) if preferences is None else None
     tokenizer = load_tokenizer(config.model)
     data = compare(loaded or preferences or (), tokenizer, config)
-    model = load_backbone(config.model, tokenizer=tokenizer)
+    classifier = isinstance(config, RewardModelConfig)
+    model = load_backbone(config.model, classifier=classifier, tokenizer=tokenizer)
     return Material(model, data, loaded.warnings if loaded else [])
 
 

@@ -43,9 +43,9 @@ class LoadedRewardModel:
         key = key_for(card["seed"], Purpose.ADAPTER)
         shared = next((one for one in backbones if is_same_backbone(one, self.config.model)), None)
         self.shares_backbone = shared is not None
-        self.base = load_backbone(self.config.model) if shared is None else shared
+        self.base = load_backbone(self.config.model, classifier=True) if shared is None else shared
         self.encoder = Encoder(self.base.tokenizer, self.config.data)
-        self.model = RewardModel(self.base.backbone, self.config, key=key)  # as before training
+        self.model = RewardModel(self.base.backbone, self.config, key=key, head=self.base.head)  # as before training
         self.model.scale = Scale(**card["scale"])
         self.untrained = self.model.parameters()
         self.trained = load_parameters(folder)

@@ -24,6 +24,7 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
+from trainer.models.classifier import ScalarHead
 from trainer.models.trunk import check_family, hidden_size, hidden_states
 
 Scores = npt.NDArray[np.float64]
@@ -43,10 +44,13 @@ class Scale(NamedTuple):
 class RewardModel:
     """Reward r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
 
-    Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own.
+    Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own. head: of the
+    sequence classifier that the backbone comes from, to begin with.
     """
 
-    def __init__(self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array) -> None:
+    def __init__(
+        self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array, head: ScalarHead | None = None
+    ) -> None:
         adapter_key, head_key = mx.random.split(key)
         self.backbone = backbone
         check_family(backbone)
@@ -59,6 +63,8 @@ class RewardModel:
             "head.weight": mx.random.normal((width,), key=head_key) / math.sqrt(width + 1),
             "head.bias": mx.zeros(()),
         }
+        if head is not None:
+            self._head = {"head.weight": head.weight / head.std, "head.bias": mx.array(-head.mean / head.std)}
         backbone.eval()
         mx.eval(backbone.state, self.parameters())
 

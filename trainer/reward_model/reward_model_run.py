@@ -22,6 +22,7 @@ from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
 from trainer.fitting.step_training import StepTraining
+from trainer.models.classifier import ScalarHead
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_material, reward_comparisons
@@ -108,12 +109,13 @@ class RewardModelTraining(StepTraining):
         backbone: nn.Module,
         data: Comparisons,
         *,
+        head: ScalarHead | None = None,
         emit: Callable[[Event], None] = lambda event: None,
         control: Control | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         super().__init__(config, data, emit, control, ranks)
-        self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER))
+        self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER), head=head)
         ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
         if ties[True]:
             self.model.allow_ties(ties[True] / ties.total())
@@ -313,7 +315,8 @@ class _RewardModelKind:
 
     def build(self, config: RewardModelConfig, found: Material) -> RewardModelTraining:
         how: Any = {"emit": self._run.emit, "control": self._run.control} if self._run else {}
-        return RewardModelTraining(config, found.model.backbone, found.data, ranks=self._ranks, **how)
+        model = found.model
+        return RewardModelTraining(config, model.backbone, found.data, head=model.head, ranks=self._ranks, **how)
 
     def files(self, fit: RewardModelTraining) -> Files:
         run = self._run

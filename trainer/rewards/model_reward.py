@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
 from trainer.config.dpo import DPOConfig
@@ -24,6 +23,7 @@ from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.adapters import reason_of
 from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.models.peft_adapters import SETTINGS, check_peft, is_peft
 from trainer.models.trunk import hidden_states
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Text
@@ -34,7 +34,6 @@ from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
 from trainer.runs.checkpoint_index import keep_for_others, newest_checkpoint
 from trainer.runs.folder import RunFolder
 
-_HEAD = "score.weight"
 Rewarded = TypeVar("Rewarded", Config, DPOConfig)
 
 
@@ -51,10 +50,11 @@ class ScoringModel(Protocol):
 
 
 class ClassifierModel:
-    """Sequence-classification checkpoint with one label, a common form of reward models: a trunk and `score.weight`.
+    """Sequence-classification checkpoint with one label, or a PEFT adapter of one: a trunk and `score.weight`.
 
     Score r(sequence) = w . h, with h the hidden state of the last real token after the final norm. This is the score of
-    transformers; it is not scaled. Only the thread that created the model may use it.
+    transformers, scaled by the mean and the deviation in config.json, if it has them. Only the thread that created the
+    model may use it.
 
     chat: what goes through the model's chat template: `auto` (messages only), `always` (strings too), or `never`. A
     conversation is rendered to the very end of the template, as in the training of such models. Raises ModelError for
@@ -62,7 +62,13 @@ class ClassifierModel:
     """
 
     def __init__(self, folder: Path, chat: str = "auto") -> None:
-        self._loaded = load_backbone(BackboneConfig(path=str(folder)), classes=_classes)
+        self._loaded = load_backbone(classifier_config(folder), classifier=True)
+        if self._loaded.head is None:
+            raise ModelError(
+                "the model has no score.weight, so it is not a sequence classifier: name the run of a reward model, "
+                "or a checkpoint of ...ForSequenceClassification"
+            )
+        self._head = self._loaded.head
         self._chat = chat
 
     def encode(self, prompt: Text, completion: Text) -> list[int]:
@@ -88,11 +94,10 @@ class ClassifierModel:
 
     def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
         """Compute scores [N]. sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1."""
-        backbone = self._loaded.backbone
-        hidden = hidden_states(backbone, sequences)  # [N, L, D]
+        hidden = hidden_states(self._loaded.backbone, sequences)  # [N, L, D]
         last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
-        scores: mx.array = backbone.score(last.astype(mx.float32))[:, 0]
-        return scores
+        weight, mean, std = self._head
+        return (last.astype(mx.float32) @ weight - mean) / std
 
     def _rendered(self, prompt: Text, completion: Text) -> str:
         if self._chat == "never":
@@ -103,32 +108,6 @@ class ClassifierModel:
             return str(self._loaded.tokenizer.apply_chat_template([*messages, *answer], tokenize=False))
         except Exception as error:
             raise DataError(f"the model has no chat template that accepts it: {reason_of(error)}") from error
-
-
-def _classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
-    """Return the family's classes in mlx-lm, with the classifier's head instead of the language model's."""
-    from mlx_lm.utils import _get_classes
-
-    family, arguments = _get_classes(config)
-    config["tie_word_embeddings"] = True  # so that mlx-lm does not require the head of a language model
-
-    class Classifier(family):  # type: ignore[misc, valid-type]
-        def __init__(self, args: Any) -> None:
-            super().__init__(args)
-            self.score = nn.Linear(args.hidden_size, 1, bias=False)
-
-        def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-            if _HEAD not in weights:
-                raise ModelError(
-                    f"the model has no {_HEAD}, so it is not a sequence classifier: name the run of a reward model, "
-                    "or a checkpoint of ...ForSequenceClassification"
-                )
-            if (labels := weights[_HEAD].shape[0]) != 1:
-                raise ModelError(f"the model has {labels} labels: a reward model has 1 (num_labels in its config.json)")
-            sanitized: dict[str, mx.array] = super().sanitize(weights) if hasattr(family, "sanitize") else weights
-            return sanitized
-
-    return Classifier, arguments
 
 
 @dataclass(slots=True)
@@ -315,8 +294,18 @@ def _errors_of(path: str) -> Iterator[None]:
         raise RewardError(f"reward source '{path}': {error}") from error
 
 
+def classifier_config(folder: Path) -> BackboneConfig:
+    """Return how to load the sequence classifier in `folder`, a checkpoint or a PEFT adapter. Raises ModelError."""
+    if not is_peft(folder):
+        return BackboneConfig(path=str(folder))
+    base = check_peft(folder, "the adapter").get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"'{folder / SETTINGS}' does not name the base model: set base_model_name_or_path in it")
+    return BackboneConfig(path=base, adapter=str(folder))
+
+
 def _is_classifier(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
+    return (folder / "config.json").is_file() or is_peft(folder)
 
 
 def _offer(folder: Path) -> str:

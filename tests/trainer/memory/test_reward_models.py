@@ -60,6 +60,19 @@ def test_a_classifier_has_no_head_for_the_vocabulary(tmp_path: Path) -> None:
     assert held(config(tmp_path), gpu=False) == 4 * tied
 
 
+def test_the_adapter_of_a_classifier_holds_its_base_model(tmp_path: Path) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    for folder, name, content in (
+        (base, "config.json", LLAMA),
+        (adapter, "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": str(base)}),
+    ):
+        folder.mkdir()
+        (folder / name).write_text(json.dumps(content))
+    assert held(config(adapter), gpu=False) == 4 * decoder_shape(LLAMA).parameters
+    (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    assert held(config(adapter), gpu=False) == 0  # the run refuses it
+
+
 def test_what_cannot_be_read_counts_nothing(tmp_path: Path) -> None:
     broken = [run(tmp_path / str(place), text) for place, text in enumerate(("[model", "model = 3\n", ""))]
     broken[-1].joinpath("config.toml").unlink()

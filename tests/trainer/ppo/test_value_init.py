@@ -21,8 +21,10 @@ from trainer.errors import ModelError
 from trainer.events import Iteration, RunStarted
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.ppo.value_init import init_value_model
+from trainer.models.peft_adapters import write_peft
+from trainer.ppo.value_init import check_value_init, init_value_model
 from trainer.reward_model.loaded import load_reward_model
+from trainer.rewards.model_reward import ClassifierModel
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint, prune_checkpoints
 from trainer.runs.folder import RunFolder
@@ -256,3 +258,37 @@ def test_the_checkpoint_is_kept_before_the_backbone_loads_and_one_that_cannot_be
         f"cannot mark '{used}' as used (it is a symbolic link): its own run may delete it when it is resumed; "
         "use a copy of that folder instead"
     ]
+
+
+def peft_reward(made: Path, folder: Path, **more: Any) -> Path:
+    """Write the PEFT adapter of a sequence classifier on the policy's model."""
+    model = ModelConfig(path=str(made / "model"))
+    actor = ActorCriticLLM(load_backbone(model).backbone, model, key=mx.random.key(8))
+    arrays = actor.policy_parameters()
+    for number, name in enumerate(sorted(arrays)):
+        if name.endswith("lora_b"):
+            arrays[name] = 0.2 * mx.random.normal(arrays[name].shape, key=mx.random.key(number))
+    head = mx.random.normal((32,), key=mx.random.key(9))
+    given: dict[str, Any] = {"family": "llama", "rank": 8, "scale": 2.0, "base": model.path, "head": head}
+    write_peft(folder, arrays, **given | more)
+    return folder
+
+
+def test_a_critic_begins_as_the_adapter_of_a_classifier(made: Path, tmp_path: Path) -> None:
+    folder = peft_reward(made, tmp_path / "classifier")
+    actor, _ = begun(made, folder)
+    lengths = mx.array([len(one) for one in SEQUENCES])
+    expected = np.array(ClassifierModel(folder).scores(mx.array(pad(SEQUENCES)), lengths))
+    last = [row[-1] for row in values(actor, 1)]
+    np.testing.assert_allclose(last, expected, atol=1e-4)
+    assert np.std(expected) > 0.1
+    check_value_init(ModelConfig(path=str(made / "model"), value_model="adapter", value_init=str(folder)))
+
+
+def test_the_adapter_of_another_model_rank_or_task_begins_no_critic(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"uses another backbone: set model\.path = 'someone/model'"):
+        begun(made, peft_reward(made, tmp_path / "base", base="someone/model"))
+    with pytest.raises(ModelError, match=r"lora_rank = 8.*q_proj.*v_proj.*2 blocks"):
+        begun(made, peft_reward(made, tmp_path / "rank"), lora_rank=4)
+    with pytest.raises(ModelError, match=r"has no score\.weight"):
+        begun(made, peft_reward(made, tmp_path / "task", head=None))

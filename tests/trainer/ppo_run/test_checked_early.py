@@ -49,6 +49,7 @@ MISSING = {
     "a module": ("reward.sources=['no_such_module:score']", "no module 'no_such_module'"),
     "a reward model": ("reward.sources=[{{kind='model', path='gone'}}]", "reward source 'gone': no such folder"),
     "a critic": ("model.value_init=gone", "model.value_init = 'gone'"),
+    "a policy": ("model.policy_init=gone", "model.policy_init = 'gone'"),
 }
 
 

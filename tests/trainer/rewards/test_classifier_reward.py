@@ -10,13 +10,20 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
+from preference_samples import labelled, reward_config
 from runs_helper import record, tiny_config
 from tiny import make_checkpoint, make_tokenizer
 
 from trainer.arrays import pad
 from trainer.config.schema import ModelConfig, RewardConfig
 from trainer.errors import ModelError, RewardError
+from trainer.models.adapters import linear_places, lora_parameters, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import load_backbone
+from trainer.models.peft_adapters import read_peft, write_peft
+from trainer.models.trunk import hidden_states
+from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.network import RewardModel
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import RewardInput, build_rewards
 from trainer.rewards.model_reward import ClassifierModel
 from trainer.runs.folder import RunFolder
@@ -187,3 +194,84 @@ def test_a_run_of_ppo_is_rewarded_by_a_classifier(tmp_path: Path) -> None:
         tokens = make_tokenizer().encode(sample["prompt"] + sample["completion"])
         assert parts["model:clf"] == pytest.approx(float(scores(model, [tokens])[0]), abs=1e-4)
         assert sample["score"] == pytest.approx(sum(parts.values()), abs=1e-5)
+
+
+def adapter_of(folder: Path, base: Path, *, head: mx.array | None, **more: Any) -> Path:
+    """Write a PEFT adapter on the model in `base` that changes something."""
+    config = ModelConfig(path=str(base), lora_rank=2, lora_scale=4.0)
+    loaded = load_backbone(config, classifier=True)
+    layers = new_adapter(loaded.backbone, config, mx.random.key(3)).layers
+    for number, layer in enumerate(layers.values()):
+        layer.lora_b = 0.5 * mx.random.normal(layer.lora_b.shape, key=mx.random.key(number))
+    given: dict[str, Any] = {"family": "llama", "rank": 2, "scale": 4.0, "base": str(base)}
+    write_peft(folder, lora_parameters(layers), head=head, **given | more)
+    return folder
+
+
+def test_a_score_is_scaled_by_the_numbers_in_the_models_config(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "clf")
+    raw = scores(ClassifierModel(folder), SEQUENCES)
+    card = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(card | {"mean": 0.5, "std": 2.0}))
+    np.testing.assert_allclose(scores(ClassifierModel(folder), SEQUENCES), (raw - 0.5) / 2, atol=1e-6)
+
+
+def test_an_adapter_of_a_classifier_is_a_reward(tmp_path: Path) -> None:
+    base = make_classifier(tmp_path / "clf")
+    plain = scores(ClassifierModel(base), SEQUENCES)
+    own = mx.random.normal((32,), key=mx.random.key(11))
+    both = adapter_of(tmp_path / "both", base, head=own)
+    found = ClassifierModel(both)
+    with_own = np.array(own) @ hidden_of(base, both)
+    np.testing.assert_allclose(scores(found, SEQUENCES), with_own, atol=1e-5)
+    assert np.abs(scores(found, SEQUENCES) - plain).max() > 0.1
+    bare = adapter_of(tmp_path / "bare", base, head=None)  # the head of its base
+    weight: dict[str, mx.array] = dict(mx.load(str(base / "model.safetensors")))  # type: ignore[arg-type]
+    expected = np.array(weight["score.weight"])[0] @ hidden_of(base, bare)
+    np.testing.assert_allclose(scores(ClassifierModel(bare), SEQUENCES), expected, atol=1e-5)
+    (one,) = reward_of(both)([row("Hello", " you")]).parts["model:both"]
+    assert one == pytest.approx(float(scores(found, [make_tokenizer().encode("Hello you")])[0]), abs=1e-5)
+
+
+def hidden_of(base: Path, adapter: Path) -> np.ndarray:
+    """Return the last hidden state of each of SEQUENCES, by the model with the adapter as mlx-lm applies it; [D, N]."""
+    config = ModelConfig(path=str(base), lora_rank=2, lora_scale=4.0)
+    backbone = load_backbone(config, classifier=True).backbone
+    layers = new_adapter(backbone, config, mx.random.key(3)).layers
+    update_lora(layers, read_peft(adapter, "llama").parameters)
+    with only_adapter(linear_places(backbone), layers):
+        states = [hidden_states(backbone, mx.array([one]))[0, -1] for one in SEQUENCES]
+    return np.stack([np.array(one) for one in states], axis=1)
+
+
+def test_an_adapter_without_a_head_or_a_base_is_refused(tmp_path: Path) -> None:
+    base = make_checkpoint(tmp_path / "language")
+    with pytest.raises(ModelError, match=r"has no score\.weight"):
+        ClassifierModel(adapter_of(tmp_path / "adapter", base, head=None))
+    nameless = adapter_of(tmp_path / "nameless", base, head=mx.ones((32,)))
+    card = json.loads((nameless / "adapter_config.json").read_text())
+    (nameless / "adapter_config.json").write_text(json.dumps(card | {"base_model_name_or_path": None}))
+    with pytest.raises(ModelError, match="does not name the base model"):
+        ClassifierModel(nameless)
+
+
+def test_a_policy_cannot_be_a_classifier(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "clf")
+    with pytest.raises(ModelError, match="is a sequence classifier, which writes no text"):
+        load_backbone(ModelConfig(path=str(folder)))
+
+
+def test_a_reward_model_begins_as_a_classifier_and_loads_again(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "clf")
+    card = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(card | {"mean": 0.5, "std": 2.0}))
+    expected = scores(ClassifierModel(folder), SEQUENCES)
+    config = reward_config(tmp_path, f'model.path="{folder}"', "run.name=rm")
+    loaded = load_backbone(config.model, classifier=True)
+    began = RewardModel(loaded.backbone, config, key=mx.random.key(0), head=loaded.head)
+    raw = began.scores(mx.array(pad(SEQUENCES)), mx.array([len(one) for one in SEQUENCES]))
+    np.testing.assert_allclose(np.array(raw), expected, atol=1e-5)
+    train_reward_model(config, preferences=labelled(24))
+    trained = load_reward_model(tmp_path / "runs" / "rm")
+    assert not mx.array_equal(trained.model.parameters()["head.weight"], began.parameters()["head.weight"])
+    assert mx.array_equal(trained.untrained["head.weight"], began.parameters()["head.weight"])

@@ -25,6 +25,7 @@ COMMANDS = {  # the module of each, with its `add_options`, and its line in --he
     "reward-model": ("reward_model", "train, evaluate and apply a reward model"),
     "dpo": ("train", "train a policy on preferences directly, as a baseline for PPO"),
     "launch": ("launch", "train one run on several machines, or in several processes on this one"),
+    "export": ("export", "write a run for TRL, OpenRLHF and verl: settings, prompts, policy, reward model"),
     "label": ("label", "choose the better completion, one key per decision"),
     "watch": ("ui", "show a run that another process trains, or one that has ended"),
     "doctor": ("doctor", "check what training would run on here and what would slow it down"),

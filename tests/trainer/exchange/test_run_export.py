@@ -1,0 +1,281 @@
+"""The export of a run: what is in it, that it is what the run has, and that it comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pyarrow.parquet
+import pytest
+from preference_samples import labelled
+from reward_model_runs import reward_workspace
+from runs_helper import PROMPTS, record, tiny_config
+
+from trainer.arrays import pad
+from trainer.config.schema import BackboneConfig, ModelConfig
+from trainer.errors import DataError, ModelError, StorageError, UsageError
+from trainer.exchange.run_export import Exported, ExportOptions, export_run
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import read_adapter_config
+from trainer.models.backbone import load_backbone
+from trainer.models.peft_adapters import read_peft, write_peft
+from trainer.ppo.checkpoint import load_checkpoint
+from trainer.preferences.formats import write_preferences
+from trainer.reward_model.loaded import load_reward_model
+from trainer.rewards.model_reward import ClassifierModel
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
+
+SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [5, 6, 7, 8, 9, 10, 11], [50, 51]]
+LENGTHS = mx.array([len(one) for one in SEQUENCES])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make runs: rm, a reward model, and PPO against it with a critic on the policy's states, and of its own."""
+    folder = tmp_path_factory.mktemp("made")
+    reward = f'reward.sources=[{{kind="model", path="{reward_workspace(folder)}"}}]'
+    for name, more in (("head", ()), ("own", ("model.value_model='adapter'", "optim.ema_decay=0.5"))):
+        record(tiny_config(folder, reward, f"run.name={name}", "optim.policy_lr=0.05", *more))
+    return folder
+
+
+def export(made: Path, name: str, output: Path, **options: Any) -> Exported:
+    return export_run(RunFolder(made / "runs" / name), output, ExportOptions(**options))
+
+
+def checkpoint(made: Path, name: str) -> tuple[Any, Any]:
+    """Return the newest state of a run, and a policy in that state."""
+    path = newest_checkpoint(RunFolder(made / "runs" / name))
+    assert path is not None
+    value_model = "adapter" if name == "own" else "head"
+    config = ModelConfig.model_validate({"path": str(made / "model"), "value_model": value_model})
+    snapshot = load_checkpoint(path, read_adapter_config(path / "policy"))
+    actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(0))
+    actor.update_policy(snapshot.policy)
+    actor.update_value(snapshot.value)
+    return snapshot, actor
+
+
+@pytest.mark.parametrize("name", ["head", "own"])
+def test_the_policy_is_the_runs_bit_for_bit_and_begins_a_run(made: Path, tmp_path: Path, name: str) -> None:
+    export(made, name, tmp_path / "out")
+    snapshot, actor = checkpoint(made, name)
+    found = read_peft(tmp_path / "out" / "policy", "llama")
+    assert found.parameters.keys() == snapshot.policy.keys()
+    assert all(mx.array_equal(found.parameters[key], snapshot.policy[key]) for key in snapshot.policy)
+    assert (found.rank, found.scale, found.base) == (8, 20.0, str((made / "model").resolve()))
+    began = load_backbone(BackboneConfig(path=found.base, adapter=str(tmp_path / "out" / "policy"))).backbone
+    plain = load_backbone(BackboneConfig(path=found.base)).backbone
+    tokens = mx.array([SEQUENCES[0]])
+    np.testing.assert_allclose(began(tokens), actor.backbone(tokens), atol=2e-5)
+    assert float(mx.abs(plain(tokens) - began(tokens)).max()) > 0.01
+
+
+def test_the_scores_of_the_exported_reward_model_are_ours(made: Path, tmp_path: Path) -> None:
+    export(made, "head", tmp_path / "out")
+    expected = load_reward_model(made / "runs" / "rm").score(SEQUENCES)
+    model = ClassifierModel(tmp_path / "out" / "reward-model")
+    np.testing.assert_allclose(model.scores(mx.array(pad(SEQUENCES)), LENGTHS), expected, atol=1e-5)
+    assert np.std(expected) > 0.1
+    card = json.loads((tmp_path / "out" / "reward-model" / "config.json").read_text())
+    assert (card["num_labels"], card["std"], card["pad_token_id"]) == (1, 1.0, 256)
+    arrays: dict[str, mx.array] = dict(mx.load(str(tmp_path / "out" / "reward-model" / "model.safetensors")))  # type: ignore[arg-type]
+    assert arrays["score.weight"].shape == (1, 32)
+    assert not any(name.startswith("lm_head") or "lora" in name for name in arrays)
+    assert "model.layers.1.self_attn.q_proj.weight" in arrays
+
+
+@pytest.mark.parametrize("name", ["head", "own"])
+def test_the_values_of_the_exported_critic_are_ours(made: Path, tmp_path: Path, name: str) -> None:
+    export(made, name, tmp_path / "out")
+    _, actor = checkpoint(made, name)
+    model = ClassifierModel(tmp_path / "out" / "value-model")
+    for sequence in SEQUENCES:
+        found = model.scores(mx.array([sequence]), mx.array([len(sequence)]))
+        values = actor(mx.array([sequence]), mx.array([1]), len(sequence) - 1, want="values").values
+        assert float(found[0]) == pytest.approx(float(values[0, -1]), abs=1e-5)
+        assert abs(float(found[0])) > 1e-4
+
+
+def test_the_prompts_are_those_of_the_run(made: Path, tmp_path: Path) -> None:
+    found = export(made, "head", tmp_path / "out")
+    rows = {
+        name: [json.loads(line)["prompt"] for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("prompts", "prompts-held-out")
+    }
+    assert sorted(rows["prompts"] + rows["prompts-held-out"]) == sorted(PROMPTS)
+    assert len(rows["prompts-held-out"]) == 3
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "verl" / "prompts.parquet").to_pylist()
+    assert [row["prompt"] for row in table] == [[{"role": "user", "content": text}] for text in rows["prompts"]]
+    assert {"data_source", "reward_model", "extra_info"} <= table[0].keys()
+    translation = found.engines[2].translation
+    assert translation is not None
+    assert "actor_rollout_ref.model.custom_chat_template" in translation.values
+
+
+def test_the_readme_and_the_content_agree(made: Path, tmp_path: Path) -> None:
+    found = export(made, "head", tmp_path / "out", engines=["trl"])
+    assert all((tmp_path / "out" / name).exists() for name in found.contents)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert all(f"| {name} |" in text for name in found.contents)
+    assert "## TRL" in text
+    assert "## verl" not in text
+    assert not (tmp_path / "out" / "verl").exists()
+    about = json.loads((tmp_path / "out" / "trl" / "config.json").read_text())
+    assert (about["reward_model"], about["value_model"]) == ("reward-model", "value-model")
+    compile((tmp_path / "out" / "trl" / "train.py").read_text(), "train.py", "exec")
+
+
+def test_an_export_is_replaced_only_by_force_and_whole(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("")
+    with pytest.raises(UsageError, match="exists: choose another folder with --output, or replace it with --force"):
+        export(made, "head", tmp_path / "out")
+    export(made, "head", tmp_path / "out", engines=["trl"], overwrite=True)
+    assert not (tmp_path / "out" / "mine").exists()
+    with pytest.raises(UsageError, match="has no complete checkpoint 99"):
+        export(made, "head", tmp_path / "out", checkpoint="99", overwrite=True)
+    assert (tmp_path / "out" / "policy").is_dir()  # the one before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot write the export"):
+        export(made, "head", tmp_path / "file" / "out")
+
+
+def test_an_average_is_exported_where_there_is_one(made: Path, tmp_path: Path) -> None:
+    export(made, "own", tmp_path / "out", average=True, engines=["trl"])
+    snapshot, _ = checkpoint(made, "own")
+    found = read_peft(tmp_path / "out" / "policy", "llama").parameters
+    assert all(mx.array_equal(found[key], snapshot.average[key]) for key in snapshot.average)
+    assert not all(mx.array_equal(found[key], snapshot.policy[key]) for key in snapshot.policy)
+    with pytest.raises(UsageError, match="keeps no average"):
+        export(made, "head", tmp_path / "none", average=True)
+
+
+def test_a_base_model_that_transformers_cannot_read_is_written(made: Path, tmp_path: Path) -> None:
+    record(tiny_config(made, "run.name=rounded", "model.quantize='8-bit'", "ppo.iterations=1"))
+    found = export(made, "rounded", tmp_path / "out")
+    assert "base" in found.contents
+    held = load_backbone(BackboneConfig.model_validate({"path": str(made / "model"), "quantize": "8-bit"})).backbone
+    written = load_backbone(BackboneConfig(path=str(tmp_path / "out" / "base"))).backbone
+    tokens = mx.array([SEQUENCES[0]])
+    np.testing.assert_allclose(written(tokens), held(tokens), atol=1e-5)
+    assert read_peft(tmp_path / "out" / "policy", "llama").base == str((tmp_path / "out" / "base").resolve())
+    assert '"$PWD"/base' in (tmp_path / "out" / "verl" / "train.sh").read_text()
+    assert json.loads((tmp_path / "out" / "trl" / "config.json").read_text())["reward_model"] == ""
+
+
+def test_the_base_model_can_be_named_or_copied(made: Path, tmp_path: Path) -> None:
+    export(made, "head", tmp_path / "named", base="someone/model", engines=["trl"])
+    assert read_peft(tmp_path / "named" / "policy", "llama").base == "someone/model"
+    found = export(made, "head", tmp_path / "copied", copy_base=True, engines=["trl"])
+    assert "base" in found.contents
+    mine, copy = (
+        dict(mx.load(str(path / "model.safetensors"))) for path in (made / "model", tmp_path / "copied" / "base")
+    )  # type: ignore[arg-type]
+    assert mine.keys() == copy.keys()
+    assert all(mx.array_equal(mine[name], copy[name]) for name in mine)
+
+
+def test_conversations_are_exported_as_messages(made: Path, tmp_path: Path) -> None:
+    data = ("data.chat='always'", "data.system='Be kind.'", "run.name=chat", "ppo.iterations=1")
+    _with_template(made)
+    record(tiny_config(made, *data))
+    found = export(made, "chat", tmp_path / "out")
+    row = json.loads((tmp_path / "out" / "prompts.jsonl").read_text().splitlines()[0])
+    assert [turn["role"] for turn in row["prompt"]] == ["system", "user"]
+    assert row["prompt"][0]["content"] == "Be kind."
+    flags, overrides = (one.translation.values for one in found.engines[1:] if one.translation)
+    assert flags["data.apply_chat_template"]
+    assert "actor_rollout_ref.model.custom_chat_template" not in overrides
+
+
+def _with_template(made: Path) -> None:
+    card = made / "model" / "tokenizer_config.json"
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"chat_template": template}))
+
+
+def test_texts_and_conversations_in_one_file_are_refused(made: Path, tmp_path: Path) -> None:
+    _with_template(made)
+    mixed = tmp_path / "mixed.jsonl"
+    rows = [{"prompt": text} for text in PROMPTS] + [{"prompt": [{"role": "user", "content": "Hello?"}]}]
+    mixed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record(tiny_config(made, f"data.prompts='{mixed}'", "run.name=mixed", "ppo.iterations=1"))
+    with pytest.raises(DataError, match="has both texts and messages"):
+        export(made, "mixed", tmp_path / "out")
+
+
+def test_a_function_that_is_the_whole_reward_goes_to_trl(made: Path, tmp_path: Path) -> None:
+    record(tiny_config(made, "run.name=rloo", "ppo.estimator='rloo'", "rollout.samples_per_prompt=2"))
+    mixed = f"reward.sources=['{made}/rewards.py:score', 'lexicon']"
+    record(tiny_config(made, mixed, "run.name=mixed-reward", "ppo.iterations=1"))
+    for name, expected in (("rloo", f"{made}/rewards.py:score"), ("mixed-reward", "")):
+        export(made, name, tmp_path / name, engines=["trl"])
+        about = json.loads((tmp_path / name / "trl" / "config.json").read_text())
+        assert (about["reward_model"], about["reward_function"]) == ("", expected)
+
+
+def test_an_estimator_without_a_critic_has_no_value_model(made: Path, tmp_path: Path) -> None:
+    record(tiny_config(made, "run.name=remax", "ppo.estimator='remax'", "ppo.iterations=1"))
+    found = export(made, "remax", tmp_path / "out")
+    assert "value-model" not in found.contents
+    assert [one.translation is None for one in found.engines] == [True, False, False]
+    assert "has no trainer for ppo.estimator = 'remax'" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_run_of_a_reward_model_is_exported_with_its_preferences(made: Path, tmp_path: Path) -> None:
+    found = export(made, "rm", tmp_path / "out")
+    assert "reward-model" in found.contents
+    assert any("without preferences" in warning for warning in found.warnings)  # they came from memory
+    pairs = tmp_path / "pairs.jsonl"
+    write_preferences(labelled(24), pairs, format="trl", ties="drop")
+    config = made / "runs" / "rm" / "config.toml"
+    before = config.read_text()
+    try:
+        config.write_text(before.replace("preferences.db", str(pairs)))
+        found = export(made, "rm", tmp_path / "again")
+    finally:
+        config.write_text(before)
+    rows = [json.loads(line) for line in (tmp_path / "again" / "preferences.jsonl").read_text().splitlines()]
+    assert rows == [json.loads(line) for line in pairs.read_text().splitlines()]
+
+
+def test_a_family_with_other_names_is_refused_before_anything_is_left(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.exchange.run_export.family_of", lambda backbone: "mamba2")
+    with pytest.raises(ModelError, match="family mamba2"):
+        export(made, "head", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_transformers_has_no_form_for_is_left_out_with_a_warning(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.exchange.checkpoints.family_of", lambda backbone: "granite")
+    found = export(made, "head", tmp_path / "out")
+    assert [warning.partition(":")[0] for warning in found.warnings] == ["without reward-model", "without value-model"]
+    assert "policy" in found.contents
+    lost = [row.key for row in found.engines[1].translation.missing if row.in_use]  # type: ignore[union-attr]
+    assert "reward.sources" in lost
+    monkeypatch.setattr("trainer.exchange.checkpoints.family_of", lambda backbone: "gpt2")
+    with pytest.raises(ModelError, match="weights of the family gpt2"):
+        export(made, "head", tmp_path / "copy", copy_base=True)
+
+
+def test_the_adapter_of_a_classifier_is_exported_as_a_whole_one(made: Path, tmp_path: Path) -> None:
+    snapshot, _ = checkpoint(made, "head")
+    given: dict[str, Any] = {"family": "llama", "rank": 8, "scale": 20.0, "base": str(made / "model")}
+    write_peft(tmp_path / "clf", snapshot.policy, head=mx.random.normal((32,), key=mx.random.key(2)), **given)
+    source = f'reward.sources=[{{kind="model", path="{tmp_path / "clf"}"}}]'
+    record(tiny_config(made, source, "run.name=clf", "ppo.iterations=1"))
+    export(made, "clf", tmp_path / "out")
+    models = (ClassifierModel(tmp_path / "clf"), ClassifierModel(tmp_path / "out" / "reward-model"))
+    first, second = (np.array(model.scores(mx.array(pad(SEQUENCES)), LENGTHS)) for model in models)
+    np.testing.assert_allclose(first, second, atol=1e-5)
+    assert np.std(first) > 0.1

@@ -1,0 +1,250 @@
+"""Export of a run for other trainers, in one folder that is written whole or not at all. This module imports MLX."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.config import Config
+from trainer.config.dpo import DPOConfig
+from trainer.config.loading import load_config_as
+from trainer.config.reward_model import RewardModelConfig
+from trainer.config.reward_sources import ModelSource, PythonSource
+from trainer.config.schema import BackboneConfig
+from trainer.errors import ModelError, TrainerError, UsageError, cannot_write
+from trainer.exchange import report
+from trainer.exchange.checkpoints import adapter_layers, write_classifier, write_model
+from trainer.exchange.prompts import HELD_OUT, TRAIN, ExportPrompts, export_prompts, write_prompts, write_verl_prompts
+from trainer.exchange.rows import only_source
+from trainer.exchange.settings import Facts
+from trainer.files import remove, replace_folder
+from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config, with_saved_layers
+from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.models.classifier import ScalarHead
+from trainer.models.peft_adapters import is_peft, write_peft
+from trainer.models.trunk import family_of
+from trainer.ppo.checkpoint import Snapshot, load_checkpoint
+from trainer.ppo_run.checkpoint_evaluation import find_checkpoint
+from trainer.preference_data.comparisons import load_preferences
+from trainer.preferences.formats import write_preferences
+from trainer.reward_model.loaded import LoadedRewardModel, load_reward_model
+from trainer.rewards.model_reward import classifier_config
+from trainer.runs.folder import RunFolder, read_config
+
+_BASE, _REWARD, _VALUE = report.PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to export. checkpoint: last, best or a number; base: name of the base model for others, instead of ours."""
+
+    engines: Sequence[str] = report.ENGINES
+    checkpoint: str = "last"
+    average: bool = False
+    base: str = ""
+    copy_base: bool = False
+    overwrite: bool = False
+
+
+class Exported(NamedTuple):
+    """A written export: its folder, its content by path, what each trainer gets, and warnings, one line each."""
+
+    folder: Path
+    contents: dict[str, str]
+    engines: list[report.Engine]
+    warnings: list[str]
+
+
+def export_run(folder: RunFolder, output: Path, options: ExportOptions) -> Exported:
+    """Write the export of a run of any kind to the folder `output`.
+
+    Raises UsageError if `output` exists and may not be replaced, StorageError if it cannot be written, and another
+    TrainerError for what the run or its model cannot give.
+    """
+    if output.exists() and not options.overwrite:
+        raise UsageError(f"'{output}' exists: choose another folder with --output, or replace it with --force")
+    kind = str(read_config(folder).get("kind", "ppo"))
+    fill = {"ppo": _fill_ppo, "dpo": _fill_dpo, "reward-model": _fill_reward_model}[kind]
+    temporary = output.with_name(f".{output.name}.tmp")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        remove(temporary)
+        temporary.mkdir()
+        found = _Export(folder, temporary, output, options)
+        fill(found)
+        text = report.readme(folder.name, found.facts, found.engines, found.contents, found.warnings)
+        (temporary / "README.md").write_text(text, encoding="utf-8")
+        replace_folder(output, temporary, output.with_name(f".{output.name}.replaced"))
+    except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
+        raise cannot_write(f"the export '{output}'", error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            remove(temporary)
+    return Exported(output, found.contents, found.engines, found.warnings)
+
+
+@dataclass
+class _Export:
+    """Export under way, in the folder `root`, which will be called `output`."""
+
+    run: RunFolder
+    root: Path
+    output: Path
+    options: ExportOptions
+    contents: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    engines: list[report.Engine] = field(default_factory=list)
+    facts: Facts = field(default_factory=lambda: Facts(Config()))
+
+    def base(self, loaded: LoadedModel, config: BackboneConfig) -> str:
+        """Return the base model's name for others; write the model if no folder or hub name stands for it."""
+        if self.options.base:
+            return self.options.base
+        settings = json.loads((loaded.folder / "config.json").read_bytes())
+        changed = (
+            config.adapter or config.quantize != "off" or {"quantization", "quantization_config"} & settings.keys()
+        )
+        if changed or self.options.copy_base:
+            write_model(self.root / _BASE, loaded)
+            self.contents[_BASE] = "the model under the adapter, as the run held it, for transformers"
+            return _BASE
+        is_hub = config.path != "starter" and not Path(config.path).expanduser().is_dir()
+        return config.path if is_hub else str(loaded.folder.resolve())
+
+    def policy(self, snapshot: Snapshot, settings: dict[str, Any], loaded: LoadedModel, config: BackboneConfig) -> str:
+        """Write the policy's adapter; return the name of its base model."""
+        if self.options.average and snapshot.average is None:
+            raise UsageError(f"run '{self.run.name}' keeps no average of its policy (optim.ema_decay = 0)")
+        base, lora = self.base(loaded, config), settings["lora_parameters"]
+        write_peft(
+            self.root / report.POLICY,
+            snapshot.average if self.options.average and snapshot.average else snapshot.policy,
+            family=family_of(loaded.backbone),
+            rank=lora["rank"],
+            scale=lora["scale"],
+            base=str(self.output.resolve() / base) if base == _BASE else base,
+            revision=config.revision,
+        )
+        self.contents[report.POLICY] = f"the policy's adapter for PEFT, on {base}"
+        return base
+
+    def preferences(self, config: DPOConfig | RewardModelConfig) -> None:
+        """Write the run's preferences in TRL's format, which OpenRLHF reads too."""
+        try:
+            found = load_preferences(config.data)
+            written = write_preferences(found, self.root / "preferences.jsonl", format="trl", ties="drop")
+        except TrainerError as error:  # they may have moved since the training, and the model is here without them
+            self.warnings.append(f"without preferences: {error}")
+            return
+        self.contents["preferences.jsonl"] = "prompt, chosen and rejected, for TRL and OpenRLHF"
+        self.warnings += [f"preferences.jsonl leaves out {count} x {name}" for name, count in written.left_out.items()]
+
+    def classifier(self, name: str, loaded: LoadedModel, layers: Mapping[str, LoRA], head: ScalarHead) -> str:
+        """Write a sequence classifier; return its name, or an empty string with a warning if the family has none."""
+        try:
+            write_classifier(self.root / name, loaded, layers, head)
+        except ModelError as error:
+            self.warnings.append(f"without {name}: {error}")
+            return ""
+        what = "the critic" if name == _VALUE else "the reward model"
+        self.contents[name] = f"{what} as a sequence classifier of transformers, num_labels = 1"
+        if name != _VALUE and (constant := -head.mean / head.std):
+            self.warnings.append(f"{name}: our score is the classifier's plus {constant:.6g}, -mean in its config.json")
+        return name
+
+    def reward_model(self, name: str, loaded: LoadedRewardModel) -> str:
+        """Write a reward model of ours as a sequence classifier; return its name, as `classifier` does."""
+        with loaded.model.on():
+            modules = loaded.base.backbone.named_modules()
+            layers = {name: module for name, module in modules if isinstance(module, LoRA)}
+        arrays, scale = loaded.model.parameters(), loaded.model.scale
+        head = ScalarHead(arrays["head.weight"], scale.mean - float(arrays["head.bias"]), scale.std)
+        return self.classifier(name, loaded.base, layers, head)
+
+    def prompts(self, prompts: ExportPrompts) -> None:
+        """Write the prompts."""
+        write_prompts(self.root, prompts)
+        self.contents[f"{TRAIN}.jsonl"] = "the prompts, for TRL and OpenRLHF"
+        if prompts.held_out:
+            self.contents[f"{HELD_OUT}.jsonl"] = "the held-out prompts"
+        if "verl" in self.options.engines:
+            write_verl_prompts(self.root / "verl", prompts)
+            self.contents[f"verl/{TRAIN}.parquet"] = "the prompts, for verl"
+
+    def reward_models(self, config: Config, loaded: LoadedModel) -> str:
+        """Write the reward models of the run; return the path of the only one, or an empty string."""
+        paths = [path for one in config.reward.sources if isinstance(one, ModelSource) for path in one.paths]
+        written = []
+        for number, path in enumerate(paths, 1):
+            given, name = Path(path).expanduser(), _REWARD if len(paths) == 1 else f"{_REWARD}-{number}"
+            if is_peft(given):
+                own = load_backbone(classifier_config(given), classifier=True)
+                written.append(self.classifier(name, own, {}, own.head) if own.head else "")
+            elif (given / "config.json").is_file():  # a sequence classifier already
+                written.append(str(given.resolve()))
+            else:
+                written.append(self.reward_model(name, load_reward_model(given, loaded)))
+        return written[0] if len(written) == 1 else ""
+
+    def value_model(self, config: Config, snapshot: Snapshot, loaded: LoadedModel) -> str:
+        """Write the critic as a sequence classifier; return its name, or an empty string if there is none."""
+        if config.ppo.estimator != "gae":
+            return ""
+        own = config.model.value_model == "adapter"
+        arrays: Parameters = snapshot.value if own else snapshot.policy
+        layers = adapter_layers(loaded.backbone, config.model, arrays, ADAPTER if own else "")
+        head = ScalarHead(snapshot.value["head.weight"], -float(snapshot.value["head.bias"]))
+        return self.classifier(_VALUE, loaded, layers, head)
+
+
+def _fill_ppo(export: _Export) -> None:
+    config = load_config_as(Config, export.run.config)
+    path = find_checkpoint(export.run, export.options.checkpoint)
+    settings = read_adapter_config(path / "policy")
+    snapshot = load_checkpoint(path, settings)
+    config = with_saved_layers(config, path / "policy")
+    loaded = load_backbone(config.model)
+    base = export.policy(snapshot, settings, loaded, config.model)
+    prompts = export_prompts(config, loaded.tokenizer)
+    export.warnings += [prompts.warning] if prompts.warning else []
+    export.prompts(prompts)
+    export.facts = Facts(
+        config,
+        prompts=len(prompts.train),
+        held_out=len(prompts.held_out),
+        messages=prompts.messages,
+        base=base,
+        reward_model=export.reward_models(config, loaded),
+        reward_function=_function(config),
+        value_model=export.value_model(config, snapshot, loaded),
+    )
+    for name in export.options.engines:
+        export.engines.append(one := report.engine(name, export.facts))
+        for file, text in one.files.items():
+            (export.root / file).parent.mkdir(exist_ok=True)
+            (export.root / file).write_text(text, encoding="utf-8")
+            export.contents[file] = "the settings, for TRL" if file.endswith(".json") else f"the command, for {name}"
+
+
+def _function(config: Config) -> str:
+    """Return 'file.py:function' if that is the whole reward."""
+    source = only_source(config)
+    return source.path if isinstance(source, PythonSource) and ".py:" in source.path else ""
+
+
+def _fill_dpo(export: _Export) -> None:
+    config = load_config_as(DPOConfig, export.run.config)
+    path = find_checkpoint(export.run, export.options.checkpoint)
+    settings = read_adapter_config(path / "policy")
+    export.policy(load_checkpoint(path, settings), settings, load_backbone(config.model), config.model)
+    export.preferences(config)
+
+
+def _fill_reward_model(export: _Export) -> None:
+    config = load_config_as(RewardModelConfig, export.run.config)
+    export.reward_model(_REWARD, load_reward_model(find_checkpoint(export.run, export.options.checkpoint)))
+    export.preferences(config)

@@ -1,0 +1,63 @@
+"""`ppo-workbench export`: a run in the forms that TRL, OpenRLHF and verl read."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trainer.runs.folder import open_run
+from workbench.cli.config import runs_dir
+from workbench.cli.parser import add_dir, add_run
+from workbench.system import output
+from workbench.text import visible
+
+_ENGINES = ("trl", "openrlhf", "verl")  # as in trainer.exchange.report, which imports mlx
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(execute=run)
+    add_run(parser)
+    add_dir(parser)
+    parser.add_argument(
+        "--to",
+        choices=_ENGINES,
+        action="append",
+        help="settings for this trainer alone; may be repeated (default: all)",
+    )
+    parser.add_argument("--output", metavar="FOLDER", help="folder to write (default: exports and the run's name)")
+    parser.add_argument(
+        "--checkpoint", metavar="N", default="last", help="number of an iteration, best, or last (default: last)"
+    )
+    parser.add_argument("--average", action="store_true", help="export the moving average of the policy")
+    parser.add_argument("--base", metavar="MODEL", default="", help="name of the base model, for another machine")
+    parser.add_argument("--copy-base", action="store_true", help="write the base model too, for another machine")
+    parser.add_argument("--force", action="store_true", help="replace FOLDER")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the export and print its folder; what is lost goes to stderr."""
+    folder = open_run(args.run, runs_dir(args))
+    # Imported here, because this imports mlx: mistakes in the command line are reported first.
+    from trainer.exchange.run_export import ExportOptions, export_run
+
+    options = ExportOptions(
+        engines=tuple(dict.fromkeys(args.to or _ENGINES)),
+        checkpoint=args.checkpoint,
+        average=args.average,
+        base=args.base,
+        copy_base=args.copy_base,
+        overwrite=args.force,
+    )
+    found = export_run(folder, Path(args.output or Path("exports") / folder.name), options)
+    output.data(visible(str(found.folder)))
+    for warning in found.warnings:
+        output.warning(warning)
+    for one in found.engines:
+        if one.translation is None:
+            output.note(f"{one.name}: no trainer for this run's estimator")
+            continue
+        lost = [row.key for row in one.translation.missing if row.in_use]
+        output.note(f"{one.name}: {len(one.translation.values)} settings; lost: {', '.join(lost) or 'none'}")
+    output.note(f"what went over and what did not: {visible(str(found.folder / 'README.md'))}")
+    return 0

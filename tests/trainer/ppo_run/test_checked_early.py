@@ -14,12 +14,11 @@ from runs_helper import record, tiny_config
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.reward_model import RewardModelConfig
-from trainer.dpo import dpo_run
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import TrainerError
 from trainer.ppo_run import checkpoint_evaluation, training
 from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
-from trainer.reward_model import reward_model_run
+from trainer.preference_data import comparisons
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import trust_all
 from trainer.runs.folder import RunFolder
@@ -30,7 +29,7 @@ def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("the model was loaded first")
 
-    for module in (training, dpo_run, reward_model_run, checkpoint_evaluation):
+    for module in (training, comparisons, checkpoint_evaluation):
         monkeypatch.setattr(module, "load_backbone", load)
     monkeypatch.setattr(mlx_lm.utils, "load_model", load)
 

@@ -321,12 +321,7 @@ class OptimConfig(Section):
     )
     micro_batch_tokens: int = micro_batch_tokens(live=True)
     lanes: int = setting(
-        1,
-        "Micro-batches of PPO that a CPU computes side by side, each with its share of the cores and of the tokens.",
-        ge=1,
-        le=8,
-        live=True,
-        advice="2 where other programs run: iterations suffer less from them. 1 is faster on an idle machine.",
+        1, "Micro-batches of PPO that a CPU computes side by side; 2 on a busy machine.", ge=1, le=8, live=True
     )
     grad_checkpoint: bool = GRAD_CHECKPOINT
     buffer_tokens: int = setting(

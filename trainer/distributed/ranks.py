@@ -197,6 +197,11 @@ class Ranks:
             self.idle = False
             self._say({"do": do, **values})
 
+    def announce(self, do: str, **values: Any) -> None:
+        """Tell the others something after which they wait for the next word."""
+        self.tell(do, **values)
+        self.idle = True
+
     def end(self) -> None:
         """Tell the others to end, if they wait for a word; those that have failed hear nothing."""
         if self.idle:

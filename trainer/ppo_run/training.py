@@ -130,9 +130,7 @@ class _PPORun:
         run.warnings += warnings
         config = with_saved_layers(self.config, saved / "policy") if saved else self.config
         self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)
-        self.ranks.idle = True
-        self.ranks.tell("begin", config=config.model_dump(mode="json"))
-        self.ranks.idle = True
+        self.ranks.announce("begin", config=config.model_dump(mode="json"))
         self._fit(prompts)
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None

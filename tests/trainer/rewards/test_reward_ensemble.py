@@ -98,9 +98,9 @@ def test_members_keep_their_adapters_apart_on_one_backbone_and_each_model_is_loa
     policy = load_backbone(ModelConfig(path=str(made / "model")))
     fetched: list[str] = []
 
-    def counted(config: Any) -> Any:
+    def counted(config: Any, **options: Any) -> Any:
         fetched.append(config.path)
-        return backbone.load_backbone(config)
+        return backbone.load_backbone(config, **options)
 
     monkeypatch.setattr(loaded, "load_backbone", counted)
     sources: list[Any] = [ensemble_of(made, *names)]

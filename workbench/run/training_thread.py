@@ -187,12 +187,13 @@ def _train_on_this_thread(
     config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
 ) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
-    from trainer.distributed.joining import join
+    from trainer.distributed.joining import join, rank_of_process
     from trainer.ppo_run.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:
-        trust, ranks = trusted_code().check, join()
-        return train(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust, ranks=ranks)
+        several = {} if rank_of_process() is None else {"ranks": join()}
+        trust = trusted_code().check
+        return train(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust, **several)
     finally:
         release_thread()

@@ -120,8 +120,8 @@ class Iteration(Event):
     surprise: float = math.nan  # -log-prob of the sampler, nats per token; equals the entropy but for chance
     surprise_error: float = math.nan  # standard error of surprise - entropy
     memory: dict[str, int] = field(default_factory=dict)  # memory_bytes by phase
-    ranks: list[dict[str, Any]] = field(default_factory=list)  # of each rank, if there are several: host, tokens
-    # written, seconds, those of them in exchanges and waiting, bytes sent, memory_bytes
+    ranks: list[dict[str, Any]] = field(default_factory=list)  # of each rank, if there are several: host, seconds,
+    # those of them in exchanges and waiting, bytes sent, memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

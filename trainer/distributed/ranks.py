@@ -122,6 +122,7 @@ class Ranks:
             ends = np.cumsum([arrays[place].size for place in places])[:-1].tolist()
             for place, part in zip(places, mx.split(total, ends), strict=True):
                 results[place] = part.reshape(arrays[place].shape)
+        mx.eval(list(results.values()))
         rest = iter([results[place] for place in range(len(arrays))])
         summed: Tree = tree_map(lambda array: next(rest), tree)
         return summed

@@ -99,6 +99,7 @@ def accumulate(
         mx.eval(gradients, new)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
         return gradients, new
 
+    mx.eval(parameters)  # read from a file, they may wait for it
     total: Tree | None = None
     found: Found | None = None
     with differentiable(backbone), checkpointed(backbone) if grad_checkpoint else nullcontext():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import weakref
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from ranks_helper import largest_difference
 from runs_helper import comparable, record, tiny_config
 
+from trainer.config import load_config
 from trainer.events import Evaluation, Iteration
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.cpu import lanes
@@ -137,6 +139,10 @@ def test_two_lanes_learn_what_one_learns_and_repeat_it_bit_for_bit(
     first, again = measured("first"), measured("again")
     assert 2 in widths
     assert largest_difference(first, again) == 0.0
+    shutil.copytree(tmp_path / "runs" / "first", tmp_path / "runs" / "longer")
+    longer = load_config(tmp_path / "runs" / "longer" / "config.toml", {"ppo": {"iterations": 4}})
+    resumed = record(longer, resume=tmp_path / "runs" / "longer")
+    assert [event.iteration for event in resumed.of(Iteration)] == [4], "a state from a file can be used in any lane"
     widths.clear()
     assert largest_difference(first, measured("one")) < 2e-5
     assert not widths

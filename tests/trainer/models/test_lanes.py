@@ -59,6 +59,19 @@ def test_the_next_parts_are_taken_while_nothing_is_computed(two_cores: None) -> 
     assert seen == [0] * 5
 
 
+def test_the_threads_of_lanes_are_used_again(two_cores: None) -> None:
+    meeting, threads = threading.Barrier(2, timeout=30), set[threading.Thread]()
+
+    def compute(part: int) -> int:
+        threads.add(threading.current_thread())
+        meeting.wait()
+        return part
+
+    for _ in range(3):
+        assert list(side_by_side(compute, range(4), 2)) == [0, 1, 2, 3]
+    assert len(threads) == 2
+
+
 def test_a_result_is_held_by_who_asked_for_it_alone(two_cores: None) -> None:
     gone = []
     for part in side_by_side(lambda number: mx.ones((number + 1,)), range(4), 2):

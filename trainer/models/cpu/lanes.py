@@ -8,9 +8,12 @@ both.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from queue import SimpleQueue
 from typing import TypeVar
 
 import mlx.core as mx
@@ -23,6 +26,37 @@ BUILDING = threading.RLock()
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 _busy = 1  # lanes that compute now
+
+
+class _Worker:
+    """A thread for one more lane, kept until the program ends: a BLAS holds 150 KB of each that ever used it."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def start(self, work: Callable[[], None]) -> threading.Event:
+        """Have the thread do `work`, which raises no error; return an event that is set at its end."""
+        done = threading.Event()
+        self._work.put((work, done))
+        return done
+
+    def _run(self) -> None:
+        while (given := self._work.get()) is not None:
+            work, done = given
+            work()
+            del given, work  # else what it computed is held until the next
+            done.set()
+        mx.clear_streams()  # MLX aborts the process if a thread ends with its streams
+
+    def _stop(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+
+_idle: list[_Worker] = []
 
 
 def busy_lanes() -> int:
@@ -75,21 +109,17 @@ def _computed(compute: Callable[[Part], Result], parts: Sequence[Part]) -> Itera
         except BaseException as error:  # noqa: BLE001  raised below
             errors[number] = error
 
-    def run_apart(number: int) -> None:
-        run(number)
-        mx.clear_streams()  # those of this thread, which ends
-
-    others = [threading.Thread(target=run_apart, args=(number,)) for number in range(1, len(parts))]
+    others = [_idle.pop() if _idle else _Worker() for _ in parts[1:]]
     _busy = len(parts)
     try:
         with threads_each(max(1, blas_threads() // len(parts))):
-            for other in others:
-                other.start()
+            done = [other.start(partial(run, number)) for number, other in enumerate(others, 1)]
             run(0)
-            for other in others:
-                other.join()
+            for event in done:
+                event.wait()
     finally:
         _busy = 1
+        _idle.extend(others)
     for number in sorted(errors):
         raise errors[number]
     for number in range(len(parts)):

@@ -9,7 +9,6 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config, RolloutConfig
 from trainer.memory.passes import (
-    LANES,
     TRAINED,
     TRAINED_AND_SCORED,
     HeldModel,
@@ -113,7 +112,7 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
     rollout, budget = config.rollout, config.optim.micro_batch_tokens
     length, responses = prompt + rollout.max_new_tokens, rollout.max_new_tokens
     whole, minibatch = (
-        micro_batch(rows, length, budget, responses=responses, lanes=1 if model.gpu else LANES)
+        micro_batch(rows, length, budget, responses=responses, lanes=1 if model.gpu else config.optim.lanes)
         for rows in (rollout.batch_size, rollout.batch_size // config.ppo.minibatches)
     )
     phases: Phases = {
@@ -127,7 +126,8 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
     if _scores_while_learning(config):
         del phases["score"]
     if config.eval.every:
-        phases["evaluate"] = _sampling(model, rollout, prompt, config.eval.prompts, budget, scorers)
+        lanes = 1 if model.gpu else config.optim.lanes
+        phases["evaluate"] = _sampling(model, rollout, prompt, config.eval.prompts, budget, scorers, lanes)
     return phases
 
 
@@ -180,10 +180,16 @@ def _held_out(config: RewardModelConfig | DPOConfig, longest: int, *, responses:
 
 
 def _sampling(
-    model: HeldModel, rollout: RolloutConfig, prompt: int, prompts: int, budget: int, scorers: RewardModels
+    model: HeldModel,
+    rollout: RolloutConfig,
+    prompt: int,
+    prompts: int,
+    budget: int,
+    scorers: RewardModels,
+    lanes: int = 1,
 ) -> Parts:
     """Return what it takes to generate responses to held-out `prompts` and to score them."""
-    length, lanes = prompt + rollout.max_new_tokens, 1 if model.gpu else LANES
+    length = prompt + rollout.max_new_tokens
     return _larger(
         decoding(model, rollout, prompt, prompts),
         scoring(model, micro_batch(prompts, length, budget, responses=rollout.max_new_tokens, lanes=lanes)),

@@ -18,8 +18,6 @@ Parts = dict[Part, int]  # bytes
 _WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 CHUNK = 128
 """Positions whose logits exist at once on a CPU; see `models.vocabulary`, which imports MLX."""
-LANES = 2
-"""Micro-batches that PPO computes side by side on a CPU; see `models.cpu.lanes`, which imports MLX."""
 PREFILL_TOKENS = 4096
 """Tokens of prompts that are read together; see `rollout.decoding`, which imports MLX."""
 _CACHE_STEP = 256  # positions by which mlx-lm's caches grow

@@ -18,7 +18,6 @@ from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.memory.footprint import Footprint, MemoryPhase, RewardModels, RewardPass, footprint
 from trainer.memory.passes import (
     CHUNK,
-    LANES,
     PREFILL_TOKENS,
     TRAINED,
     TRAINED_AND_SCORED,
@@ -151,16 +150,16 @@ def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
 
 
 def test_of_two_lanes_one_has_its_logits_whole_and_the_other_half() -> None:
-    assert LANES == lanes.MOST
-
-    def found(*, rows: int = 8, gpu: bool = False) -> tuple[int, ...]:
-        config = settings(model={"dtype": "float32"}, rollout={"batch_size": rows, "max_new_tokens": 80})
+    def found(*, rows: int = 8, gpu: bool = False, lanes: int = 2) -> tuple[int, ...]:
+        rollout = {"batch_size": rows, "max_new_tokens": 80}
+        config = settings(model={"dtype": "float32"}, rollout=rollout, optim={"lanes": lanes})
         phases = of(config, gpu=gpu).phases
         return tuple(phases[phase]["logits"] for phase in ("score", "update"))
 
     whole = tuple(2 * CHUNK * 4 * SHAPE.vocabulary * arrays for arrays in (5, TRAINED.more))  # a GPU's chunk
     assert found(gpu=True) == whole
     assert found() == tuple(size * 3 // 8 for size in whole)
+    assert found(lanes=1) == tuple(size // 2 for size in whole)
     alone = tuple(80 * 4 * SHAPE.vocabulary * arrays for arrays in (5, TRAINED.one))
     assert found(rows=1) == alone, "one sequence is not shared"
 
@@ -171,17 +170,16 @@ def test_as_many_rows_are_counted_as_are_computed_at_the_same_time(
     lengths: list[int], budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "blas_threads", lambda: 2)
-    count = lanes_for(lengths, budget)
+    count = lanes_for(lengths, budget, 2)
     groups = list(micro_batch_rows(lengths, lane_budget(lengths, budget, count)))
-    found = micro_batch(len(lengths), 10, budget, lanes=LANES)
+    found = micro_batch(len(lengths), 10, budget, lanes=2)
     assert (found.rows, found.lanes) == (sum(map(len, groups[:count])), count)
 
 
 def test_more_arrays_of_logits_are_alive_where_another_chunk_follows() -> None:
     def arrays(tokens: int, **ppo: Any) -> float:
         config = settings(ppo=ppo, rollout={"max_new_tokens": tokens, "batch_size": 8, "samples_per_prompt": 4})
-        one_lane = 4 / 3 * of(config).phases["update"]["logits"]
-        return one_lane / (4 * SHAPE.vocabulary * min(8 * tokens, CHUNK))
+        return of(config).phases["update"]["logits"] / (4 * SHAPE.vocabulary * min(8 * tokens, CHUNK))
 
     assert [arrays(tokens) for tokens in (4, 16, 17)] == [TRAINED.one, TRAINED.one, TRAINED.more]
     for kl_coef in (0.0, 0.1):

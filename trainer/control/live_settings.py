@@ -34,7 +34,9 @@ def with_setting(config: Config, key: str, value: Any) -> Config:
     live = live_keys()
     if key not in live:
         table = key.partition(".")[0]
-        near = difflib.get_close_matches(key, live) or [other for other in live if other.startswith(f"{table}.")]
+        near = difflib.get_close_matches(key, live, cutoff=0.75) or [
+            other for other in live if other.startswith(f"{table}.")
+        ]
         what_can = ", ".join(near) if near else _by_table(live)
         raise UsageError(f"{key[:80]!r} cannot change during a run; what can: {what_can}")
     raw = config.model_dump()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.cli.parser import Parser
 from workbench.system import output
+from workbench.system.environment import own_command
 from workbench.system.signals import INTERRUPTED, handled_signals
 
 NAME = "launch"
@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         raise UsageError(f"on which hosts? Give --hosts FILE or --local N; see '{output.PROGRAM} {NAME} --help'")
     port = args.port or (free_port(len(hosts.names)) if set(hosts.names) == {LOCAL} else 32323)
-    command = [args.python or sys.executable, "-m", "workbench", "--no-ui", *args.rest]
+    command = own_command("--no-ui", *args.rest)
+    command[:1] = [args.python or command[0]]
     launcher = Launcher(hosts, command, port=port, cwd=args.cwd)
 
     def pass_on(_: object) -> bool:

@@ -93,7 +93,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def test_metrics_are_all_the_numbers_of_an_iteration_with_seconds_and_memory_by_phase() -> None:
     numbers = metrics(dataclasses.replace(iteration(3), memory={"update": 7}))
-    fields = {f.name for f in dataclasses.fields(Iteration)} - {"iteration", "seconds", "parts", "memory"}
+    fields = {f.name for f in dataclasses.fields(Iteration)} - {"iteration", "seconds", "parts", "memory", "ranks"}
     assert set(numbers) == fields | {"seconds/generate", "memory/update"}
     assert numbers["memory/update"] == 7
     assert numbers["seconds/generate"] == 1.5

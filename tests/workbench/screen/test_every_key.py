@@ -320,8 +320,13 @@ async def test_the_keys_of_runs_and_log(ran: list[Ran]) -> None:
         await press_all("runs", RunsPane, RunTable, prepare=marked)
         await press_all("runs", RunsPane, RunTable, prepare=trashed, only=["u", "y"])
         await press_all("runs", RunsPane, RunTable, prepare=in_trash, only=["R", "escape"])
-        screen.query_one(LogPane).write("a line")
-        await press_all("log", LogPane, LogList, only=["x", "y"])  # before v hides the line
+        log = screen.query_one(LogPane)
+
+        async def line_shown() -> None:
+            await until(keyboard.pilot, lambda: log.check_action("export", ()) is True)
+
+        log.write("a line")
+        await press_all("log", LogPane, LogList, prepare=line_shown, only=["x", "y"])  # before v hides the line
         await press_all("log", LogPane, LogList)
 
 

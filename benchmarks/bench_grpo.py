@@ -33,6 +33,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--samples-per-prompt", type=positive, default=4, help="responses to each prompt: the size of a group")
     add("--mlx-lm-lora-python", type=Path, help="interpreter of an environment with mlx-lm-lora (default: create one)")
+    add("--micro-batch-tokens", type=positive, help="of our side: tokens that pass through the model together")
     options = parser.parse_args(arguments)
     if options.samples_per_prompt < 2 or options.batch_size % options.samples_per_prompt:
         parser.error(
@@ -48,7 +49,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _command(side: str, workload: Workload, folder: Path, options: argparse.Namespace) -> list[str]:
     if side == "ours":
-        return our_command(workload, folder, GRPO)
+        tokens: int | None = options.micro_batch_tokens
+        return our_command(workload, folder, {**GRPO, "optim": {"micro_batch_tokens": tokens}} if tokens else GRPO)
     if side == "trl":
         return peer_command(workload, folder, options.trl_python or TRL.python(), "trl_grpo.py")
     blas = our_blas() if side == MLX_LM_LORA.name else ""

@@ -86,7 +86,7 @@ def run_ranks(folder: Path, count: int, *arguments: str) -> list[Ended]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds."""
+    """Wait until `condition` holds. It polls, because another process's files announce no change."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it did not happen"

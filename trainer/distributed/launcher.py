@@ -31,7 +31,7 @@ _NO_SSH, _NO_PROGRAM = 255, 127  # exit codes of ssh and of the shell
 
 
 class Failure(NamedTuple):
-    """How a rank ended that should not have ended."""
+    """End of a rank that failed or was killed."""
 
     rank: int
     host: str

@@ -19,7 +19,7 @@ class Leader:
 
     def __init__(self, ranks: Ranks, plain: Callable[[], dict[str, Any]], arrays: Callable[[], Any]) -> None:
         self.is_known = False
-        """Whether the others have the state. Set it to False when the state has changed other than by such work."""
+        """Whether the other ranks have the current state. Set it to False after a change that they did not make too."""
         self._ranks = ranks
         self._plain = plain
         self._arrays = arrays

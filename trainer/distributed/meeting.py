@@ -21,7 +21,7 @@ _LATE = 5.0  # seconds between clocks that are worth a word
 
 
 class Facts(NamedTuple):
-    """What a rank says about itself before it trains."""
+    """Properties of a rank that all ranks compare before they train."""
 
     host: str
     versions: dict[str, str]

@@ -54,7 +54,7 @@ class Ranks:
         self._began: float | None = None  # of the exchange under way
         self._said = 0.0
         self.idle = True
-        """Whether all ranks wait for the first one's word; only then may it speak."""
+        """Whether the other ranks wait in `hear`. If they do not, the first one must not tell them anything."""
         if self.size > 1:
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 

@@ -40,7 +40,7 @@ _BASE, _REWARD, _VALUE = report.PARTS
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What to export. checkpoint: last, best or a number; base: name of the base model for others, instead of ours."""
+    """Options of an export. checkpoint: last, best or a number; base: name of the base model on the other machine."""
 
     engines: Sequence[str] = report.ENGINES
     checkpoint: str = "last"

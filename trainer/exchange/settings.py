@@ -15,7 +15,7 @@ from trainer.config.schema import Config
 
 
 class Facts(NamedTuple):
-    """What a translation reads: the configuration, and what is beside it in the export. Paths are relative to it."""
+    """Input of a translation: the configuration, and the exported files with paths relative to the export."""
 
     config: Config
     prompts: int = 1  # to train on
@@ -25,7 +25,7 @@ class Facts(NamedTuple):
     policy: str = "policy"
     reward_model: str = ""  # empty: no reward model, or more than one
     reward_function: str = ""  # 'file.py:function', if that is the whole reward
-    value_model: str = ""  # empty: the critic begins anew, or there is none
+    value_model: str = ""  # empty if no critic is exported
 
 
 Value = Callable[[Facts], Any]

@@ -54,7 +54,7 @@ class StepSnapshot(Protocol):
 
 
 class Material(NamedTuple):
-    """What a run trains and learns from, before it has an adapter."""
+    """Model and comparisons of a run, before the adapter is put on."""
 
     model: LoadedModel
     data: Any  # StepData

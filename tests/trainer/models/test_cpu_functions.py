@@ -314,7 +314,7 @@ def allocated() -> int:
     return int(sizes[4] + sizes[7])
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc's malloc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc tells how much it has given out")
 def test_memory_does_not_grow_with_the_shapes_that_a_run_meets() -> None:
     def compute(shapes: range) -> int:
         for size in shapes:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import struct
 import sys
 
-_MXCSR = slice(28, 32)  # in fenv_t on x86-64, for glibc and musl alike
+_MXCSR = 28  # its place in fenv_t on x86-64, for glibc and musl alike
 _SIZE = 64  # bytes of room for fenv_t, which has 32
 _MASKS = 0x1F80  # no exception traps: so in every ordinary process
 _FLUSH = 0x8040  # results to zero, and operands are zero; Intel 64 manual, volume 1, section 10.2.3
@@ -29,9 +30,9 @@ def flush_denormals(flush: bool = True) -> bool:
     math = ctypes.CDLL(None)
     if not hasattr(math, "fesetenv") or math.fegetenv(environment):
         return False
-    control = int.from_bytes(environment[_MXCSR], "little")
+    (control,) = struct.unpack_from("<I", environment, _MXCSR)
     if control & _MASKS != _MASKS:  # an unknown layout, or traps that someone has set
         return False
     control = control | _FLUSH if flush else control & ~_FLUSH
-    environment[_MXCSR] = control.to_bytes(4, "little")
+    struct.pack_into("<I", environment, _MXCSR, control)
     return not math.fesetenv(environment)

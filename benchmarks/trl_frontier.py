@@ -1,0 +1,166 @@
+"""Train PPO, RLOO or GRPO of TRL on the task of frontier.py, and print score and KL of each iteration.
+
+Runs in TRL's own environment (requirements-trl.txt) and imports nothing of ours. What the task does not say is as TRL
+has it by default. Prints one JSON event per line: `run` with the versions in use, then an `iteration` each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+import transformers
+import trl
+import trl_side
+from datasets import Dataset
+from side import Emit, event_output
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.experimental.ppo import PPOConfig, PPOTrainer
+from trl_ppo import TextReward, scalar_model
+from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+PADDING = "<|endoftext|>"
+"""In no prompt and no response: PPOTrainer masks this token wherever it is, and `<|im_start|>` is in each prompt."""
+
+
+class Journal(TrainerCallback):
+    """Callback that emits score and KL of an iteration from the trainer's own logs."""
+
+    def __init__(self, emit: Emit, epochs: int, measured: Callable[[dict[str, float]], dict[str, float]]) -> None:
+        self.emit = emit
+        self.epochs = epochs  # steps, as the trainer counts them, of an iteration
+        self.measured = measured
+        self.first: dict[str, float] = {}  # the logs of an iteration's first step, by the policy that sampled
+        self.started = time.perf_counter()
+        self.iteration = 0
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        """Emit the iteration at the log of its last step."""
+        if logs is None or "train_runtime" in logs:
+            return
+        self.first = self.first or dict(logs)
+        if state.global_step % self.epochs:
+            return
+        self.iteration += 1
+        now = time.perf_counter()
+        found = self.measured(self.first)
+        self.emit({"event": "iteration", "iteration": self.iteration, **found, "seconds": now - self.started})
+        self.first, self.started = {}, now
+
+
+def common_settings(workload: trl_side.Workload, output_dir: str) -> dict[str, Any]:
+    """Return the settings of every trainer: those of the task, all on a CPU in float32, and without files."""
+    settings = trl_side.common_settings(workload) | {"output_dir": output_dir, "logging_steps": 1}
+    del settings["lr_scheduler_type"]  # TRL's own: linear, to 0
+    return settings
+
+
+def tokenizer_of(workload: trl_side.Workload) -> PreTrainedTokenizerBase:
+    """Return the model's tokenizer, with a token for padding that is never written."""
+    tokenizer = AutoTokenizer.from_pretrained(workload["model"], padding_side="left")
+    tokenizer.pad_token = PADDING
+    return tokenizer
+
+
+def messages(prompt: str) -> list[dict[str, str]]:
+    """Return a prompt as a conversation."""
+    return [{"role": "user", "content": prompt}]
+
+
+def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str) -> Trainer:
+    """Return PPOTrainer with a value model of the policy's size, as in its examples."""
+    tokenizer, vader = tokenizer_of(workload), SentimentIntensityAnalyzer()
+    reward = TextReward(tokenizer, lambda text: vader.polarity_scores(text)["compound"], workload["max_new_tokens"])
+    ids = [
+        tokenizer.apply_chat_template(messages(prompt), add_generation_prompt=True, return_dict=False)
+        for prompt in workload["prompts"]
+    ]
+    rows = [{"input_ids": row} for row in ids]
+
+    def measured(logs: dict[str, float]) -> dict[str, float]:
+        return {"score": logs["objective/scores"], "kl": logs["objective/kl"]}
+
+    trainer = PPOTrainer(
+        args=PPOConfig(
+            **common_settings(workload, output_dir),
+            num_mini_batches=workload["minibatches"],
+            num_ppo_epochs=workload["epochs"],
+            total_episodes=len(rows),
+            response_length=workload["max_new_tokens"],
+            stop_token="eos",
+            kl_coef=workload["kl_coef"],
+            num_sample_generations=0,
+        ),
+        processing_class=tokenizer,
+        model=AutoModelForCausalLM.from_pretrained(workload["model"], dtype=torch.float32),
+        ref_model=None,  # with an adapter: the policy with the adapter off
+        reward_model=reward,
+        value_model=scalar_model(workload["model"]),
+        train_dataset=rows,
+        eval_dataset=rows,
+        peft_config=trl_side.lora_config(workload),
+        callbacks=[Journal(emit, 1, measured)],
+    )
+    # TRL's own loader shuffles
+    trainer.dataloader = DataLoader(rows, workload["batch_size"], collate_fn=trainer.data_collator)
+    return trainer
+
+
+def build_grouped(method: str, workload: trl_side.Workload, emit: Emit, output_dir: str) -> Trainer:
+    """Return RLOOTrainer or GRPOTrainer. Their KL is a mean over tokens, so it is multiplied by the mean length."""
+    vader = SentimentIntensityAnalyzer()
+
+    def sentiment(completions: list[list[dict[str, str]]], **_: Any) -> list[float]:
+        return [vader.polarity_scores(completion[0]["content"])["compound"] for completion in completions]
+
+    def measured(logs: dict[str, float]) -> dict[str, float]:
+        return {"score": logs["reward"], "kl": logs["kl"] * logs["completions/mean_length"]}
+
+    config, trainer = (RLOOConfig, RLOOTrainer) if method == "rloo" else (GRPOConfig, GRPOTrainer)
+    return trainer(
+        args=config(
+            **common_settings(workload, output_dir),
+            num_train_epochs=1,
+            num_generations=workload["samples_per_prompt"],
+            steps_per_generation=1,
+            num_iterations=workload["epochs"],
+            max_completion_length=workload["max_new_tokens"],
+            shuffle_dataset=False,
+            beta=workload["kl_coef"],
+        ),
+        processing_class=tokenizer_of(workload),
+        model=AutoModelForCausalLM.from_pretrained(workload["model"], dtype=torch.float32),
+        reward_funcs=sentiment,
+        train_dataset=Dataset.from_dict({"prompt": [messages(prompt) for prompt in workload["prompts"]]}),
+        peft_config=trl_side.lora_config(workload),
+        callbacks=[Journal(emit, workload["epochs"], measured)],
+    )
+
+
+def main() -> None:
+    """Train one iteration for each batch of prompts in the workload."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", type=Path, help="workload file written by frontier.py")
+    parser.add_argument("method", choices=("ppo", "rloo", "grpo"))
+    options = parser.parse_args()
+    workload = json.loads(options.workload.read_text(encoding="utf-8"))
+    build = build_ppo if options.method == "ppo" else functools.partial(build_grouped, options.method)
+    with event_output() as emit, tempfile.TemporaryDirectory() as output_dir:
+        trainer = build(workload, emit, output_dir)
+        versions = {module.__name__: module.__version__ for module in (trl, torch, transformers, peft)}
+        emit({"event": "run", "versions": versions})
+        trainer.train()
+
+
+if __name__ == "__main__":
+    main()

@@ -27,7 +27,8 @@ from family_values import VOCABULARY as TINY_VOCABULARY
 from tiny_families import tiny_backbone
 
 from trainer.arrays import filled
-from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig, RolloutConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import ModelConfig, OptimConfig, RolloutConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner

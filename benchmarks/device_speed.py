@@ -27,7 +27,8 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 
 from trainer.arrays import filled, leaves
-from trainer.config.schema import OptimConfig, PPOConfig, RolloutConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import OptimConfig, RolloutConfig
 from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps

@@ -14,7 +14,8 @@ from apart import ROOT
 from mlx_lm.models import llama
 from reference import Floats, float64
 
-from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters

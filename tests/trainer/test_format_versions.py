@@ -16,7 +16,7 @@ from runs_helper import Recorder, comparable, record, tiny_config
 
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
-from trainer.config.schema import PPOConfig
+from trainer.config.ppo import PPOConfig
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import DPOStep, Iteration, RunStarted

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.config.schema import Config, OptimConfig, PPOConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import Config, OptimConfig
 from trainer.events import Fix
 from trainer.monitoring.history import History
 from trainer.plurals import counted

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from trainer import maths
 from trainer.arrays import filled
-from trainer.config.schema import PPOConfig
+from trainer.config.ppo import PPOConfig
 from trainer.rollout.experience import Experience
 
 GROUP_EPSILON = 1e-4  # added to a group's deviation, as in TRL: a group with equal rewards has advantages of 0

@@ -10,7 +10,8 @@ import mlx.core as mx
 
 from trainer import maths
 from trainer.arrays import filled
-from trainer.config.schema import OptimConfig, PPOConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor

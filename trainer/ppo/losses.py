@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from trainer import maths
 from trainer.arrays import filled
-from trainer.config.schema import PPOConfig
+from trainer.config.ppo import PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.cpu.lanes import BUILDING
 from trainer.models.logprobs import entropy, likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs

@@ -18,7 +18,8 @@ from preference_samples import labelled, reward_config
 from runs_helper import comparable, record, tiny_config
 from tiny import load_tiny
 
-from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.dpo.dpo_run import DPO
 from trainer.errors import ModelError
 from trainer.events import Iteration

@@ -15,7 +15,8 @@ from reference import float64
 
 from trainer import maths
 from trainer.arrays import filled
-from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.errors import ModelError
 from trainer.models import vocabulary
 from trainer.models.actor_critic import ActorCriticLLM

@@ -11,7 +11,7 @@ from batches import LENGTHS, random_batch, with_garbage
 from reference import Floats, float64
 
 from trainer.arrays import filled
-from trainer.config.schema import PPOConfig
+from trainer.config.ppo import PPOConfig
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.rollout.experience import Experience
 

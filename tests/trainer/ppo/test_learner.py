@@ -14,7 +14,8 @@ from mlx.utils import tree_flatten
 from reference import Floats, float64
 
 from trainer.arrays import filled
-from trainer.config.schema import OptimConfig, PPOConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import OptimConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner, Trainables
 from trainer.ppo.losses import LossSums, Objective

@@ -14,7 +14,8 @@ from reference import float64
 from tiny import make_tokenizer
 
 from trainer.config import Config
-from trainer.config.schema import PPOConfig, RolloutConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.ppo.learner import Step, StepMetrics
 from trainer.ppo.metrics import rollout_metrics, sample_rows, settings_of, update_metrics

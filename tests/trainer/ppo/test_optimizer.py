@@ -15,7 +15,8 @@ from mlx.utils import tree_flatten
 from reference import float64
 
 from trainer import maths
-from trainer.config.schema import OptimConfig, PPOConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import OptimConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import Objective

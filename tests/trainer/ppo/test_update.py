@@ -16,7 +16,8 @@ from reference import float64
 from trainer import maths
 from trainer.arrays import filled
 from trainer.config import Config
-from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig, RolloutConfig, RunConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import ModelConfig, OptimConfig, RolloutConfig, RunConfig
 from trainer.events import Alert, Event, PhaseProgress
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.estimators import ESTIMATORS

@@ -17,7 +17,8 @@ from preference_samples import labelled, reward_config
 from runs_helper import outcome, record, tiny_config, workspace
 from tiny import make_prompts, make_tokenizer
 
-from trainer.config.schema import OptimConfig, PPOConfig, RolloutConfig
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import OptimConfig, RolloutConfig
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner

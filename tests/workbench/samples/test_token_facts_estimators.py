@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from token_samples import SETTINGS, row_without_critic, sample_row, sample_without_critic, token_sample
 
 from trainer import maths
-from trainer.config.schema import PPOConfig
+from trainer.config.ppo import PPOConfig
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.rollout.experience import Experience
 from trainer.runs.folder import RunFolder

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-KLEstimator = Literal["k1", "k2", "k3", "abs"]
+KLEstimator = Literal["k1", "k2", "k3", "abs", "full"]
 Aggregation = Literal["token", "sequence", "constant"]
 
 _LARGEST_LOG_R = 2.610868638149876  # k3 is 10 there
@@ -46,12 +46,13 @@ def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimat
         k1 = -log r,   k2 = (log r)^2 / 2,   k3 = rho - 1 - log rho,   abs = |log r|,   rho = min(r, 13.6)
 
     k1 and k3 are unbiased but for the bound on r, and k3 is never negative; k2 and abs are biased but never negative.
-    The bound limits k3 to 10, as in verl, where the reference finds a token likelier. Without it, one token that only
-    the reference likes could have a k3 of e^20 and outweigh the whole batch. logprobs, ref_logprobs: any one shape.
-    Returns that shape. Schulman 2020, "Approximating KL divergence".
+    "full" is the exact KL of two distributions (`kl_divergence`), which no single token tells: here it is k1, whose
+    mean it is. The bound limits k3 to 10, as in verl, where the reference finds a token likelier. Without it, one token
+    that only the reference likes could have a k3 of e^20 and outweigh the whole batch. logprobs, ref_logprobs: any one
+    shape. Returns that shape. Schulman 2020, "Approximating KL divergence".
     """
     log_r = ref_logprobs - logprobs
-    if estimator == "k1":
+    if estimator in ("k1", "full"):
         return -log_r
     if estimator == "k2":
         return 0.5 * log_r * log_r

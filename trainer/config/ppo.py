@@ -42,12 +42,16 @@ class PPOConfig(Section):
         source=_TUNING,
         advice="KL too high: raise it. Nothing is learned: lower it.",
     )
-    kl_estimator: Literal["k1", "k2", "k3", "abs"] = setting(
-        "k1", "Estimator of the KL in the penalty.", source="Schulman 2020, Approximating KL divergence"
+    kl_estimator: Literal["k1", "k2", "k3", "abs", "full"] = setting(
+        "k1",
+        "Estimator of the KL in the penalty, from the tokens that were drawn; full: the exact KL of the distributions, "
+        "in the loss only.",
+        source="Schulman 2020, Approximating KL divergence",
     )
     kl_in: Literal["reward", "loss"] = setting(
         "reward",
-        "Where the KL penalty goes: subtracted from the tokens' rewards, or added to the loss (k2 or k3), as in GRPO.",
+        "Where the KL penalty goes: subtracted from the tokens' rewards, or added to the loss (full, k3 or k2), as in "
+        "GRPO.",
         source=_ZIEGLER,
     )
     kl_controller: Literal["fixed", "adaptive"] = setting(
@@ -124,6 +128,14 @@ class PPOConfig(Section):
     entropy_coef: float = setting(0.0, "Weight c2 of the entropy bonus.", ge=0, live=True)
     gamma: float = setting(1.0, "Discount factor.", ge=0, le=1, live=True, source=_TUNING)
     lam: float = setting(0.95, "Lambda of GAE: 0 is one-step TD, 1 is Monte Carlo.", ge=0, le=1, live=True)
+    prefix_scores: int = setting(
+        0,
+        "Score each response also as far as it was written, every so many tokens, and let the critic learn only what "
+        "these scores do not tell. For scores that build up along the text. 0 for never.",
+        unit="tokens",
+        ge=0,
+        live=True,
+    )
     whiten_advantages: bool = setting(
         True, "Normalise advantages to mean 0 and standard deviation 1 over the tokens of the batch."
     )

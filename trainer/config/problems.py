@@ -289,11 +289,29 @@ def _algorithm(config: Config) -> Iterator[Conflict]:
             "ppo.whiten_rewards = true changes the scale of the rewards but not of the greedy responses' scores, which "
             "ppo.estimator = 'remax' subtracts; leave it off and use reward.normalize = 'running'",
         )
-    if ppo.kl_in == "loss" and ppo.kl_estimator not in ("k2", "k3"):
+    if ppo.kl_in == "loss" and ppo.kl_estimator not in ("k2", "k3", "full"):
         yield Conflict(
             ("ppo.kl_estimator", "ppo.kl_in"),
             f"ppo.kl_estimator = '{ppo.kl_estimator}' has no gradient that lowers the KL when ppo.kl_in = 'loss'; use "
-            "'k3' or 'k2'",
+            "'full', 'k3' or 'k2'",
+        )
+    if ppo.kl_in == "reward" and ppo.kl_estimator == "full":
+        yield Conflict(
+            ("ppo.kl_estimator", "ppo.kl_in"),
+            "ppo.kl_estimator = 'full' does not depend on the token that was drawn, so as a reward it teaches nothing "
+            "about it; use ppo.kl_in = 'loss', or 'k1'",
+        )
+    if ppo.prefix_scores and config.reward.normalize == "batch":
+        yield Conflict(
+            ("reward.normalize", "ppo.prefix_scores"),
+            "reward.normalize = 'batch' scales scores by their own batch, and those of ppo.prefix_scores belong to "
+            "none; use 'off' or 'running'",
+        )
+    if ppo.prefix_scores and ppo.whiten_rewards:
+        yield Conflict(
+            ("ppo.whiten_rewards", "ppo.prefix_scores"),
+            "ppo.whiten_rewards = true changes the scale of the rewards but not of ppo.prefix_scores; leave it off and "
+            "use reward.normalize = 'running'",
         )
     if ppo.kl_controller == "adaptive" and ppo.kl_coef == 0:
         yield Conflict(

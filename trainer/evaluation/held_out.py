@@ -212,7 +212,7 @@ def measure(
         scores=scores,
         kl=kl,
         rewards=scores.total - ppo.kl_coef * penalties,
-        critic=_critic(ppo, batch, samples) if ppo.has_critic else None,
+        critic=_critic(ppo, batch, prompts, samples) if ppo.has_critic else None,
         reference=reference,
         wins=_wins(scores, reference, responses, baseline.responses) if baseline and reference else None,
     )
@@ -254,9 +254,10 @@ def _by_prompt(values: Any, draws: int) -> Floats:
     return rows
 
 
-def _critic(ppo: PPO, batch: Experience, samples: int) -> Floats:
+def _critic(ppo: PPO, batch: Experience, prompts: Sequence[Prompt], samples: int) -> Floats:
     """Compare the critic with returns of lambda = 1, since others contain its own values. Returns sums [P, 5]."""
     c = ppo.config.ppo
+    batch = ppo.with_prefix_scores(batch, [*prompts] * samples)
     batch = steps.adjust_rewards_with_kl(batch, kl_coef=ppo.kl_coef_in_rewards, whiten=c.whiten_rewards)
     batch = steps.compute_td_errors(batch, gamma=c.gamma, bootstrap_truncated=c.bootstrap_truncated)
     batch = steps.add_reward_to_go(steps.compute_gae_advantages(batch, gamma=c.gamma, lam=1.0))

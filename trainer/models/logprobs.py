@@ -29,6 +29,15 @@ def entropy(logits: mx.array, temperature: float = 1.0) -> mx.array:
     return maths.entropy(_scaled(logits, temperature))
 
 
+def kl_divergence(logits: mx.array, ref_logits: mx.array, temperature: float = 1.0) -> mx.array:
+    """Compute `maths.kl_divergence` of the sampling distributions; differentiable by `logits` alone.
+
+    logits, ref_logits: [..., V]. Returns [...], float32.
+    """
+    scaled, ref_scaled = _scaled(logits, temperature), mx.stop_gradient(_scaled(ref_logits, temperature))
+    return cpu.kl_divergence(scaled, ref_scaled) if _on_cpu() else maths.kl_divergence(scaled, ref_scaled)
+
+
 def likeliest_tokens(logits: mx.array, count: int) -> mx.array:
     """Return the ids of the `count` largest logits, largest first: [..., V] -> [..., min(count, V)].
 

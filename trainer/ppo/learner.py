@@ -214,6 +214,7 @@ class Learner:
         own = batch.take(share)
         lengths, budget = own.lengths(), self.config.micro_batch_tokens
         lanes = lanes_for(lengths, budget, self.config.lanes)
+        exact_kl = kl_coef > 0 and ppo.kl_in == "loss" and ppo.kl_estimator == "full"
 
         def parts() -> Iterator[Experience]:
             for rows, part in micro_batches(own, lane_budget(lengths, budget, lanes), progress):
@@ -221,7 +222,7 @@ class Learner:
                 yield part
 
         def with_reference(part: Experience) -> tuple[Experience, mx.array | None]:
-            return part, reference_states(self.actor, part, objective)
+            return part, reference_states(self.actor, part, objective, exact_kl=exact_kl)
 
         def mean_loss(ready: tuple[Experience, mx.array | None]) -> tuple[mx.array, Found]:
             loss, found = loss_of(

@@ -133,6 +133,7 @@ class PPO:
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
             if greedy is not None:  # scored last, so that its normalisation is that of the batch
                 batch = steps.add_greedy_baselines(self.rewards, batch, greedy, prompts)
+            batch = self.with_prefix_scores(batch, prompts)
 
         batch = steps.adjust_rewards_with_kl(batch, kl_coef=self.kl_coef_in_rewards, whiten=c.ppo.whiten_rewards)
         if self.has_critic:
@@ -208,6 +209,13 @@ class PPO:
         )
         batch = steps.add_kl_to_sa_pairs(self.actor, batch, estimator=c.ppo.kl_estimator, **tempered)
         return steps.add_values_to_sa_pairs(self.actor, batch, **how) if self.has_critic else batch
+
+    def with_prefix_scores(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
+        """Return the batch with the scores of what was written before each token in its values, if they are on."""
+        every = self.config.ppo.prefix_scores
+        if not (every and self.has_critic):
+            return batch
+        return steps.add_prefix_scores(self.rewards, batch, prompts, self._token_texts, every=every)
 
     def learn(self, number: int, batch: Experience, progress: steps.Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""

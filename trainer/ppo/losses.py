@@ -12,7 +12,14 @@ from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.cpu.lanes import BUILDING
-from trainer.models.logprobs import entropy, likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
+from trainer.models.logprobs import (
+    entropy,
+    kl_divergence,
+    likeliest_tokens,
+    logprobs_and_entropy,
+    logprobs_of,
+    token_logprobs,
+)
 from trainer.models.vocabulary import Compute, Head
 from trainer.rollout.experience import Experience
 
@@ -55,12 +62,16 @@ class Found(NamedTuple):
         return Found(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
 
 
-def reference_states(actor: ActorCriticLLM, batch: Experience, objective: Objective) -> mx.array | None:
-    """Return the reference's states of a batch whose scores the policy's loss measures; None for another one.
+def reference_states(
+    actor: ActorCriticLLM, batch: Experience, objective: Objective, *, exact_kl: bool = False
+) -> mx.array | None:
+    """Return the reference's states of a batch where the policy's loss needs them; None elsewhere.
+
+    It does for a batch whose scores it measures, and for the exact KL of policy and reference.
 
     Not to be called inside a gradient: there, MLX keeps all that an evaluated array was made of.
     """
-    if batch.logprobs is not None or objective == "value":
+    if objective == "value" or (batch.logprobs is not None and not exact_kl):
         return None
     with BUILDING, actor.reference():
         states = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").states
@@ -105,14 +116,15 @@ def loss_of(
         columns = {"tokens": batch.responses, "advantages": filled(batch.advantages)}
         if ppo.importance_cap:
             columns["sampled"] = batch.sampler_logprobs
-        losses: Compute = partial(_token_losses, ppo=ppo, temperature=temperature, kl_coef=kl_coef)
-        if ref_states is None:
-            columns["old"] = filled(batch.logprobs)
+        losses: Compute = partial(_token_losses, ppo=ppo, temperature=temperature, kl_coef=kl_coef, head=forward.head)
+        if ref_states is not None:
+            columns["ref_states"] = ref_states
+        if batch.logprobs is not None:
+            columns["old"] = batch.logprobs
             if kl_coef > 0:
                 columns["reference"] = filled(batch.ref_logprobs)
             compute = losses
         else:
-            columns["ref_states"] = ref_states
             score = partial(_token_scores, head=forward.head, temperature=temperature, alternatives=alternatives)
             compute = partial(_losses_and_scores, losses=losses, score=score)
         token_loss, policy, logprobs, *found = forward.at_positions(batch.mask, compute, columns, gradient=True)
@@ -135,6 +147,8 @@ def loss_of(
     if forward.values is not None:
         old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
         values = real(forward.values[:, :-1])
+        if batch.prefix_scores is not None:
+            values = values + real(batch.prefix_scores)
         value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
@@ -153,7 +167,7 @@ def _losses_and_scores(
     """Return `losses` of n tokens that the policy itself wrote, followed by their `score`."""
     scores = score(mx.stop_gradient(logits), tokens, ref_states)
     old, _, reference, *_ = scores
-    return *losses(logits, tokens, old=old, reference=reference, **columns), *scores
+    return *losses(logits, tokens, old=old, reference=reference, ref_states=ref_states, **columns), *scores
 
 
 def _token_scores(
@@ -182,14 +196,17 @@ def _token_losses(
     advantages: mx.array,
     sampled: mx.array | None = None,
     reference: mx.array | None = None,
+    ref_states: mx.array | None = None,
     *,
     ppo: PPOConfig,
     temperature: float,
     kl_coef: float,
+    head: Head,
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Compute L_clip - c2 H (+ beta KL) of n tokens, L_clip alone, and their log-probs: [n] each.
 
-    logits: [n, V]; old, sampled, reference: [n] log-probs, the last two only where the loss needs them.
+    logits: [n, V]; old, sampled, reference: [n] log-probs, the last two only where the loss needs them; ref_states:
+    [n, D] of the reference, for the exact KL; head: from states to logits.
     """
     logprobs = token_logprobs(logits, tokens, temperature)
     policy = maths.clipped_policy_loss(
@@ -205,6 +222,8 @@ def _token_losses(
     loss = policy
     if ppo.entropy_coef > 0:
         loss = loss - ppo.entropy_coef * entropy(logits, temperature)
-    if kl_coef > 0:
+    if kl_coef > 0 and ppo.kl_estimator == "full":
+        loss = loss + kl_coef * kl_divergence(logits, head(filled(ref_states)[None])[0], temperature)
+    elif kl_coef > 0:
         loss = loss + kl_coef * maths.kl_loss(logprobs, filled(reference), ppo.kl_estimator)
     return loss, policy, logprobs

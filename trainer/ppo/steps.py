@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from trainer import maths
 from trainer.arrays import filled, to_list
@@ -18,6 +19,7 @@ from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logp
 from trainer.rewards import RewardInput, RewardResult, Rewards
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences as generate_sequences  # the first step
+from trainer.rollout.token_texts import TokenTexts
 
 Progress = Callable[[int, int], None]
 
@@ -190,6 +192,33 @@ def compute_rewards(
     width = batch.mask.shape[1]
     per_token = [row + [0.0] * (width - len(row)) for row in result.token_rewards or [[] for _ in prompts]]
     return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token)), result
+
+
+def add_prefix_scores(
+    rewards: Rewards, batch: Experience, prompts: Sequence[Prompt], token_texts: TokenTexts, *, every: int
+) -> Experience:
+    """Add Phi(s_t), the score of the response before token t, to the critic's values: V(s_t) = Phi(s_t) + head.
+
+    The critic then has to learn only what is still to come. For advantages, this is the same as shaping the rewards by
+    the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t), which changes no optimal policy (Ng, Harada and Russell
+    1999; for values Wiewiora 2003, arXiv 1106.5267). prompts: B, one per row; every: tokens from one score to the next, which
+    holds in between. Raises RewardError.
+    """
+    rows = [ids[:count] for ids, count in zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)]
+    inputs = []
+    for prompt, ids in zip(prompts, rows, strict=True):
+        texts = token_texts(ids)
+        inputs += [
+            RewardInput(prompt.prompt, "".join(texts[:t]), ids[:t], prompt.columns, truncated=True)
+            for t in range(0, len(ids), every)
+        ]
+    scores = iter(rewards.so_far(inputs))
+    held = [np.repeat([next(scores) for _ in range(0, len(ids), every)], every)[: len(ids)] for ids in rows]
+    prefixes = np.zeros(batch.mask.shape, dtype=np.float32)
+    for row, known in zip(prefixes, held, strict=True):
+        row[: len(known)] = known
+    phi = mx.array(prefixes)
+    return batch._replace(prefix_scores=phi, values=filled(batch.values) + phi)
 
 
 def greedy(rollout: RolloutConfig) -> RolloutConfig:

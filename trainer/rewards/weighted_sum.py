@@ -161,6 +161,20 @@ class Rewards:
             _parts(raw),
         )
 
+    def so_far(self, batch: Sequence[RewardInput]) -> list[float]:
+        """Score responses that are not complete, on the scale of the newest scores; statistics stay as they are.
+
+        A source that rewards single tokens, or does not apply, counts 0; penalties are for complete responses. Not for
+        `normalize = "batch"`. Raises RewardError.
+        """
+        if not batch:
+            return []
+        raw = {name: weighted.source(batch) for name, weighted in self._sources.items()}
+        scores, _ = self._sums({name: found for name, found in raw.items() if found.token_rewards is None}, batch)
+        _check_range(scores, [np.zeros(0)] * len(batch), batch)
+        found: list[float] = self._clipped(self._normalized(scores, update=False)).tolist()
+        return found
+
     def state(self) -> dict[str, Any]:
         """Return the running statistics as plain values, which JSON keeps exactly."""
         return asdict(self._moments)

@@ -43,6 +43,8 @@ class Experience(NamedTuple):
     scores: mx.array | None = None  # [B] one per sequence, added to the last token
     token_scores: mx.array | None = None  # [B, T] rewards of single tokens; zeros if there are none
     rewards: mx.array | None = None  # [B, T]
+    # add_prefix_scores
+    prefix_scores: mx.array | None = None  # [B, T] score of the response up to token t, part of V(s_t); None if off
     # compute_td_errors, compute_gae_advantages, add_reward_to_go
     td_errors: mx.array | None = None  # [B, T]
     # or, without a critic, one of `estimators.py`

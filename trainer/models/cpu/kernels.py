@@ -94,6 +94,15 @@ def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, 
     return chosen - mx.log(total), mx.log(total) - weighted / total
 
 
+def kl_divergence(logits: mx.array, ref_logits: mx.array) -> mx.array:
+    """Compute KL(p || q) of two distributions over V tokens; differentiable by `logits` alone.
+
+    logits, ref_logits: [..., V] float32. Returns [...].
+    """
+    divergence: mx.array = _kl_divergence(logits, ref_logits)[0]  # type: ignore[index]
+    return divergence
+
+
 @_compiled
 def exponentials(x: mx.array) -> mx.array:
     """Compute exp(x), elementwise, for x <= 0; 0 where it is below exp(-80). float32; not differentiable."""
@@ -140,6 +149,36 @@ def _log_softmax_at_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
     gradient = exponentials * (-on_logprob / total)[..., None]
     here = mx.take_along_axis(gradient, tokens[..., None], axis=-1) + on_logprob[..., None]
     return mx.put_along_axis(gradient, tokens[..., None], here, axis=-1), mx.zeros_like(tokens)
+
+
+@mx.custom_function
+def _kl_divergence(logits: mx.array, ref_logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    _, shifted, exponentials = _shifted_exp(logits)
+    _, ref_shifted, ref_exponentials = _shifted_exp(ref_logits)
+    total, ref_total = (_row_sums(x)[..., None] for x in (exponentials, ref_exponentials))
+    gaps = _gaps(shifted, ref_shifted, mx.log(total / ref_total))
+    probabilities = exponentials / total
+    divergence = _row_sums(probabilities * gaps)
+    return divergence, probabilities, gaps  # the last two are for the gradient
+
+
+@_kl_divergence.vjp
+def _kl_divergence_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
+    """Compute the gradient: d KL / d l_v = p_v (log p_v - log q_v - KL)."""
+    divergence, probabilities, gaps = outputs
+    gradient = _kl_gradient(probabilities, gaps, divergence[..., None], cotangents[0][..., None])
+    return gradient, mx.zeros_like(primals[1])
+
+
+@_compiled
+def _gaps(shifted: mx.array, ref_shifted: mx.array, log_totals: mx.array) -> mx.array:
+    """Return log p - log q."""
+    return shifted - ref_shifted - log_totals
+
+
+@_compiled
+def _kl_gradient(probabilities: mx.array, gaps: mx.array, divergence: mx.array, factor: mx.array) -> mx.array:
+    return probabilities * (gaps - divergence) * factor
 
 
 def _row_sums(x: mx.array) -> mx.array:

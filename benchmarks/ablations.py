@@ -1,0 +1,108 @@
+"""Train PPO with one setting changed at a time on the task of frontier.py, and print what each change is worth.
+
+On seeds that no reported run uses. Every variant has the base's settings and its own; differences are paired by seed.
+Each run leaves a journal in benchmarks/frontier/ablations/.
+
+Run: .venv/bin/python benchmarks/ablations.py [--seeds 10 11 12] [--variants NAME ...] [--jobs 2]
+     .venv/bin/python benchmarks/ablations.py --table
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+
+from frontier import (
+    JOURNALS,
+    LEVELS,
+    STRETCH,
+    Rows,
+    best_within,
+    interval_text,
+    journal,
+    read_journal,
+    share_cores,
+    train_ours,
+    write_journal,
+)
+
+BASE = "base"
+EXACT = ("ppo.kl_in=loss", "ppo.kl_estimator=full")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    BASE: (),
+    "exact KL": EXACT,
+    "prefix scores": ("ppo.prefix_scores=1",),
+    "prefix scores, lambda 0.7": ("ppo.prefix_scores=1", "ppo.lam=0.7"),
+    "exact KL, prefix scores": (*EXACT, "ppo.prefix_scores=1"),
+    "exact KL, prefix scores, lambda 0.7": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.7"),
+    "exact KL, prefix scores, lambda 0.4": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.4"),
+}
+
+
+def table(runs: dict[str, dict[int, Rows]]) -> str:
+    """Return a Markdown table with a row for each variant: means over its seeds, and differences from the base."""
+    heads = [f"KL at most {level}" for level in LEVELS]
+    lines = ["| | seeds | " + " | ".join(heads) + " | last five | explained variance |"]
+    lines.append("|---" * (len(LEVELS) + 4) + "|")
+    base = runs.get(BASE, {})
+    for name, by_seed in runs.items():
+        cells = []
+        for level in LEVELS:
+            cell = f"{fmean(best_within(rows, level) for rows in by_seed.values()):.2f}"
+            if name != BASE and len(pairs := sorted(by_seed.keys() & base.keys())) > 1:
+                ours = [best_within(by_seed[seed], level) - best_within(base[seed], level) for seed in pairs]
+                cell += f"; {interval_text(ours)}"
+            cells.append(cell)
+        last = [rows[-STRETCH:] for rows in by_seed.values()]
+        half = [row.get("explained_variance") for rows in by_seed.values() for row in rows[len(rows) // 2 :]]
+        known = [value for value in half if value is not None]
+        cells.append(
+            f"{fmean(r['score'] for s in last for r in s):.2f} at {fmean(r['kl'] for s in last for r in s):.1f}"
+        )
+        cells.append(f"{fmean(known):.2f}" if known else "")
+        lines.append(f"| {name} | {len(by_seed)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what has no journal yet, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once, each with its share of the cores")
+    parser.add_argument("--dir", type=Path, default=Path("runs/ablations"), help="folder of the runs")
+    parser.add_argument("--table", action="store_true", help="only print the table of the journals")
+    options = parser.parse_args()
+    where = JOURNALS / "ablations"
+
+    def place(name: str, seed: int) -> Path:
+        return journal("ours", slug(name), seed, where)
+
+    def run(name: str, seed: int) -> None:
+        if not place(name, seed).exists():
+            folder = options.dir.resolve() / f"{slug(name)}-{seed}"
+            write_journal(place(name, seed), *train_ours("ppo", seed, folder, VARIANTS[name]))
+
+    if not options.table:
+        share_cores(options.jobs)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            asked = [pool.submit(run, name, seed) for seed in options.seeds for name in options.variants]
+            for done in asked:
+                done.result()
+    found = {name: {seed: place(name, seed) for seed in options.seeds} for name in options.variants}
+    runs = {
+        name: {seed: read_journal(path) for seed, path in paths.items() if path.exists()}
+        for name, paths in found.items()
+    }
+    print(table({name: by_seed for name, by_seed in runs.items() if by_seed}))
+
+
+def slug(name: str) -> str:
+    """Return the name of a variant as a part of file names."""
+    return "-".join(name.replace(",", "").split()).lower()
+
+
+if __name__ == "__main__":
+    main()

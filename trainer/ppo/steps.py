@@ -201,8 +201,8 @@ def add_prefix_scores(
 
     The critic then has to learn only what is still to come. For advantages, this is the same as shaping the rewards by
     the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t), which changes no optimal policy (Ng, Harada and Russell
-    1999; for values Wiewiora 2003, arXiv 1106.5267). prompts: B, one per row; every: tokens from one score to the next, which
-    holds in between. Raises RewardError.
+    1999; for values Wiewiora 2003, arXiv 1106.5267). prompts: B, one per row; every: tokens from one score to the next,
+    which holds in between. Raises RewardError.
     """
     rows = [ids[:count] for ids, count in zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)]
     inputs = []

@@ -34,10 +34,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     BASE: (),
     "exact KL": EXACT,
     "prefix scores": ("ppo.prefix_scores=1",),
-    "prefix scores, lambda 0.7": ("ppo.prefix_scores=1", "ppo.lam=0.7"),
-    "exact KL, prefix scores": (*EXACT, "ppo.prefix_scores=1"),
-    "exact KL, prefix scores, lambda 0.7": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.7"),
-    "exact KL, prefix scores, lambda 0.4": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.4"),
+    "both, lambda 0.7, KL 0.1": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.7", "ppo.kl_coef=0.1"),
+    "both, lambda 0.7, KL 0.3": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.7", "ppo.kl_coef=0.3"),
+    "both, lambda 0.7, KL 0.3, rate 1e-4": (
+        *EXACT,
+        "ppo.prefix_scores=1",
+        "ppo.lam=0.7",
+        "ppo.kl_coef=0.3",
+        "optim.policy_lr=1e-4",
+    ),
 }
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from trainer.models.cpu import blas, denormals
+from trainer.models.cpu import blas
 
 blas.load_blas()  # before anything imports mlx.core
 blas.keep_freed_memory()
-if blas.mlx_runs_on_linux_cpu():
-    denormals.flush_denormals()  # before a thread starts
 
 if TYPE_CHECKING:
     from trainer.config import Config as Config

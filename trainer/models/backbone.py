@@ -15,6 +15,7 @@ from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
 from trainer.models.classifier import ClassifierLoading, ScalarHead, has_head
+from trainer.models.cpu.denormals import start_compute_threads
 from trainer.models.cpu.kernels import own_kernel_folder
 from trainer.models.cpu.substitutes import use_faster_functions
 from trainer.models.peft_adapters import check_peft, fuse_peft, is_peft
@@ -70,6 +71,7 @@ def load_backbone(
     import mlx_lm.utils  # 2.8 s
 
     own_kernel_folder()
+    start_compute_threads()
     folder = _checked_folder(config) if tokenizer is None else tokenizer.folder
     loading = ClassifierLoading() if has_head(folder) else None
     if loading and not classifier:

@@ -279,6 +279,31 @@ def test_without_a_compiler_the_functions_are_not_fused_and_give_the_same_number
     assert not list(tmp_path.rglob("*.so"))
 
 
+def exact_divergence(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
+    logp, logq = reference.log_softmax(float64(logits)), reference.log_softmax(float64(others))
+    return (np.exp(logp) * (logp - logq)).sum(axis=-1)
+
+
+def test_the_exact_kl_is_that_of_float64_and_never_far_below_0() -> None:
+    draws = np.random.default_rng(4)
+    logits = draws.normal(0, 3, (2, 3, 50_000)).astype(np.float32)
+    others = logits + draws.normal(0, 0.5, logits.shape).astype(np.float32)
+    divergence = cpu.kl_divergence(mx.array(logits), mx.array(others))
+    close(divergence, exact_divergence(logits, others), 1e-5)
+    close(cpu.kl_divergence(mx.array(logits), mx.array(logits)), np.zeros((2, 3)), 1e-6)
+
+
+@pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME.keys())
+def test_the_gradient_of_the_exact_kl_is_that_of_its_definition(logits: list[float]) -> None:
+    weights, other = mx.array([[1.0], [-2.0]]), mx.array([[0.5, -1.0, 2.0, 0.0]] * 2)
+    both = mx.broadcast_to(mx.array(logits), (2, 4))
+    gradient = mx.vjp(lambda x: cpu.kl_divergence(x, other), [both], [weights[:, 0]])[1][0]
+    logp, logq = reference.log_softmax(float64(both)), reference.log_softmax(float64(other))
+    gap = np.where(np.exp(logp) > 0, logp - logq, 0.0)
+    divergence = (np.exp(logp) * gap).sum(axis=-1, keepdims=True)
+    close(gradient, float64(weights) * np.exp(logp) * (gap - divergence), 2e-5)
+
+
 # What the models call
 
 

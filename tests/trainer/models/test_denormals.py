@@ -1,4 +1,4 @@
-"""Denormal numbers on a Linux CPU: computed as zeros by this process and by all of MLX's threads."""
+"""Denormal numbers on a Linux CPU: zeros on MLX's threads, and as ever in Python and NumPy."""
 
 import platform
 import subprocess
@@ -12,45 +12,62 @@ from trainer.models.cpu.blas import mlx_runs_on_linux_cpu
 here = pytest.mark.skipif(
     platform.machine() != "x86_64" or not mlx_runs_on_linux_cpu(), reason="flushed where MLX runs on x86-64 and Linux"
 )
-PRODUCTS = (
-    "import mlx.core as mx, threading\n"
+PROGRAM = (
+    "import trainer, trainer.models.cpu.denormals as denormals\n"
+    "import mlx.core as mx, numpy as np\n"
     "from concurrent.futures import ThreadPoolExecutor\n"
-    "def product(n):\n"
-    "    a = mx.full((n, n), 1e-20)\n"
-    "    return float((a * a).max()), float((a @ a).max())\n"
+    "def products(start):\n"
+    "    start()\n"
+    "    for n in (4, 600):\n"
+    "        a = mx.full((n, n), 1e-20)\n"
+    "        print(float((a * a).max()), float((a @ a).max()), end=' ')\n"
+    "    print(float(np.full(600, 1e-20, np.float32)[0] * np.float32(1e-20)), 5e-324 * 1.0, end=' ')\n"
     "with ThreadPoolExecutor(1) as other:\n"
-    "    print(*product(4), *product(600), *other.submit(product, 600).result())"
+    "    products({0})\n"
+    "    other.submit(products, {0}).result()\n"
 )
 
 
-def products(before: str) -> list[float]:
-    """Return products of 1e-20, as vectors and matrices, of small and large ones, on two threads."""
-    done = subprocess.run([sys.executable, "-c", before + PRODUCTS], capture_output=True, text=True)
+def products(start: str) -> list[float]:
+    """Return products of 1e-20 on two threads: four by MLX, then one by NumPy and one by Python on each."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(start)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return [float(number) for number in done.stdout.split()]
 
 
 @here
-def test_importing_trainer_makes_denormals_zero_on_every_thread() -> None:
-    assert products("import trainer\n") == [0.0] * 6
+def test_mlx_computes_with_zeros_on_every_thread_that_asks_and_python_as_ever() -> None:
+    found = products("denormals.start_compute_threads")
+    for thread in (found[:6], found[6:]):
+        assert thread[:4] == [0.0] * 4
+        assert all(0 < number < 1.2e-38 for number in thread[4:])
 
 
 @here
-def test_denormals_come_back_where_they_are_asked_for() -> None:
-    undo = "import trainer, trainer.models.cpu.denormals as d; assert d.flush_denormals(False)\n"
-    assert all(0 < number < 1.2e-36 for number in products(undo))
+def test_without_that_mlx_computes_denormals() -> None:  # so that the test above can fail
+    found = products("(lambda: None)")
+    assert all(0 < number < 1.2e-36 for number in found)
 
 
 @here
-def test_ordinary_numbers_are_as_before() -> None:
-    code = "import sys; print(sys.float_info.min * 1.0, 1e-300 * 1e300, float('nan') == 0, 1e308 * 10)"
-    plain, ours = (
-        subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True, check=True).stdout
-        for before in ("", "import trainer; ")
-    )
-    assert plain == ours
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_calling_thread_is_as_before_after_the_block(error: type[Exception] | None) -> None:
+    def block() -> float:
+        with denormals.denormals_as_zeros():
+            flushed = sys.float_info.min * 0.5
+            if error:
+                raise error
+        return flushed
+
+    if error:
+        with pytest.raises(error):
+            block()
+    else:
+        assert block() == 0.0
+    assert sys.float_info.min * 0.5 > 0.0
 
 
 def test_another_processor_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert not denormals.flush_denormals()
+    with denormals.denormals_as_zeros():
+        assert sys.float_info.min * 0.5 > 0.0

@@ -34,6 +34,7 @@ OPTIONS = {
     "clipped twice": PPOConfig(clip=0.1, dual_clip=1.2),
     "KL k3 in the loss": PPOConfig(kl_in="loss", kl_estimator="k3"),
     "KL k2 in the loss, by sequence": PPOConfig(kl_in="loss", kl_estimator="k2", loss_aggregation="sequence"),
+    "exact KL in the loss": PPOConfig(kl_in="loss", kl_estimator="full"),
     "weighted for the sampler": PPOConfig(importance_cap=1.1),
 }
 OBJECTIVES: list[Objective] = ["joint", "policy", "value"]
@@ -82,13 +83,17 @@ def slow_loss(
     actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, temperature: float = 1.0, kl_coef: float = 0.0
 ) -> dict[str, float]:
     """Compute the loss and its parts in float64, from the logits and values of each sequence alone."""
-    logprobs, values, entropies = [], [], []
+    logprobs, values, entropies, divergences = [], [], [], []
     for row, (start, count) in enumerate(LENGTHS):
         ids = batch.sequences[row : row + 1, : start + count]
         hidden = actor.backbone.model(ids)
         logits = float64(actor.backbone(ids)[0, start - 1 : -1]) / temperature
         logprobs.append(reference.log_softmax(logits)[np.arange(count), np.array(ids)[0, start:]])
         entropies.append(reference.entropy(logits))
+        with actor.reference():
+            ref_logits = float64(actor.backbone(ids)[0, start - 1 : -1]) / temperature
+        policy_logprobs, ref_logprobs = reference.log_softmax(logits), reference.log_softmax(ref_logits)
+        divergences.append((np.exp(policy_logprobs) * (policy_logprobs - ref_logprobs)).sum(axis=-1))
         head = actor.value_parameters()
         values.append(float64(hidden @ head["head.weight"] + head["head.bias"])[0, start - 1 : -1])
     old, advantages, old_values, returns, ref, sampled = (
@@ -111,7 +116,8 @@ def slow_loss(
     weights = np.minimum(np.exp(old - sampled), ppo.importance_cap) if ppo.importance_cap else 1.0
     policy = mean(weights * reference.policy_loss(new, old, advantages, ppo.clip, ppo.clip_high, ppo.dual_clip))
     value = mean(reference.value_loss(np.concatenate(values), old_values, returns, ppo.relative_value_clip))
-    kl = mean(reference.kl_estimate(new, ref, ppo.kl_estimator)) if ppo.kl_in == "loss" else 0.0
+    exact, estimator = np.concatenate(divergences), ppo.kl_estimator
+    kl = mean(exact if estimator == "full" else reference.kl_estimate(new, ref, estimator)) * (ppo.kl_in == "loss")
     return {
         "loss": policy + ppo.value_coef * value - ppo.entropy_coef * mean(np.concatenate(entropies)) + kl_coef * kl,
         "policy_loss": policy,
@@ -143,6 +149,14 @@ def test_the_value_clip_is_in_the_unit_that_is_given(actor: ActorCriticLLM, batc
     found = [gradients(actor, batch, "value", *how)[1].value_loss.item() for how in ((PPO,), (half,))]
     doubled = gradients(actor, batch, "value", half, value_unit=2.0)[1].value_loss.item()
     assert doubled == found[0] != found[1]
+
+
+def test_the_critic_learns_what_the_score_so_far_leaves(actor: ActorCriticLLM, batch: Experience) -> None:
+    phi = mx.random.normal(batch.mask.shape, key=mx.random.key(5))
+    shifted = batch._replace(prefix_scores=phi, values=filled(batch.values) + phi, returns=filled(batch.returns) + phi)
+    (before, sums), (after, shifted_sums) = (gradients(actor, one, "value") for one in (batch, shifted))
+    close(flat(after), flat(before))
+    assert shifted_sums.value_loss.item() == pytest.approx(sums.value_loss.item(), rel=1e-5)
 
 
 def assert_slope(actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, **how: float) -> Trainables:

@@ -23,6 +23,7 @@ from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.experience import Experience
+from trainer.rollout.token_texts import TokenTexts
 
 COUNTS = [count for _, count in LENGTHS]
 PER_TOKEN = ("logprobs", "entropy", "values", "ref_logprobs", "kl", "rewards", "td_errors", "advantages", "returns")
@@ -299,6 +300,52 @@ def test_scoring_updates_the_reward_statistics_unless_told_not_to() -> None:
     assert rewards.state() == before
     steps.compute_rewards(rewards, batch, prompts)
     assert rewards.state()["count"] == 6
+
+
+class Length:
+    """Source that scores by the number of tokens, and remembers what it saw."""
+
+    name = "length"
+
+    def __init__(self) -> None:
+        self.seen: list[RewardInput] = []
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        self.seen = list(batch)
+        return SourceScores([float(len(given.completion_ids)) for given in batch])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_values_contain_the_score_of_what_was_written_before_each_token(folder: Path, every: int) -> None:
+    loaded, source = load_tiny(folder), Length()
+    batch = random_batch()
+    batch = batch._replace(values=mx.random.normal(batch.mask.shape, key=mx.random.key(3)) * batch.mask)
+    prompts = [Prompt(row, f"prompt {row}", "", [], {}) for row in range(6)]
+    rewards = Rewards([WeightedSource(source, 0.5), WeightedSource(Places())], missing_stop_penalty=9.0)
+    texts = TokenTexts(loaded.tokenizer)
+    found = steps.add_prefix_scores(rewards, batch, prompts, texts, every=every)
+    places = np.arange(batch.mask.shape[1]) // every * every
+    assert found.prefix_scores.tolist() == (0.5 * places * float64(batch.mask)).tolist()
+    assert found.values.tolist() == (batch.values + found.prefix_scores).tolist()
+    for given in source.seen:
+        row = int(str(given.prompt).rpartition(" ")[2])
+        ids = batch.responses[row].tolist()
+        assert given.completion_ids == ids[: len(given.completion_ids)]
+        assert given.completion == "".join(texts(ids[: COUNTS[row]])[: len(given.completion_ids)])
+        assert given.truncated
+    assert len(source.seen) == sum(-(-count // every) for count in COUNTS)
+
+
+def test_scores_so_far_are_on_the_running_scale_and_change_no_statistics() -> None:
+    rewards = Rewards([WeightedSource(Length())], normalize="running", clip=1.5)
+    prompts = [Prompt(row, "", "", [], {}) for row in range(6)]
+    steps.compute_rewards(rewards, random_batch(), prompts)
+    before = rewards.state()
+    inputs = [RewardInput("", "", [0] * count, {}, True) for count in (0, 3, 50)]
+    mean, deviation = np.mean(COUNTS), np.std(COUNTS)
+    expected = np.clip((np.array([0, 3, 50]) - mean) / deviation, -1.5, 1.5)
+    assert rewards.so_far(inputs) == pytest.approx(expected.tolist())
+    assert (rewards.state(), rewards.so_far([])) == (before, [])
 
 
 def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(folder: Path) -> None:

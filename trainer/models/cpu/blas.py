@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.models.cpu import openblas
+from trainer.models.cpu.denormals import denormals_as_zeros, start_compute_threads
 
 VARIABLE = "PPO_WORKBENCH_BLAS"
 REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
@@ -75,8 +76,9 @@ def measure_matmul() -> float:
     import mlx.core as mx
 
     n = 512
+    start_compute_threads()
     a = mx.full((n, n), 0.5)
-    mx.eval(a @ a)  # the first product starts the library's threads
+    mx.eval(a @ a)  # the first of this size may start more
     seconds = float("inf")
     for _ in range(5):
         start = time.perf_counter()
@@ -233,7 +235,8 @@ def _open(file: str) -> None:
     # a kernel at that moment, it reads the environment while it is moved in memory, and `popen` fails. A variable that
     # is there already stays where it is.
     os.environ.setdefault("MEMKIND_HEAP_MANAGER", "TBB")
-    library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+    with denormals_as_zeros():  # OpenBLAS starts its threads here
+        library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     _ = library.cblas_sgemm  # some builds prefix their names, so MLX would not find them
     if "MKL_CBWR" not in os.environ and hasattr(library, "MKL_CBWR_Set"):
         _make_reproducible(library)

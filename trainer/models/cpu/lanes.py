@@ -19,6 +19,7 @@ from typing import TypeVar
 import mlx.core as mx
 
 from trainer.models.cpu.blas import blas_threads, threads_each
+from trainer.models.cpu.denormals import start_compute_threads
 
 BUILDING = threading.RLock()
 """Held while a graph is built from a model whose modules or parameters are replaced meanwhile."""
@@ -44,6 +45,7 @@ class _Worker:
         return done
 
     def _run(self) -> None:
+        start_compute_threads()
         while (given := self._work.get()) is not None:
             work, done = given
             work()

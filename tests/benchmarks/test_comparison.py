@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from trainer.config import load_config
-from trainer.config.problems import config_warnings
+from trainer.config.conflicts import config_warnings
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

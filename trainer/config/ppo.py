@@ -130,8 +130,8 @@ class PPOConfig(Section):
     lam: float = setting(0.95, "Lambda of GAE: 0 is one-step TD, 1 is Monte Carlo.", ge=0, le=1, live=True)
     prefix_scores: int = setting(
         0,
-        "Score each response also as far as it was written, every so many tokens, and let the critic learn only what "
-        "these scores do not tell. For scores that build up along the text. 0 for never.",
+        "Score responses also as far as they are written, every so many tokens: the critic begins with that. For "
+        "scores that build up along the text; 0 for off.",
         unit="tokens",
         ge=0,
         live=True,

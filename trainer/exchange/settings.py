@@ -109,6 +109,7 @@ OWN: Table = MappingProxyType(
         "eval.best_of": [No(_REPORTS, DEFAULT)],
         "ppo.ratio_threshold": [No("no other trainer skips minibatches by their mean ratio", 0.0)],
         "ppo.target_approx_kl": [No("no other trainer ends the epochs early", 0.0)],
+        "ppo.prefix_scores": [No("no other trainer adds the score so far to its values", 0)],
         "ppo.bootstrap_truncated": [No("no other trainer values the state after a cut response", False)],
     }
 )

@@ -118,7 +118,8 @@ def test_all_options_together_survive_toml_and_back(tmp_path: Path) -> None:
         table, _, name = key.partition(".")
         raw[table][name] = another_value(key)
     raw["rollout"]["batch_size"] = 12  # a multiple of samples_per_prompt and minibatches
-    raw["ppo"] |= COMPANIONS["ppo.kl_in"]
+    raw["ppo"] |= COMPANIONS["ppo.kl_in"] | {"whiten_rewards": False}  # prefix_scores allows neither
+    raw["reward"]["normalize"] = "running"
     config = validate(raw)
     save_config(config, tmp_path / "config.toml")
     assert load_config(tmp_path / "config.toml") == config
@@ -806,7 +807,7 @@ def test_the_reference_explains_rules_in_words() -> None:
     assert rows["ppo.gamma"].rule == "at least 0, at most 1"
     assert rows["data.eval_fraction"].rule == "at least 0, less than 1"
     assert rows["ppo.clip"].rule == "greater than 0"
-    assert rows["ppo.kl_estimator"].rule == "one of k1, k2, k3, abs"
+    assert rows["ppo.kl_estimator"].rule == "one of k1, k2, k3, abs, full"
     assert rows["run.trackers"].rule == "any of tensorboard, wandb, trackio"
     assert rows["model.lora_targets"].rule == "not empty, none of them empty"
     target = ReferenceRow("reward.sources[].target", "whole number", help="", rule="at least 0", unit="tokens")

@@ -49,6 +49,7 @@ OTHERS: dict[str, Any] = {
     "ppo.entropy_coef": 0.01,
     "ppo.gamma": 0.9,
     "ppo.lam": 0.8,
+    "ppo.prefix_scores": 4,
     "optim.policy_lr": 0.003,
     "optim.value_lr": 0.002,
     "optim.max_grad_norm": 0.05,

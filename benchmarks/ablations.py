@@ -30,19 +30,17 @@ from frontier import (
 
 BASE = "base"
 EXACT = ("ppo.kl_in=loss", "ppo.kl_estimator=full")
+BOTH = (*EXACT, "ppo.prefix_scores=1")
 VARIANTS: dict[str, tuple[str, ...]] = {
     BASE: (),
     "exact KL": EXACT,
     "prefix scores": ("ppo.prefix_scores=1",),
-    "both, lambda 0.7, KL 0.1": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.7", "ppo.kl_coef=0.1"),
-    "both, lambda 0.7, KL 0.3": (*EXACT, "ppo.prefix_scores=1", "ppo.lam=0.7", "ppo.kl_coef=0.3"),
-    "both, lambda 0.7, KL 0.3, rate 1e-4": (
-        *EXACT,
-        "ppo.prefix_scores=1",
-        "ppo.lam=0.7",
-        "ppo.kl_coef=0.3",
-        "optim.policy_lr=1e-4",
-    ),
+    "both, KL 0.3, lambda 0.7": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.7"),
+    "rate 1e-4": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.7", "optim.policy_lr=1e-4"),
+    "rate 5e-5": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.7", "optim.policy_lr=5e-5"),
+    "rate 1e-4, KL 0.15": (*BOTH, "ppo.kl_coef=0.15", "ppo.lam=0.7", "optim.policy_lr=1e-4"),
+    "rate 1e-4, lambda 0.4": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.4", "optim.policy_lr=1e-4"),
+    "rate 1e-4, lambda 0.9": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.9", "optim.policy_lr=1e-4"),
 }
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from mlx.utils import tree_flatten
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
 from trainer.ppo.loop import PPO
+from trainer.ppo.prefix_values import FEATURES
 from trainer.runs.checkpoint_files import (
     DamagedCheckpointError,
     check_content,
@@ -24,6 +25,7 @@ from trainer.runs.checkpoint_files import (
 )
 
 STATE_FORMAT = FileFormat("format")
+_Features = Annotated[list[float], Field(min_length=FEATURES, max_length=FEATURES)]
 
 
 class Rollback(NamedTuple):
@@ -45,6 +47,15 @@ class _Statistics(BaseModel):
     m2: float = 0.0
 
 
+class _PrefixValues(BaseModel):
+    """State of `PrefixValues`."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    moments: Annotated[list[_Features], Field(min_length=FEATURES, max_length=FEATURES)]
+    products: _Features
+
+
 class _State(BaseModel):
     """Schema of state.json."""
 
@@ -57,6 +68,7 @@ class _State(BaseModel):
     rewards: _Statistics
     kl_coef: float | None = None
     kl_coef_start: float | None = None
+    prefix_values: _PrefixValues | None = None
     rollback: Rollback | None = None
 
 
@@ -74,6 +86,7 @@ class Snapshot(NamedTuple):
     kl_coef: float | None = None  # of the next iteration; None: that of the configuration
     kl_coef_start: float | None = None  # ppo.kl_coef when the controller began
     average: Parameters | None = None  # of the policy's adapter; None: disabled
+    prefix_values: dict[str, Any] | None = None  # state of `PrefixValues`; None: it begins anew
     rollback: Rollback | None = None  # that replaced another state after `iteration`
 
 
@@ -91,6 +104,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
         ppo.kl_coef,
         ppo.config.ppo.kl_coef,
         ppo.learner.average,
+        ppo.prefix_values.state() if ppo.config.ppo.prefix_scores else None,
     )
 
 
@@ -107,6 +121,7 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
         average = snapshot.average or snapshot.policy
         ppo.learner.average = {name: average[name] for name in ppo.learner.average}  # in the order in which it is saved
     ppo.rewards.restore(snapshot.rewards)
+    ppo.prefix_values.restore(snapshot.prefix_values)
     ppo.tokens = snapshot.tokens
     goes_on = ppo.config.ppo.kl_controller == "adaptive" and snapshot.kl_coef_start == ppo.config.ppo.kl_coef
     if goes_on and snapshot.kl_coef is not None:
@@ -115,7 +130,7 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
 
 def plain_state(snapshot: Snapshot) -> dict[str, Any]:
     """Return what is not an array in the state that a run continues from, as plain values."""
-    names = ("iteration", "optimizer_steps", "rewards", "tokens", "kl_coef", "kl_coef_start")
+    names = ("iteration", "optimizer_steps", "rewards", "tokens", "kl_coef", "kl_coef_start", "prefix_values")
     return {name: getattr(snapshot, name) for name in names}
 
 
@@ -152,6 +167,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         "rewards": snapshot.rewards,
         "kl_coef": snapshot.kl_coef,
         "kl_coef_start": snapshot.kl_coef_start,
+        "prefix_values": snapshot.prefix_values,
         "rollback": snapshot.rollback and snapshot.rollback._asdict(),
     }
     write_folder(folder, fill, state)
@@ -192,5 +208,6 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         checked.kl_coef,
         checked.kl_coef_start,
         average,
+        state.get("prefix_values"),
         checked.rollback,
     )

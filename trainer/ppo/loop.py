@@ -29,6 +29,7 @@ from trainer.ppo.kl_controller import adapted_kl_coef
 from trainer.ppo.learner import Learner, StepMetrics, StepOptions, has_signal
 from trainer.ppo.losses import Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
+from trainer.ppo.prefix_values import PrefixValues
 from trainer.ppo.shares import in_shares, respond
 from trainer.rewards import RewardResult, Rewards
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
@@ -89,6 +90,7 @@ class PPO:
         self.learner = Learner(actor, config.optim, ranks=ranks, **_schedule(config))
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
+        self.prefix_values = PrefixValues(config.rollout.max_new_tokens)
         self.tokens = 0
         self.skipped = SkippedSteps(
             "iteration",
@@ -133,13 +135,15 @@ class PPO:
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
             if greedy is not None:  # scored last, so that its normalisation is that of the batch
                 batch = steps.add_greedy_baselines(self.rewards, batch, greedy, prompts)
-            batch = self.with_prefix_scores(batch, prompts)
+            batch = self.with_prefix_values(batch, prompts)
 
         batch = steps.adjust_rewards_with_kl(batch, kl_coef=self.kl_coef_in_rewards, whiten=c.ppo.whiten_rewards)
         if self.has_critic:
             batch = steps.compute_td_errors(batch, gamma=c.ppo.gamma, bootstrap_truncated=c.ppo.bootstrap_truncated)
             batch = steps.compute_gae_advantages(batch, gamma=c.ppo.gamma, lam=c.ppo.lam)
             batch = steps.add_reward_to_go(batch)
+            if batch.prefix_scores is not None:
+                self.prefix_values.learn(batch, c.ppo.prefix_scores, c.ppo.gamma)
         else:
             batch = ESTIMATORS[c.ppo.estimator](batch, c.ppo, c.rollout.samples_per_prompt)
         mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
@@ -210,12 +214,13 @@ class PPO:
         batch = steps.add_kl_to_sa_pairs(self.actor, batch, estimator=c.ppo.kl_estimator, **tempered)
         return steps.add_values_to_sa_pairs(self.actor, batch, **how) if self.has_critic else batch
 
-    def with_prefix_scores(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
-        """Return the batch with the scores of what was written before each token in its values, if they are on."""
+    def with_prefix_values(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
+        """Return the batch with what the scores before each token predict in its values, if they are on."""
         every = self.config.ppo.prefix_scores
         if not (every and self.has_critic):
             return batch
-        return steps.add_prefix_scores(self.rewards, batch, prompts, self._token_texts, every=every)
+        batch = steps.add_prefix_scores(self.rewards, batch, prompts, self._token_texts, every=every)
+        return self.prefix_values.add(batch, every)
 
     def learn(self, number: int, batch: Experience, progress: steps.Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""

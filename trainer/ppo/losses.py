@@ -147,8 +147,8 @@ def loss_of(
     if forward.values is not None:
         old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
         values = real(forward.values[:, :-1])
-        if batch.prefix_scores is not None:
-            values = values + real(batch.prefix_scores)
+        if batch.prefix_values is not None:
+            values = values + real(batch.prefix_values)
         value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)

@@ -197,12 +197,13 @@ def compute_rewards(
 def add_prefix_scores(
     rewards: Rewards, batch: Experience, prompts: Sequence[Prompt], token_texts: TokenTexts, *, every: int
 ) -> Experience:
-    """Add Phi(s_t), the score of the response before token t, to the critic's values: V(s_t) = Phi(s_t) + head.
+    """Add Phi(s_t), the score of the response before token t, from which `PrefixValues` predicts the return.
 
-    The critic then has to learn only what is still to come. For advantages, this is the same as shaping the rewards by
-    the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t), which changes no optimal policy (Ng, Harada and Russell
-    1999; for values Wiewiora 2003, arXiv 1106.5267). prompts: B, one per row; every: tokens from one score to the next,
-    which holds in between. Raises RewardError.
+    It is 0 before the first score: no source is asked for an empty response.
+    With values V(s_t) = Phi(s_t) + ..., the advantage of a token begins with what it did to the score. This is the same
+    as shaping the rewards by the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t), which changes no optimal policy
+    (Ng, Harada and Russell 1999; for values Wiewiora 2003, arXiv 1106.5267). prompts: B, one per row; every: tokens
+    from one score to the next, which holds in between. Raises RewardError.
     """
     rows = [ids[:count] for ids, count in zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)]
     inputs = []
@@ -210,15 +211,13 @@ def add_prefix_scores(
         texts = token_texts(ids)
         inputs += [
             RewardInput(prompt.prompt, "".join(texts[:t]), ids[:t], prompt.columns, truncated=True)
-            for t in range(0, len(ids), every)
+            for t in range(every, len(ids), every)
         ]
     scores = iter(rewards.so_far(inputs))
-    held = [np.repeat([next(scores) for _ in range(0, len(ids), every)], every)[: len(ids)] for ids in rows]
     prefixes = np.zeros(batch.mask.shape, dtype=np.float32)
-    for row, known in zip(prefixes, held, strict=True):
-        row[: len(known)] = known
-    phi = mx.array(prefixes)
-    return batch._replace(prefix_scores=phi, values=filled(batch.values) + phi)
+    for row, ids in zip(prefixes, rows, strict=True):
+        row[: len(ids)] = np.repeat([0.0, *(next(scores) for _ in range(every, len(ids), every))], every)[: len(ids)]
+    return batch._replace(prefix_scores=mx.array(prefixes))
 
 
 def greedy(rollout: RolloutConfig) -> RolloutConfig:

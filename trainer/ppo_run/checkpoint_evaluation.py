@@ -228,6 +228,7 @@ def _restored(
     actor.update_policy(snapshot.policy)
     if snapshot.value:
         actor.update_value(snapshot.value)
+    ppo.prefix_values.restore(snapshot.prefix_values)
     ppo.learner.average = snapshot.average if options.average else None
     if snapshot.kl_coef is not None:
         ppo.kl_coef = snapshot.kl_coef

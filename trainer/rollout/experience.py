@@ -43,8 +43,9 @@ class Experience(NamedTuple):
     scores: mx.array | None = None  # [B] one per sequence, added to the last token
     token_scores: mx.array | None = None  # [B, T] rewards of single tokens; zeros if there are none
     rewards: mx.array | None = None  # [B, T]
-    # add_prefix_scores
-    prefix_scores: mx.array | None = None  # [B, T] score of the response up to token t, part of V(s_t); None if off
+    # add_prefix_scores, PrefixValues.add
+    prefix_scores: mx.array | None = None  # [B, T] score of the response before token t; None if off, as the next
+    prefix_values: mx.array | None = None  # [B, T] what they predict, which is part of V(s_t)
     # compute_td_errors, compute_gae_advantages, add_reward_to_go
     td_errors: mx.array | None = None  # [B, T]
     # or, without a critic, one of `estimators.py`

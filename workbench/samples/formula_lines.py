@@ -152,6 +152,7 @@ def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
     log_r = None if facts.k1 is None else min(-facts.k1, LARGEST_LOG_R)
     return {
         "k1": ("log π - log π_ref", f"{mine} - {theirs}"),
+        "full": ("log π - log π_ref (the loss: the mean of all tokens)", f"{mine} - {theirs}"),
         "k2": ("½ (log π - log π_ref)²", f"½ ({mine} - {theirs})²"),
         "k3": ("r - 1 - log r,  r = min(π_ref / π, 13.6)", f"exp({number(log_r)}) - 1 - {_operand(log_r)}"),
         "abs": ("|log π - log π_ref|", f"|{mine} - {theirs}|"),

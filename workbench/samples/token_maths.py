@@ -44,7 +44,7 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
         return Recomputed()
     log_r = ref_logprob - logprob
     match settings.kl_estimator:
-        case "k1":
+        case "k1" | "full":
             value, slope = -log_r, 1.0
         case "k2":
             value, slope = 0.5 * log_r * log_r, abs(log_r)
@@ -60,7 +60,9 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
 
 
 def kl_loss(logprob: float, ref_logprob: float | None, settings: SampleSettings) -> float | None:
-    """Return the KL of a token in the loss, as `trainer.maths.kl_loss` does."""
+    """Return the KL of a token in the loss, as `trainer.maths.kl_loss` does; None for the exact KL of all tokens."""
+    if settings.kl_estimator == "full":
+        return None
     value = kl(logprob, ref_logprob, settings).value
     if value is None or ref_logprob is None or settings.kl_estimator != "k3":
         return value

@@ -28,6 +28,7 @@ VARIANTS = {
     "whitened rewards": ["ppo.whiten_rewards=true", "ppo.kl_coef=0.5"],
     "bootstrapping": ["ppo.bootstrap_truncated=true", "ppo.gamma=0.9", 'rollout.stop=["a"]'],
     "token rewards": [TOKENS, "ppo.lam=0.5"],
+    "scores so far": ["ppo.prefix_scores=2", "ppo.lam=0.5"],
     "all of it": [TOKENS, "ppo.whiten_rewards=true", "ppo.bootstrap_truncated=true", "ppo.gamma=0.9",
                   "ppo.kl_estimator=k3", 'rollout.stop=["a", "b", "c"]', "rollout.temperature=0.7",
                   "model.value_model=adapter"],

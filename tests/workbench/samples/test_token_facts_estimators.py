@@ -236,6 +236,9 @@ def test_a_loss_with_an_unknown_part_is_not_shown() -> None:
     found = replace(token_sample(length=2, ratios=[[1.0]] * 2), settings=settings(kl_in="loss", epochs=1))
     without = {name: values for name, values in found.numbers.items() if name != "ref_logprobs"}
     assert TokenFacts(replace(found, numbers=without), 0).passes[0].loss is None
+    exact = replace(found, settings=settings(kl_in="loss", kl_estimator="full", epochs=1))
+    facts = TokenFacts(exact, 0)  # no number of this token tells the KL of all others
+    assert (facts.passes[0].loss, facts.kl_pull) == (None, None)
     held = settings(importance_cap=2.0, epochs=1)
     without = {name: values for name, values in found.numbers.items() if name != "sampler_logprobs"}
     assert TokenFacts(replace(found, numbers=without, settings=held), 0).passes[0].loss is None

@@ -29,18 +29,19 @@ from frontier import (
 )
 
 BASE = "base"
-EXACT = ("ppo.kl_in=loss", "ppo.kl_estimator=full")
-BOTH = (*EXACT, "ppo.prefix_scores=1")
+EXACT = ("ppo.kl_in=loss", "ppo.kl_estimator=full", "ppo.kl_coef=0.3")  # of whitened advantages
+PREFIX = ("ppo.prefix_scores=1", "ppo.lam=0.7")
+SLOWER = ("optim.policy_lr=1e-4",)
 VARIANTS: dict[str, tuple[str, ...]] = {
     BASE: (),
-    "exact KL": EXACT,
-    "prefix scores": ("ppo.prefix_scores=1",),
-    "both, KL 0.3, lambda 0.7": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.7"),
-    "rate 1e-4": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.7", "optim.policy_lr=1e-4"),
-    "rate 5e-5": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.7", "optim.policy_lr=5e-5"),
-    "rate 1e-4, KL 0.15": (*BOTH, "ppo.kl_coef=0.15", "ppo.lam=0.7", "optim.policy_lr=1e-4"),
-    "rate 1e-4, lambda 0.4": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.4", "optim.policy_lr=1e-4"),
-    "rate 1e-4, lambda 0.9": (*BOTH, "ppo.kl_coef=0.3", "ppo.lam=0.9", "optim.policy_lr=1e-4"),
+    "slower": SLOWER,
+    "slower, prefix scores": (*SLOWER, *PREFIX),
+    "slower, exact KL": (*SLOWER, *EXACT),
+    "all three": (*SLOWER, *PREFIX, *EXACT),
+    "prefix scores, exact KL": (*PREFIX, *EXACT),
+    "all three, rate 5e-5": (*PREFIX, *EXACT, "optim.policy_lr=5e-5"),
+    "all three, lambda 0.4": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.4"),
+    "all three, lambda 0.95": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.95"),
 }
 
 

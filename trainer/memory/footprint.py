@@ -9,8 +9,10 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config, RolloutConfig
 from trainer.memory.passes import (
+    EXACT_KL,
     TRAINED,
     TRAINED_AND_SCORED,
+    Alive,
     HeldModel,
     MicroBatch,
     Parts,
@@ -163,8 +165,11 @@ def _dpo(config: DPOConfig, model: HeldModel, longest: int, scorers: RewardModel
 def _updating(config: AnyConfig, model: HeldModel, batch: MicroBatch) -> Parts:
     """Return what the pass with a gradient over a micro-batch takes."""
     adapted, alive = adapted_layers(config.model, model.shape), TRAINED
-    if isinstance(config, Config) and _scores_while_learning(config):
+    scores = isinstance(config, Config) and _scores_while_learning(config)
+    if isinstance(config, Config) and scores:
         alive = TRAINED_AND_SCORED[config.ppo.kl_in == "loss" and config.ppo.kl_coef > 0]
+    if isinstance(config, Config) and config.ppo.kl_estimator == "full" and config.ppo.kl_coef > 0:
+        alive = Alive(*(arrays + EXACT_KL[scores] for arrays in alive))
     return training(model, batch, adapted, grad_checkpoint=config.optim.grad_checkpoint, alive=alive)
 
 

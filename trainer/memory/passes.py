@@ -42,6 +42,9 @@ TRAINED = Alive(7, 11)
 TRAINED_AND_SCORED = {False: Alive(12, 15), True: Alive(17, 19)}
 """The same where that pass also scores the tokens, with the logits of the reference; by whether the loss has its KL."""
 
+EXACT_KL = {False: 8, True: 4}
+"""Arrays more for the exact KL of policy and reference; by whether the pass has the reference's logits anyway."""
+
 
 class Precision(NamedTuple):
     """Type and packing of a model's weights on a device."""

@@ -74,6 +74,7 @@ VARIANTS = {
     "moving average": ["optim.ema_decay=0.5", "ppo.minibatches=2"],
     "critic first": ["ppo.critic_warmup=1"],
     "no critic": ["ppo.estimator=rloo", "rollout.samples_per_prompt=2", "ppo.kl_in=loss", "ppo.kl_estimator=k3"],
+    "scores so far": ["ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full"],
     "greedy baseline": ["ppo.estimator=remax"],
     "sampling": ["rollout.temperature=0.8", "rollout.top_k=50", 'rollout.stop=["a"]', "rollout.slots=2"],
 }

@@ -21,7 +21,7 @@ from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 
 SETTINGS = ("rollout.batch_size=8", "rollout.samples_per_prompt=2")
-LANES = ("optim.lanes=2",)
+LANES = ("optim.lanes=2", "ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full")
 GRPO = ("eval.prompts=1", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
 
 

@@ -73,13 +73,13 @@ class RewardModel:
         return only_adapter(self._places, self._adapter)
 
     def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """Compute raw scores [N].
+        """Compute raw scores [N], or [N, K] of K beginnings of each sequence.
 
-        sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1.
+        sequences: [N, L] ids, padded on the right with any ids; lengths: [N] or [N, K], at least 1.
         """
         with self.on():
             hidden = hidden_states(self.backbone, sequences)  # [N, L, D]
-        last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
+        last = states_at(hidden, lengths)
         return last.astype(mx.float32) @ self._head["head.weight"] + self._head["head.bias"]
 
     def allow_ties(self, share: float) -> None:
@@ -108,6 +108,12 @@ class RewardModel:
         self._head = {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
 
 
+def states_at(hidden: mx.array, lengths: mx.array) -> mx.array:
+    """Return the last states of sequences, or of beginnings of them. hidden: [N, L, D]; lengths: [N] or [N, K]."""
+    ends = (lengths - 1).reshape(lengths.shape[0], -1)[..., None]
+    return mx.take_along_axis(hidden, ends, axis=1).reshape(*lengths.shape, -1)
+
+
 def score_sequences(
     score: Callable[[mx.array, mx.array], mx.array],
     sequences: Sequence[Sequence[int]],
@@ -116,10 +122,27 @@ def score_sequences(
 ) -> Scores:
     """Compute the raw score of each sequence of tokens, reporting progress (done, total). Returns [N].
 
-    score: scores a micro-batch, as `RewardModel.scores` does.
+    Sequences that another one begins with are read in its pass: a state knows nothing of the tokens after it. score:
+    scores a micro-batch, as `RewardModel.scores` does.
     """
-    scores, lengths = np.empty(len(sequences)), list(map(len, sequences))
+    scores, read = np.empty(len(sequences)), _with_beginnings(sequences)
+    lengths = [len(sequences[members[-1]]) for members in read]
     for rows in micro_batch_rows(lengths, micro_batch_tokens, progress=progress):
-        part = mx.array(pad([sequences[row] for row in rows]))
-        scores[rows] = np.array(score(part, mx.array([lengths[row] for row in rows])))  # frees this part's graph
+        part = mx.array(pad([sequences[read[row][-1]] for row in rows]))
+        ends = np.maximum(pad([[len(sequences[member]) for member in read[row]] for row in rows]), 1)
+        found = np.array(score(part, mx.array(ends)))  # frees this part's graph
+        for row, of_row in zip(rows, found, strict=True):
+            scores[read[row]] = of_row[: len(read[row])]
     return scores
+
+
+def _with_beginnings(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return groups of rows: one that no other row goes on from, at the end, after those that it begins with."""
+    groups: list[list[int]] = []
+    for row in sorted(range(len(sequences)), key=lambda row: list(sequences[row])):
+        last = list(sequences[groups[-1][-1]]) if groups else None
+        if last is not None and last == list(sequences[row][: len(last)]):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return sorted(groups, key=lambda group: group[-1])

@@ -28,7 +28,7 @@ from trainer.models.trunk import hidden_states
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Text
 from trainer.reward_model.loaded import load_reward_model, reward_model_folder
-from trainer.reward_model.network import score_sequences
+from trainer.reward_model.network import score_sequences, states_at
 from trainer.reward_model.snapshot import read_card
 from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
 from trainer.runs.checkpoint_index import keep_for_others, newest_checkpoint
@@ -93,9 +93,8 @@ class ClassifierModel:
         return [float(score) for score in score_sequences(self.scores, sequences, micro_batch_tokens, progress)]
 
     def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """Compute scores [N]. sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1."""
-        hidden = hidden_states(self._loaded.backbone, sequences)  # [N, L, D]
-        last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
+        """Compute scores [N] or [N, K], as `RewardModel.scores` does."""
+        last = states_at(hidden_states(self._loaded.backbone, sequences), lengths)
         weight, mean, std = self._head
         return (last.astype(mx.float32) @ weight - mean) / std
 

@@ -16,7 +16,7 @@ from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone, quantize_backbone, quantize_warning
-from trainer.reward_model.network import RewardModel
+from trainer.reward_model.network import RewardModel, score_sequences
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
 
@@ -56,6 +56,21 @@ def test_a_batch_gives_the_scores_of_one_sequence_at_a_time(tmp_path: Path, load
     model = stirred(made(tmp_path, loaded))
     singly = np.concatenate([scores(model, [sequence]) for sequence in SEQUENCES])
     np.testing.assert_allclose(scores(model, SEQUENCES), singly, atol=1e-4)
+
+
+def test_beginnings_of_a_sequence_are_read_in_its_pass(tmp_path: Path, loaded: LoadedModel) -> None:
+    model, passes = stirred(made(tmp_path, loaded)), list[list[int]]()
+    whole, other = [256, 5, 6, 7, 8, 9, 10, 11], [256, 5, 6, 9]
+    sequences = [whole[:3], whole, other, [1, 2], whole[:7], whole, [256]]
+
+    def counted(part: mx.array, lengths: mx.array) -> mx.array:
+        passes.extend(part.tolist())
+        return model.scores(part, lengths)
+
+    found = score_sequences(counted, sequences, 1000)
+    singly = np.concatenate([scores(model, [sequence]) for sequence in sequences])
+    np.testing.assert_allclose(found, singly, atol=1e-4)
+    assert sorted(row[0] for row in passes) == [1, 256, 256]  # of [1, 2], `whole` and `other`
 
 
 def test_whatever_pads_a_batch_the_last_real_token_is_found_by_its_length(tmp_path: Path, loaded: LoadedModel) -> None:

@@ -160,7 +160,7 @@ def test_scoring_goes_in_micro_batches_and_a_stop_takes_effect_after_the_first(m
     whole = rewards_of(source(made / "runs/rm"))(BATCH).scores
     singly = rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, between_passes=lambda: heeded.append(1))
     np.testing.assert_allclose(singly(BATCH).scores, whole, atol=1e-5)
-    assert len(heeded) == len(TEXTS)
+    assert len(heeded) == len(TEXTS) - 1  # the empty one is read at the beginning of another
 
     def stop() -> None:
         heeded.append(1)

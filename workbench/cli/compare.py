@@ -1,8 +1,9 @@
-"""`ppo-workbench compare`: runs side by side, as a report or as one JSON object."""
+"""`ppo-workbench compare`: runs, or groups of runs, side by side, as a report or as one JSON object."""
 
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import shutil
 import sys
@@ -11,14 +12,18 @@ from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
+from trainer.runs.listing import PPO
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
-from workbench.compare.compared_run import LETTERS, read_runs
+from workbench.compare.compared_run import LETTERS, ComparedRun, distinct_names, read_run, read_runs
+from workbench.compare.group_report import group_report_lines, group_values
+from workbench.compare.groups import Group, seed_of
 from workbench.compare.report import plain_values, report_lines
 from workbench.kit.lines import Line, plain
 from workbench.system import output
 
 _LEAST, _MOST = 60, 400  # columns
+_NAME = 40  # characters of a group's name, at most
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")  # of runs, repeated if there are more
 _STYLES = {
     "text": "",
@@ -31,7 +36,15 @@ _STYLES = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders or names of two or more runs")
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="folders or names of two or more runs")
+    parser.add_argument(
+        "--group",
+        metavar="NAME=RUN,...",
+        dest="groups",
+        action="append",
+        default=[],
+        help="PPO runs of one method, one for each seed: folders, names or patterns such as 'a-*'; two or more groups",
+    )
     add_dir(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/compare.md lists its fields)")
     parser.add_argument("--width", metavar="N", type=int, help="columns of the report (default: the terminal's)")
@@ -40,16 +53,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; problems go to stderr, or into the JSON object. Raises UsageError and StorageError."""
     width = _width(args.width)
-    runs = read_runs(_folders(args.runs, runs_dir(args)))
+    if args.groups and args.runs:
+        raise UsageError(f"'{args.runs[0]}' is in no group: compare either runs or groups")
+    groups = _groups(args.groups, runs_dir(args)) if args.groups else []
+    runs = [run for group in groups for run in group.runs] or read_runs(_folders(args.runs, runs_dir(args)))
     if not any(one.view.started or one.view.history for one in runs):
         raise StorageError("the journals of these runs are still empty: compare them later")
     if args.json:
-        output.data(json.dumps(plain_values(runs), allow_nan=False, default=str))
-    else:
-        _print(report_lines(runs, width))
-        for one in runs:
-            for problem in one.problems:
-                output.warning(f"{one.letter} {one.name}: {problem}")
+        output.data(json.dumps(group_values(groups) if groups else plain_values(runs), allow_nan=False, default=str))
+        return 0
+    _print(group_report_lines(groups, width) if groups else report_lines(runs, width))
+    labels = {group.letter: group.name for group in groups}
+    for one in runs:
+        for problem in one.problems:
+            output.warning(f"{labels.get(one.letter, one.letter)} {one.name}: {problem}")
     return 0
 
 
@@ -62,10 +79,76 @@ def _folders(named: list[str], where: Path) -> list[RunFolder]:
             output.warning(f"'{name}' is named twice and compared once")
         folders[folder.root] = folder
     if len(folders) < 2:
-        raise UsageError(f"compare needs at least two runs, not only '{named[0]}': name another one")
+        only = f", not only '{named[0]}': name another one" if named else ": name them, or groups of them with --group"
+        raise UsageError(f"compare needs at least two runs{only}")
     if len(folders) > len(LETTERS):
         raise UsageError(f"{len(folders)} runs are too many to compare at once: name at most {len(LETTERS)}")
     return list(folders.values())
+
+
+def _groups(given: list[str], where: Path) -> list[Group]:
+    """Read the groups that the options --group name. Raises UsageError for what is not two groups of PPO runs."""
+    named: dict[str, list[RunFolder]] = {}
+    owners: dict[Path, str] = {}
+    for text in given:
+        name, equals, runs = text.partition("=")
+        name = name.strip()
+        if not (equals and name and len(name) <= _NAME):
+            raise UsageError(f"--group {text}: must be NAME=RUN,RUN,... with a name of at most {_NAME} characters")
+        if name in named:
+            raise UsageError(f"--group {name} is given twice: name all its runs in one, separated by commas")
+        named[name] = []
+        for folder in [
+            folder for run in runs.split(",") if run.strip() for folder in _matching(name, run.strip(), where)
+        ]:
+            owner = owners.setdefault(folder.root, name)
+            if owner != name:
+                raise UsageError(f"run '{folder.name}' is in the groups {owner} and {name}: a run belongs to one group")
+            if folder in named[name]:
+                output.warning(f"'{folder.name}' is named twice in group {name} and counts once")
+            else:
+                named[name].append(folder)
+        if not named[name]:
+            raise UsageError(f"--group {text}: names no run")
+    if len(named) < 2:
+        raise UsageError(f"compare needs at least two groups, not only '{next(iter(named))}': add another --group")
+    if len(named) > len(LETTERS):
+        raise UsageError(f"{len(named)} groups are too many to compare at once: name at most {len(LETTERS)}")
+    names = iter(distinct_names(list(owners)))
+    groups = []
+    for letter, (name, folders) in zip(LETTERS, named.items(), strict=False):
+        runs_of_group = [read_run(letter, next(names), folder) for folder in folders]
+        _check_group(name, runs_of_group)
+        groups.append(Group(letter, name, runs_of_group))
+    return groups
+
+
+def _matching(group: str, run: str, where: Path) -> list[RunFolder]:
+    """Open the run, or the runs that a pattern matches. Raises UsageError if there is none."""
+    if not set(run) & set("*?["):
+        return [open_run(run, where)]
+    found = {}
+    for root in (where, Path()):
+        for path in sorted(glob.glob(run, root_dir=root)):  # noqa: PTH207  Path.glob refuses a pattern with a root
+            folder = RunFolder((root / path).resolve())
+            if folder.config.is_file() or folder.events.is_file():
+                found[folder.root] = folder
+    if not found:
+        raise UsageError(f"--group {group}: no run matches '{run}', neither in '{where}' nor as a path")
+    return list(found.values())
+
+
+def _check_group(name: str, runs: Iterable[ComparedRun]) -> None:
+    """Raise UsageError for a run that is not of PPO, and for two of one seed."""
+    of_seeds: dict[int, str] = {}
+    for run in runs:
+        if run.kind != PPO:
+            raise UsageError(f"'{run.name}' of group {name} is a {run.kind} run: groups are of PPO runs")
+        seed = seed_of(run)
+        if seed is not None and (other := of_seeds.setdefault(seed, run.name)) != run.name:
+            raise UsageError(
+                f"'{other}' and '{run.name}' of group {name} both have seed {seed}: a group has one run for each seed"
+            )
 
 
 def _width(given: int | None) -> int:

@@ -68,7 +68,7 @@ def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
     samples = _read_samples(folders)
     names = distinct_names([folder.root for folder in folders])
     return [
-        _read(letter, name, folder, *of_run)
+        read_run(letter, name, folder, *of_run)
         for letter, name, folder, of_run in zip(LETTERS, names, folders, samples, strict=False)
     ]
 
@@ -130,8 +130,13 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _read(letter: str, name: str, folder: RunFolder, samples: Sequence[Sample], unread: Sequence[str]) -> ComparedRun:
-    """Read a run. unread: why some of its samples are missing."""
+def read_run(
+    letter: str, name: str, folder: RunFolder, samples: Sequence[Sample] = (), unread: Sequence[str] = ()
+) -> ComparedRun:
+    """Read a run but for its samples; damaged parts are left out and reported in its `problems`.
+
+    unread: why some of its samples are missing.
+    """
     problems: list[str] = []
     live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
     events: list[Event] = []

@@ -151,7 +151,7 @@ def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     settings = compared_settings(runs)
     return {
         "comparison": VERSION,
-        "runs": [_run(run) for run in runs],
+        "runs": [run_values(run) for run in runs],
         "cautions": cautions(settings),
         "numbers": {
             measure.key: {run.letter: _value(measure.of(run)) for run in runs}
@@ -210,7 +210,8 @@ def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     }
 
 
-def _run(run: ComparedRun) -> dict[str, Any]:
+def run_values(run: ComparedRun) -> dict[str, Any]:
+    """Return the facts of a run for the JSON object."""
     started = run.view.started
     return {
         "letter": run.letter,

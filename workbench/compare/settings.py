@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
 from trainer.control.live_settings import in_words
+from trainer.events import SettingChanged
 from trainer.plurals import counted
 from workbench.columns import fit
 from workbench.compare.compared_run import ComparedRun, run_columns
+from workbench.compare.groups import Group
 from workbench.compare.lines import notes, role_of, wrapped
-from workbench.kit.lines import TABLE_GAP, Line, table_line
-from workbench.run.config_differences import MOST, Difference, config_differences, difference_rows
+from workbench.kit.lines import TABLE_GAP, Line, Piece, table_line
+from workbench.run.config_differences import MOST, Difference, comparable, config_differences, difference_rows
 from workbench.text import visible
 
 _LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4
 _CHANGES = 5  # shown of each run
 _WHERE = "run.dir"
+_SEED = "run.seed"
 _CAUTIONS = (
     (("reward.",), "different rewards: the scores are not comparable"),
     (("model.path", "model.revision", "model.adapter"), "different references: the KLs are not comparable"),
@@ -35,6 +38,17 @@ class Settings(NamedTuple):
 
     differences: list[Difference]
     only: dict[str, list[str]]
+
+
+class GroupSettings(NamedTuple):
+    """Settings of groups of runs, without their seeds.
+
+    between: those that differ between groups, by the groups' letters; a group whose runs differ has a tuple of values.
+    within: keys that differ between runs of one group, by its letter.
+    """
+
+    between: list[Difference]
+    within: dict[str, list[str]]
 
 
 def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
@@ -58,6 +72,38 @@ def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
     return Settings(differences, only)
 
 
+def settings_of_groups(groups: Sequence[Group]) -> GroupSettings:
+    """Return what differs in the config.toml of the runs that could be read, but for seed and folder.
+
+    Groups whose runs have the same values of a setting, each seed its own, do not differ in it.
+    """
+    configs = {f"{group.letter} {place}": run.config for group in groups for place, run in enumerate(group.runs)}
+    between: list[Difference] = []
+    within: dict[str, list[str]] = {}
+    for key, values in config_differences({run: config for run, config in configs.items() if config is not None}):
+        if key in (_WHERE, _SEED):
+            continue
+        of_groups: dict[str, list[Any]] = {}
+        for run, value in values.items():
+            found = of_groups.setdefault(run[0], [])
+            if comparable(value) not in map(comparable, found):
+                found.append(value)
+        for letter, found in of_groups.items():
+            if len(found) > 1:
+                within.setdefault(letter, []).append(key)
+        first, *others = of_groups.values()
+        if any(not _same(first, other) for other in others):
+            shown = {letter: found[0] if len(found) == 1 else (*found,) for letter, found in of_groups.items()}
+            between.append(Difference(key, shown))
+    return GroupSettings(between, within)
+
+
+def _same(values: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether two lists of different values have the same ones, in any order."""
+    known = [comparable(value) for value in others]
+    return len(values) == len(known) and all(comparable(value) in known for value in values)
+
+
 def cautions(settings: Settings) -> list[str]:
     """Return why the numbers of the runs do not measure the same thing; empty if no reason is known."""
     found = []
@@ -75,12 +121,10 @@ def cautions(settings: Settings) -> list[str]:
 def setting_lines(runs: Sequence[ComparedRun], settings: Settings, width: int) -> Iterator[Line]:
     """Yield lines of at most `width` columns: a table of short values, the long ones, and changes during training."""
     there = [run for run in runs if run.config is not None]
-    rows = difference_rows(settings.differences, _LONGEST)
-    if not rows and len(there) > 1:
+    if not settings.differences and len(there) > 1:
         yield from notes("no difference in the settings that the runs share", width)
-    yield from _rows(there, rows, width)
-    if (more := len(settings.differences) - MOST) > 0:
-        yield from notes(f"and {counted(more, 'more setting')}", width)
+    tags = [(run.letter, role_of(run.letter)) for run in there]
+    yield from difference_lines(run_columns(there)[: len(there)], tags, settings.differences, width)
     for kind, keys in settings.only.items():
         sections = dict.fromkeys(key.partition(".")[0] for key in keys)
         named = ", ".join(f"[{section}]" for section in sections)
@@ -89,41 +133,56 @@ def setting_lines(runs: Sequence[ComparedRun], settings: Settings, width: int) -
         yield from _changes(run, width)
 
 
-def _rows(runs: Sequence[ComparedRun], rows: Sequence[tuple[str, list[str]]], width: int) -> Iterator[Line]:
+def difference_lines(
+    columns: Sequence[Piece], tags: Sequence[Piece], differences: Sequence[Difference], width: int
+) -> Iterator[Line]:
+    """Yield lines of at most `width` columns: a table of the short values, then the long ones after their tags.
+
+    columns, tags: headings and short names, made safe to print, of those that `differences` have values of, in order.
+    """
+    rows = difference_rows(differences, _LONGEST)
     if not rows:
         return
     keys = min(max(cell_len(key) for key, _ in rows), width // 2)
-    room = max((width - keys) // len(runs) - TABLE_GAP, 0)
+    room = max((width - keys) // len(columns) - TABLE_GAP, 0)
     short = [row for row in rows if max(map(cell_len, row[1])) <= room]
     if short:
         keys = min(max(cell_len(key) for key, _ in short), keys)
         widest = max(cell_len(text) for _, texts in short for text in texts)
-        cells = max(widest, min(max(cell_len(visible(run.name)) for run in runs) + 2, room))
-        yield table_line([(" " * keys, "text")], run_columns(runs), cells)
+        cells = max(widest, min(max(cell_len(name) for name, _ in columns), room))
+        yield table_line([(" " * keys, "text")], columns, cells)
         for key, texts in short:
             yield table_line([(fit(key, keys), "text")], ((text, "text") for text in texts), cells)
     for key, texts in rows:
         if (key, texts) not in short:
             yield [(fit(key, width).rstrip(), "text")]
             for text in dict.fromkeys(texts):
-                letters = [run.letter for run, other in zip(runs, texts, strict=True) if other == text]
-                yield from _value_lines(letters, text, width)
+                having = [tag for tag, other in zip(tags, texts, strict=True) if other == text]
+                yield from _value_lines(having, text, width)
+    if (more := len(differences) - MOST) > 0:
+        yield from notes(f"and {counted(more, 'more setting')}", width)
 
 
-def _value_lines(letters: Sequence[str], text: str, width: int) -> Iterator[Line]:
-    """Yield `text`, already made safe to print, in a few lines after the letters of its runs."""
-    head = f"  {' '.join(letters)} "
-    for number, line in enumerate(wrapped(text, width - len(head), _VALUE_LINES)):
-        yield [(" " * len(head) if number else head, role_of(letters[0])), (line, "text")]
+def _value_lines(tags: Sequence[Piece], text: str, width: int) -> Iterator[Line]:
+    """Yield `text`, already made safe to print, in a few lines after the tags of its runs."""
+    head = " ".join(["", *(tag for tag, _ in tags)])
+    head = f" {fit(head, min(cell_len(head), width // 2))} "
+    for number, line in enumerate(wrapped(text, width - cell_len(head), _VALUE_LINES)):
+        yield [(" " * cell_len(head) if number else head, tags[0][1]), (line, "text")]
 
 
 def _changes(run: ComparedRun, width: int) -> Iterator[Line]:
     changes = run.view.settings
     for change in changes[-_CHANGES:]:
-        text = f"{change.key} {in_words(change.old)} → {in_words(change.value)} before iteration {change.iteration}"
-        yield from _value_lines([run.letter], visible(text[:_LONGEST]), width)
+        yield from _value_lines([(run.letter, role_of(run.letter))], change_text(change), width)
     if (more := len(changes) - _CHANGES) > 0:
         yield [
             (f"  {run.letter} ", role_of(run.letter)),
             (f"and {counted(more, 'earlier change')} during training", "muted"),
         ]
+
+
+def change_text(change: SettingChanged) -> str:
+    """Return a change during training, safe to print."""
+    text = f"{change.key} {in_words(change.old)} → {in_words(change.value)} before iteration {change.iteration}"
+    return visible(text[:_LONGEST])

@@ -39,7 +39,7 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Differe
     differences = []
     for key in keys:
         values = {name: of_run.get(key) for name, of_run in settings.items()}
-        first, *others = [_comparable(value) for value in values.values()]
+        first, *others = [comparable(value) for value in values.values()]
         if key != _NAME and any(other != first for other in others):
             differences.append(Difference(key, values))
     return differences
@@ -79,12 +79,12 @@ def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + name, value
 
 
-def _comparable(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     """Convert `value` so that == compares it as TOML means it: true is not 1, and nan is nan."""
     if isinstance(value, bool) or value != value:
         return type(value), str(value)
     if isinstance(value, list):
-        return [_comparable(item) for item in value]
+        return [comparable(item) for item in value]
     if isinstance(value, dict):
-        return {key: _comparable(item) for key, item in value.items()}
+        return {key: comparable(item) for key, item in value.items()}
     return value

@@ -30,6 +30,16 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BranchedFrom:
+    """Checkpoint of another run that a branch began with, and what is different in the branch."""
+
+    run: str  # its name
+    iteration: int
+    changes: dict[str, Any] = field(default_factory=dict)  # new values of settings, by dotted key
+    checkpoint: str = ""  # beginning of the SHA-256 of its state.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """First event of a run, and of each time it is resumed."""
 
@@ -49,6 +59,7 @@ class RunStarted(Event):
     warnings: list[str] = field(default_factory=list)
     resumed_at: int | None = None  # the iteration of the checkpoint that the run continues from
     run_kind: str = "ppo"  # or "reward-model" or "dpo": its iterations are optimiser steps, its prompts comparisons
+    branched_from: BranchedFrom | None = None
     schema: int = SCHEMA_VERSION
 
 

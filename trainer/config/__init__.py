@@ -23,6 +23,11 @@ def with_seed(config: _Kind) -> _Kind:
     return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
 
 
+def split_seed(config: Config) -> int:
+    """Return the seed of the split into prompts to train on and held-out prompts."""
+    return config.data.eval_seed if config.data.eval_seed >= 0 else config.run.seed
+
+
 __all__ = [
     "PRESETS",
     "SCHEMAS",
@@ -33,6 +38,7 @@ __all__ = [
     "parse_overrides",
     "preset_names",
     "resolve_paths",
+    "split_seed",
     "validate",
     "with_seed",
 ]

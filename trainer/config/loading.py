@@ -64,6 +64,11 @@ def load_config_as(
     return validate_as(schema, merged, str(source)).with_replaced(_replaced(raw, now, merged))
 
 
+def with_overrides(config: Schema, overrides: dict[str, Any]) -> Schema:
+    """Return `config` with `overrides`, tables of `parse_overrides`, on top. Raises ConfigError with every problem."""
+    return validate_as(type(config), _merged(config.model_dump(), overrides))
+
+
 def replaced_settings(path: Path) -> list[str]:
     """Return a line for each setting in the file that this version reads with another value or meaning.
 

@@ -103,6 +103,7 @@ class DataConfig(Section):
         "drop", "Handling of longer prompts. drop: leave out; truncate: keep the last tokens; error: refuse the file."
     )
     eval_fraction: float = setting(0.1, "Share of prompts held out for evaluation.", ge=0, lt=1)
+    eval_seed: int = setting(-1, "Seed of the choice of held-out prompts; -1 for run.seed.", ge=-1, lt=2**32)
     limit: int = setting(0, "Number of prompts to use, from the first; 0 for all.", unit="prompts", ge=0)
     shuffle: bool = setting(True, "Shuffle the prompts in each pass, with run.seed.")
 

@@ -24,6 +24,7 @@ from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, Ru
 from trainer.files import TOML_BYTES, is_same, path_of, read_regular
 from trainer.models.backbone import LoadedModel
 from trainer.monitoring import Monitor
+from trainer.runs.branch_folder import origin
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
@@ -256,6 +257,7 @@ class RunUnderWay(Steered):
                 warnings=self.warnings,
                 resumed_at=self._trained.iteration if self.resume else None,
                 run_kind="ppo" if isinstance(config, Config) else config.kind,
+                branched_from=origin(self.folder) if self.resume else None,
             )
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config.schema import Config
+from trainer.config import Config, split_seed
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
 from trainer.errors import DataError
 from trainer.plurals import counted
@@ -49,7 +49,7 @@ def export_prompts(config: Config, tokenizer: Any) -> ExportPrompts:
     warning = left_out and (
         f"{counted(left_out, 'conversation')} left out: longer than data.max_prompt_tokens = {data.max_prompt_tokens}"
     )
-    return ExportPrompts(*split_prompts(shown, data.eval_fraction, config.run.seed), messages, warning or "")
+    return ExportPrompts(*split_prompts(shown, data.eval_fraction, split_seed(config)), messages, warning or "")
 
 
 def _shown(prompt: Prompt, config: Config, *, messages: bool) -> Text:

@@ -103,6 +103,7 @@ OWN: Table = MappingProxyType(
         "data.limit": [Elsewhere(_USED)],
         "data.too_long": [Elsewhere(_USED)],
         "data.eval_fraction": [Elsewhere("the held-out prompts are in a file of their own")],
+        "data.eval_seed": [Elsewhere("the held-out prompts are in a file of their own")],
         "data.system": [Elsewhere("it is in the exported prompts")],
         "checkpoint.best": [Elsewhere("about this program's own checkpoints")],
         "eval.reference": [No(_REPORTS, DEFAULT)],

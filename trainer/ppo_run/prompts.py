@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainer.config import Config
+from trainer.config import Config, split_seed
 from trainer.data import Prompt, PromptRow, encode_prompts, split_prompts
 from trainer.errors import DataError
 from trainer.models.backbone import LoadedModel
@@ -38,4 +38,4 @@ def run_prompts(config: Config, rows: Sequence[PromptRow], model: LoadedModel) -
             f"to {longest} allowed, but the model's context is {model.context}: lower data.max_prompt_tokens or "
             "rollout.max_new_tokens"
         )
-    return RunPrompts(*split_prompts(encoded.prompts, c.data.eval_fraction, c.run.seed), warnings)
+    return RunPrompts(*split_prompts(encoded.prompts, c.data.eval_fraction, split_seed(c)), warnings)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.errors import StorageError
-from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
+from trainer.events import BranchedFrom, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.monitoring.alarms import active_alarms
 from trainer.plurals import counted
 from trainer.runs.checkpoint_index import newest_checkpoint
@@ -40,6 +40,7 @@ class RunSummary:
     alarms: dict[str, str] = field(default_factory=dict)  # code and level of `active_alarms`, worst first
     kind: str = PPO  # "reward-model": its iterations are optimiser steps
     reward: str = ""  # its sources, as configured
+    branched_from: BranchedFrom | None = None
 
     @property
     def name(self) -> str:
@@ -119,6 +120,7 @@ def summary_of(folder: RunFolder) -> RunSummary:
         alarms=active_alarms(view.events),
         kind=kind,
         reward=reward,
+        branched_from=starts[0].branched_from if starts else None,
     )
 
 

@@ -17,7 +17,7 @@ TRUST_CODE = "run the Python files of the reward, and trust this version of them
 PREFERENCES = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name"
 
 _LONGEST = 60  # characters shown of a wrong argument
-_MANY = 15  # most choices that are listed
+_MANY = 16  # most choices that are listed
 
 
 class Parser(argparse.ArgumentParser):

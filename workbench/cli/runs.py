@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from trainer.events import plain
 from trainer.runs.listing import RECENT, RunSummary, list_runs
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
@@ -17,7 +18,7 @@ from workbench.text import visible
 
 _HEADINGS = ("run", "state", "iteration", "score", "KL", "started", "model")
 _UNITS = ("", "", "", f"last {RECENT}", f"nats/seq, last {RECENT}", "", "")
-_TEXTS = (0, 1, 5, 6)  # columns aligned to the left
+_TEXTS = (0, 1, 5, 6, 7)  # columns aligned to the left
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,11 @@ def run(args: argparse.Namespace) -> int:
             output.data(json.dumps(_plain(summary), allow_nan=False))
         return 0
     if runs:
-        output.data("\n".join(aligned([_HEADINGS, _UNITS, *map(_cells, runs)], left=_TEXTS)))
+        rows = [_HEADINGS, _UNITS, *map(_cells, runs)]
+        if any(summary.branched_from for summary in runs):
+            origins = "branched from", "run, iteration", *map(_origin, runs)
+            rows = [(*row, cell) for row, cell in zip(rows, origins, strict=True)]
+        output.data("\n".join(aligned(rows, left=_TEXTS)))
     else:
         output.note(f"no runs in '{folder}' yet: start one with {output.PROGRAM} --no-ui")
     for summary in runs:
@@ -64,6 +69,7 @@ def _plain(summary: RunSummary) -> dict[str, Any]:
         "damaged": summary.damaged,
         "problem": summary.problem,
         "kind": summary.kind,
+        "branched_from": plain(summary.branched_from),
     }
 
 
@@ -77,3 +83,8 @@ def _cells(summary: RunSummary) -> tuple[str, ...]:
         moment(summary.started),
         visible(summary.model),
     )
+
+
+def _origin(summary: RunSummary) -> str:
+    origin = summary.branched_from
+    return f"{visible(origin.run)}, {origin.iteration}" if origin else ""

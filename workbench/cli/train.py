@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
     require_trust(config.reward, given=is_given(args))
     if notice:
         output.note(notice)
-    return _headless(thread, choose_display(args.display))[0]
+    return headless(thread, choose_display(args.display))[0]
 
 
 def follow() -> int:
@@ -139,7 +139,7 @@ def train_on_preferences(
             release_thread()
 
     untyped: Any = config  # the thread passes it on unchanged
-    return _headless(
+    return headless(
         TrainingThread(untyped, resume=resume, preset=preset, train=on_this_thread), choose_display(args.display)
     )
 
@@ -162,7 +162,7 @@ def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
     return RichDisplay(stdout)
 
 
-def _headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:
+def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:
     """Show the run of `thread` on `display`, and handle signals; return the exit code and the run's folder."""
     follower = _Follower(thread, display)
     try:

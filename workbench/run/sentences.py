@@ -13,6 +13,7 @@ from trainer.control.live_settings import in_words
 from trainer.events import (
     Alarm,
     Alert,
+    BranchedFrom,
     CheckpointSaved,
     Decision,
     DPOEvaluation,
@@ -183,9 +184,16 @@ def _run(event: RunStarted) -> list[str]:
         f"{counted(event.prompts, 'prompt' if event.run_kind == PPO else 'comparison')}, "
         f"{event.eval_prompts:,} held out, {counted(event.iterations, 'iteration')}",
     ]
+    if event.branched_from is not None:
+        lines.append(_branched(event.branched_from))
     if event.resumed_at is not None:
         lines.append(f"resumed after iteration {event.resumed_at}")
     return lines + [f"warning: {warning}" for warning in event.warnings]
+
+
+def _branched(origin: BranchedFrom) -> str:
+    changes = ", ".join(f"{key} = {in_words(value)}" for key, value in origin.changes.items())
+    return f"branched from {origin.run} after iteration {origin.iteration}, {changes or 'without changes'}"
 
 
 def _evaluation(event: AnyEvaluation) -> str:

@@ -373,7 +373,7 @@ def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
         (["wach"], "unknown command 'wach'; did you mean 'watch'? See 'ppo-workbench --help'"),
         (
             ["zzz"],
-            "unknown command 'zzz'; choose from compare, config, doctor, dpo, estimate, evaluate, export, label",
+            "unknown command 'zzz'; choose from branch, compare, config, doctor, dpo, estimate, evaluate, export",
         ),
         (
             ["config", "valdate"],

@@ -1,0 +1,201 @@
+"""Folder of a branch: a new run that begins with the checkpoint and the history of another one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trainer.config import Config
+from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.events import (
+    Alert,
+    BranchedFrom,
+    CheckpointSaved,
+    Evaluation,
+    Event,
+    HumanEvaluation,
+    Iteration,
+    RolledBack,
+    RunStarted,
+    SettingChanged,
+)
+from trainer.files import open_regular, own_folder, read_regular, remove, sync
+from trainer.runs.checkpoint_files import STATE, DamagedCheckpointError, check_content
+from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.folder import RunFolder, versions, write_config
+from trainer.runs.journal import Journal
+from trainer.runs.journal_lines import parsed
+
+_HEAD_LINES = 2  # the journal's header and its first event
+_LINE_BYTES = 1024 * 1024
+_DIGITS = 16  # of a SHA-256
+_HISTORY = (Alert, CheckpointSaved, Evaluation, HumanEvaluation, Iteration, RolledBack)
+
+
+def origin(folder: RunFolder) -> BranchedFrom | None:
+    """Return where the run in `folder` was branched from; None for any other run, and if its journal is unreadable."""
+    start = start_of(folder)
+    return start.branched_from if start else None
+
+
+def start_of(folder: RunFolder) -> RunStarted | None:
+    """Return how the run in `folder` began, from the first line of its journal; None if that cannot be read."""
+    try:
+        with open_regular(folder.events) as file:
+            lines = [file.readline(_LINE_BYTES) for _ in range(_HEAD_LINES)]
+    except OSError:
+        return None
+    started = [event[1] for event in parsed(lines) if event and isinstance(event[1], RunStarted)]
+    return started[0] if started else None
+
+
+def checkpoint_at(folder: RunFolder, iteration: int) -> Path:
+    """Return the checkpoint after `iteration`, checked by its SHA-256.
+
+    Raises UsageError, with those that there are, if it is missing; DamagedCheckpointError, StorageError.
+    """
+    found, path = checkpoints(folder), folder.checkpoint(iteration)
+    if path not in found.paths:
+        whole = ", ".join(str(_number(each)) for each in found.paths)
+        damage = "; ".join(problem for problem in found.problems if f"'{path.name}'" in problem)
+        missing = damage or f"run '{folder.name}' has no checkpoint of iteration {iteration}"
+        choose = f"choose from {whole}" if whole else "it has none that is whole"
+        raise UsageError(f"{missing}: {choose} (checkpoint.keep = 0 keeps all of a new run)")
+    check_content(path)
+    return path
+
+
+def identity(checkpoint: Path) -> str:
+    """Return what tells `checkpoint` from others of the same name. Raises StorageError."""
+    try:
+        return hashlib.sha256(read_regular(checkpoint / STATE)).hexdigest()[:_DIGITS]
+    except OSError as error:
+        raise StorageError(f"cannot read '{checkpoint / STATE}': {error.strerror}; check your permissions") from None
+
+
+def create_branch(
+    parent: RunFolder,
+    past: Sequence[Event],
+    name: str,
+    config: Config,
+    branched_from: BranchedFrom,
+    changes: Iterable[SettingChanged],
+    *,
+    with_best: bool,
+) -> RunFolder:
+    """Create the run `name` beside `parent`, ready to be resumed from the parent's checkpoint; return its folder.
+
+    It appears whole or not at all. past: the parent's journal, of which the iterations until then become the branch's.
+    Samples stay with the parent. changes: reported after them. with_best: whether the parent's best checkpoint, if it
+    is not of a later iteration, also becomes the branch's. Raises UsageError for a name in use, StorageError.
+    """
+    folder = RunFolder(parent.root.with_name(name))
+    workplace = parent.root.with_name(f".{name}.branch")
+    try:
+        workplace.mkdir(exist_ok=True)
+        with RunFolder(workplace).lock():  # against another process that makes the same branch
+            made = RunFolder(workplace / name)
+            remove(made.root)  # left behind by a killed process
+            _fill(made, parent, past, config, branched_from, changes, with_best=with_best)
+            if os.path.lexists(folder.root):
+                raise name_in_use(folder)
+            made.root.rename(folder.root)
+            with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+                sync(folder.root.parent)
+            shutil.rmtree(workplace, ignore_errors=True)
+    except OSError as error:
+        raise cannot_write(f"run '{folder.root}'", error) from None
+    return folder
+
+
+def name_in_use(folder: RunFolder) -> UsageError:
+    """Return the error for a branch whose name another run has."""
+    return UsageError(f"--name {folder.name}: '{folder.root}' exists and is not this branch; choose another name")
+
+
+def _fill(
+    made: RunFolder,
+    parent: RunFolder,
+    past: Sequence[Event],
+    config: Config,
+    branched_from: BranchedFrom,
+    changes: Iterable[SettingChanged],
+    *,
+    with_best: bool,
+) -> None:
+    iteration = branched_from.iteration
+    made.root.mkdir()
+    own_folder(made.samples)
+    own_folder(made.checkpoints)
+    copied = {iteration}
+    _copy(parent.checkpoint(iteration), made.checkpoint(iteration))
+    best = best_checkpoint(parent) if with_best else None
+    if best and _number(best) <= iteration:
+        copied.add(_number(best))
+        if best != parent.checkpoint(iteration):
+            _copy(best, made.checkpoints / best.name)
+        shutil.copyfile(parent.best, made.best)
+    if identity(made.checkpoint(iteration)) != branched_from.checkpoint:
+        raise StorageError(f"checkpoint {iteration} of run '{parent.name}' was replaced meanwhile: branch again")
+    write_config(made, config)
+    journal = Journal(made.events, shared=config.run.shared)
+    try:
+        journal.emit(_beginning(made.name, parent, past, config, branched_from))
+        for event in past:
+            if _is_history(event, iteration, copied):
+                journal.emit(event)
+        for change in changes:
+            journal.emit(change)
+    finally:
+        journal.close()
+    sync(made.events)
+
+
+def _beginning(
+    name: str, parent: RunFolder, past: Sequence[Event], config: Config, branched_from: BranchedFrom
+) -> RunStarted:
+    started = [event for event in past if isinstance(event, RunStarted)]
+    if not started:
+        raise StorageError(
+            f"the journal '{parent.events}' does not say how run '{parent.name}' began: use a copy of it"
+        )
+    return dataclasses.replace(
+        started[-1],
+        name=name,
+        folder=str(parent.root.with_name(name)),
+        iterations=config.ppo.iterations,
+        seed=config.run.seed,
+        versions=versions(),
+        warnings=[],
+        resumed_at=None,
+        branched_from=branched_from,
+    )
+
+
+def _is_history(event: Event, iteration: int, copied: set[int]) -> bool:
+    """Return whether `event` belongs to the iterations up to `iteration`, of which the checkpoints `copied` exist."""
+    match event:
+        case CheckpointSaved():
+            return event.iteration in copied
+        case SettingChanged():
+            return event.iteration <= iteration + 1  # it applies from that one on
+    return isinstance(event, _HISTORY) and event.iteration <= iteration
+
+
+def _copy(checkpoint: Path, target: Path) -> None:
+    """Copy a checkpoint, and check that the copy is whole: its run may be deleting it."""
+    shutil.copytree(checkpoint, target)
+    for path in target.rglob("*"):
+        sync(path)
+    check_content(target)
+    if target not in checkpoints(RunFolder(target.parent.parent)).paths:
+        raise DamagedCheckpointError(checkpoint, "files are missing")
+
+
+def _number(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))

@@ -101,6 +101,12 @@ def group_cautions(groups: Sequence[Group], settings: GroupSettings) -> list[str
     for group in groups:
         if keys := settings.within.get(group.letter):
             found.append(f"the runs of {group.name} differ in more than their seed ({', '.join(keys)})")
+    first, *others = groups
+    for other in others:
+        shared, most = len({*first.seeds} & {*other.seeds}), max(len(first.runs), len(other.runs))
+        if min(len(first.runs), len(other.runs)) > 1 and shared < most:
+            how = f"use these {counted(shared, 'pair')} alone" if shared > 1 else "are unpaired"
+            found.append(f"{first.name} and {other.name} share {counted(shared, 'seed')}: the differences {how}")
     runs = [(group, run) for group in groups for run in group.runs]
     devices = {run.view.started.device for _, run in runs if run.view.started}
     if len(devices) > 1:

@@ -155,6 +155,21 @@ def test_a_measure_that_a_group_has_not_reached_is_said_to_be_missing() -> None:
     assert " no run of b has 5 iterations in a row within 2 nats" in lines
 
 
+@pytest.mark.parametrize(
+    ("seeds", "caution"),
+    [
+        (range(3), []),
+        (range(1, 4), ["a and b share 2 seeds: the differences use these 2 pairs alone"]),
+        (range(2, 5), ["a and b share 1 seed: the differences are unpaired"]),
+        (range(9, 12), ["a and b share 0 seeds: the differences are unpaired"]),
+        (range(4), ["a and b share 3 seeds: the differences use these 3 pairs alone"]),
+        (range(1), []),
+    ],
+)
+def test_groups_that_do_not_share_all_seeds_cause_a_caution(seeds: range, caution: list[str]) -> None:
+    assert cautions_of(group(0, "a"), group(1, "b", seeds)) == caution
+
+
 def test_a_group_of_one_run_has_means_without_intervals_and_one_sentence() -> None:
     lines = report([group(0, "a"), group(1, "b", range(1))])
     start = next(place for place, line in enumerate(lines) if line.startswith("what the runs tell"))
@@ -201,7 +216,7 @@ def test_different_rewards_cause_the_caution_of_single_runs() -> None:
 
 def test_runs_that_are_not_whole_are_named() -> None:
     short = Group("B", "b", [run("b", 0), run("b", 1, count=7, problems=["a line is cut"])])
-    assert cautions_of(group(0, "a"), short) == [
+    assert cautions_of(group(0, "a", range(2)), short) == [
         "the runs have 7 to 12 iterations: the best of a longer run is higher by chance alone",
         "b-1 of b is not done: interrupted at iteration 7 of 12",
         "b-1 of b is damaged: it counts as far as it can be read",

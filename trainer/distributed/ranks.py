@@ -34,6 +34,10 @@ class Released(Exception):  # noqa: N818  nothing went wrong
     """End of what a rank does, because the first rank has ended it on request."""
 
 
+def _ignore(_: str) -> None:
+    """Do nothing with a message: no run is under way."""
+
+
 class Ranks:
     """The processes that train one run together; each has the whole model. Alone, nothing is exchanged.
 
@@ -48,7 +52,7 @@ class Ranks:
         self.rank, self.size = self._place
         self.timeout = timeout  # seconds that an exchange may take
         self.hosts = [f"rank {rank}" for rank in range(self.size)]  # names for messages
-        self.on_hang: Callable[[str], None] = lambda message: None
+        self.on_hang: Callable[[str], None] = _ignore
         """Called with the reason before the process ends because an exchange took too long, on another thread."""
         self.begin()
         self._began: float | None = None  # of the exchange under way
@@ -205,6 +209,7 @@ class Ranks:
 
     def end(self) -> None:
         """Tell the others to end, if they wait for a word; those that have failed hear nothing."""
+        self.on_hang = _ignore  # of a run, whose model would stay in memory until the next one
         if self.idle:
             with contextlib.suppress(RankError):
                 self.tell("end")

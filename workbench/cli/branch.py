@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from typing import TYPE_CHECKING
 
 from trainer.config import config_warnings, load_config
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
     for number, folder in enumerate(folders, 1):
         output.note(f"{visible(folder.name)}, {number} of {counted(len(folders), 'branch', 'branches')}")
         ended = _train(folder, args.display)
+        gc.collect()  # frees the model of this run before the next one loads its own
         if ended == INTERRUPTED:
             return ended
         code = code or ended

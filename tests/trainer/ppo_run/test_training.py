@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ import pytest
 from runs_helper import PROMPTS, Recorder, comparable, outcome, record, run_python, tiny_config, workspace
 
 from trainer import config
+from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
 from trainer.errors import DivergedError, RewardError
 from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
+from trainer.models.backbone import LoadedModel
 from trainer.ppo.learner import Learner
 from trainer.ppo.loop import PPO
 from trainer.ppo.losses import LossSums
+from trainer.ppo_run import training
 from trainer.ppo_run.training import train
 from trainer.runs import sample_index
 from trainer.runs.folder import RunFolder
@@ -31,6 +36,20 @@ def test_the_same_seed_gives_the_same_run_to_the_bit(tmp_path: Path) -> None:
     kept = [[comparable(event) for event in recorder.events] for recorder in (first, second)]
     assert kept[0] == kept[1]
     assert outcome(tmp_path / "runs" / "first") == outcome(tmp_path / "runs" / "second")
+
+
+def test_a_run_that_has_ended_leaves_no_model_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded = training.load_backbone, []
+
+    def load_watched(config: BackboneConfig) -> LoadedModel:
+        model = load(config)
+        loaded.append(weakref.ref(model.backbone))
+        return model
+
+    monkeypatch.setattr(training, "load_backbone", load_watched)
+    record(tiny_config(tmp_path, "ppo.iterations=1"))
+    gc.collect()
+    assert [reference() for reference in loaded] == [None]
 
 
 def test_another_seed_gives_another_run(tmp_path: Path) -> None:

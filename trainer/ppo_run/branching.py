@@ -173,7 +173,8 @@ def _config_at(config: Config, past: Sequence[Event], iteration: int) -> Config:
     for event in reversed(past):
         if isinstance(event, SettingChanged) and event.iteration > iteration + 1:
             table, _, name = event.key.partition(".")
-            raw[table][name] = event.old
+            if name in raw.get(table, {}):  # not a setting of an earlier version
+                raw[table][name] = event.old
     return validate(raw)
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_helper import flip, outcome, record, tiny_config
+from runs_helper import Recorder, flip, outcome, record, tiny_config
 
 from trainer.config import load_config
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import config_text
+from trainer.control.control import Control
 from trainer.errors import ConfigError, StorageError, UsageError
-from trainer.events import BranchedFrom, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
+from trainer.events import BranchedFrom, Evaluation, Iteration, RolledBack, RunEnded, RunStarted, SettingChanged
 from trainer.ppo_run.branching import Plan, Wanted, plan_branches
+from trainer.ppo_run.training import train
 from trainer.runs.branch_folder import origin
 from trainer.runs.checkpoint_index import checkpoints, read_best
 from trainer.runs.folder import RunFolder
@@ -249,3 +251,27 @@ def test_a_branch_keeps_the_best_policy_of_its_run_unless_it_is_measured_otherwi
     assert folder.checkpoint(plan.branches[0].branched_from.iteration) == checkpoints(folder).paths[-1]
     plan = plan_branches(parent, Wanted(at=3, overrides=["eval.prompts=1"]))
     assert read_best(plan.create(plan.branches[0])) is None
+
+
+def test_a_branch_can_be_branched_also_where_its_run_was(parent: RunFolder) -> None:
+    [branch] = trained(plan_branches(parent, Wanted(at=2, overrides=["ppo.kl_coef=0.3"])))
+    again = plan_branches(branch, Wanted(at=3))
+    [second] = trained(again)
+    assert late(outcome(second.root), 3)["checkpoint"] == outcome(branch.root)["checkpoint"]
+    assert [start and start.run for start in (origin(branch), origin(second))] == ["a", branch.name]
+    assert plan_branches(branch, Wanted(at=2)).branches[0].config.ppo.kl_coef == 0.3
+
+
+def test_a_branch_after_a_rollback_goes_on_from_what_was_rolled_back_to(tmp_path: Path) -> None:
+    control = Control()
+    settings = ["run.name=a", "ppo.iterations=4", "checkpoint.keep=0"]
+    recorder = Recorder(
+        lambda event: control.rollback(1) if isinstance(event, Iteration) and event.iteration == 2 else None
+    )
+    train(tiny_config(tmp_path, *settings), sinks=[recorder], control=control)
+    parent = RunFolder(tmp_path / "runs/a")
+    [rolled_back] = recorder.of(RolledBack)
+    [branch] = trained(plan_branches(parent, Wanted(at=rolled_back.iteration)))
+    assert late(outcome(branch.root), rolled_back.iteration) == late(outcome(parent.root), rolled_back.iteration)
+    assert load_config(branch.config).optim == load_config(parent.config).optim
+    assert [event for event in read_journal(branch.events).events if isinstance(event, RolledBack)] == [rolled_back]

@@ -97,8 +97,9 @@ def run(args: argparse.Namespace) -> int:
         output.warning(warning)
     folders = [plan.create(branch) for branch in plan.branches]  # now: the run may delete the checkpoint meanwhile
     code = 0
-    for number, folder in enumerate(folders, 1):
-        output.note(f"{visible(folder.name)}, {number} of {counted(len(folders), 'branch', 'branches')}")
+    for number, (branch, folder) in enumerate(zip(plan.branches, folders, strict=True), 1):
+        exists = "" if branch.is_new else ", which exists already"
+        output.note(f"{visible(folder.name)}, {number} of {counted(len(folders), 'branch', 'branches')}{exists}")
         ended = _train(folder, args.display)
         gc.collect()  # frees the model of this run before the next one loads its own
         if ended == INTERRUPTED:

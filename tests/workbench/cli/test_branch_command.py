@@ -56,7 +56,10 @@ def test_branches_and_controls_train_once_however_often_they_are_asked_for(
     before = outcome(runs / "a-branch-1")
     shutil.rmtree(runs / "a-control-1")
     assert branch(runs, *CHANGE, "--control") == 0
-    assert "a-branch-1 is done, after 2 iterations" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "a-branch-1, 1 of 2 branches, which exists already" in said
+    assert "a-branch-1 is done, after 2 iterations" in said
+    assert "a-control-1, 2 of 2 branches\n" in said
     assert sorted(path.name for path in runs.iterdir()) == ["a", "a-branch-1", "a-control-1"]
     assert (starts(runs / "a-branch-1"), starts(runs / "a-control-1")) == (1, 1)
     assert outcome(runs / "a-branch-1") == before

@@ -44,8 +44,7 @@ class PPOConfig(Section):
     )
     kl_estimator: Literal["k1", "k2", "k3", "abs", "full"] = setting(
         "k1",
-        "Estimator of the KL in the penalty, from the tokens that were drawn; full: the exact KL of the distributions, "
-        "in the loss only.",
+        "Estimator of the KL in the penalty. full: not estimated, the KL of the whole distributions; in the loss only.",
         source="Schulman 2020, Approximating KL divergence",
     )
     kl_in: Literal["reward", "loss"] = setting(

@@ -20,7 +20,6 @@ import os
 import platform
 import random
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -245,7 +244,7 @@ def main() -> None:
             print(f"\n{method}\n\n{table(runs)}\n")
         for side, found in runs.items():
             if found:
-                print(f"{method}, {side}, last five of {ITERATIONS}: {ends(found)}", file=sys.stdout)
+                print(f"{method}, {side}, last five of {ITERATIONS}: {ends(found)}")
 
 
 if __name__ == "__main__":

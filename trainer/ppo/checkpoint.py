@@ -86,7 +86,7 @@ class Snapshot(NamedTuple):
     kl_coef: float | None = None  # of the next iteration; None: that of the configuration
     kl_coef_start: float | None = None  # ppo.kl_coef when the controller began
     average: Parameters | None = None  # of the policy's adapter; None: disabled
-    prefix_values: dict[str, Any] | None = None  # state of `PrefixValues`; None: it begins anew
+    prefix_values: dict[str, Any] | None = None  # state of `PrefixValues`; None if they are off
     rollback: Rollback | None = None  # that replaced another state after `iteration`
 
 

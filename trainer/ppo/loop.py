@@ -107,6 +107,8 @@ class PPO:
         """
         if config.ppo.kl_coef != self.config.ppo.kl_coef:
             self.kl_coef = config.ppo.kl_coef
+        if not config.ppo.prefix_scores:
+            self.prefix_values.restore(None)  # checkpoints without the scores have none of it
         self.config = config
         self.rewards = rewards or self.rewards
         self.rewards.use_micro_batches(config.optim.micro_batch_tokens)

@@ -13,8 +13,7 @@ from trainer.arrays import filled
 from trainer.rollout.experience import Experience
 
 FORGETTING = 0.5
-"""Weight of a batch against the next one. Scores change fast while the policy learns: on the runs of
-`benchmarks/ablations.py`, 0.5 predicted the next batch better than 0.8 and 1."""
+"""Weight of a batch against the next one. Scores change fast while the policy learns, so old batches mislead."""
 
 
 FEATURES = 5  # numbers of x
@@ -57,7 +56,7 @@ class PrefixValues:
         return {"moments": self._moments.tolist(), "products": self._products.tolist()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Restore what `state` returned; None: begin anew."""
+        """Restore what `state` returned, or with None the state of a new run."""
         state = state or PrefixValues(self.max_new_tokens).state()
         self._moments, self._products = np.array(state["moments"]), np.array(state["products"])
 

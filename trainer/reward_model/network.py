@@ -129,7 +129,8 @@ def score_sequences(
     lengths = [len(sequences[members[-1]]) for members in read]
     for rows in micro_batch_rows(lengths, micro_batch_tokens, progress=progress):
         part = mx.array(pad([sequences[read[row][-1]] for row in rows]))
-        ends = np.maximum(pad([[len(sequences[member]) for member in read[row]] for row in rows]), 1)
+        ends = pad([[len(sequences[member]) for member in read[row]] for row in rows])
+        ends = np.maximum(ends, 1)  # some have fewer beginnings than others: any place will do there
         found = np.array(score(part, mx.array(ends)))  # frees this part's graph
         for row, of_row in zip(rows, found, strict=True):
             scores[read[row]] = of_row[: len(read[row])]

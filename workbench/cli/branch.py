@@ -12,7 +12,7 @@ from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir, add_run, add_trust_code
+from workbench.cli.parser import add_dir, add_display, add_run, add_trust_code
 from workbench.cli.train import choose_display, headless
 from workbench.run.training_thread import TrainingThread
 from workbench.system import output
@@ -59,12 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="name of the branch; with --seeds, a number follows (default: RUN-branch and a number)",
     )
     add_trust_code(parser)
-    parser.add_argument(
-        "--display",
-        choices=("rich", "plain", "json"),
-        default=argparse.SUPPRESS,
-        help="output of the runs (default: rich on a terminal, plain elsewhere)",
-    )
+    add_display(parser)
     add_dir(parser)
 
 

@@ -110,6 +110,16 @@ def dir_override(args: argparse.Namespace) -> list[str]:
     return [] if args.dir is None else [f"run.dir={json.dumps(args.dir)}"]
 
 
+def add_display(parser: argparse.ArgumentParser) -> None:
+    """Add --display, the form of the output of what a command trains."""
+    parser.add_argument(
+        "--display",
+        choices=("rich", "plain", "json"),
+        default=argparse.SUPPRESS,
+        help="output while it trains (default: rich on a terminal, plain elsewhere)",
+    )
+
+
 def add_trust_code(parser: argparse.ArgumentParser) -> None:
     """Add --trust-code."""
     parser.add_argument("--trust-code", action="store_true", default=argparse.SUPPRESS, help=TRUST_CODE)
@@ -137,9 +147,4 @@ def add_preference_training(parser: argparse.ArgumentParser, name: str) -> None:
     )
     parser.add_argument("--resume", metavar="RUN", default=argparse.SUPPRESS, help="resume a run: its folder or name")
     add_dir(parser)
-    parser.add_argument(
-        "--display",
-        choices=("rich", "plain", "json"),
-        default=argparse.SUPPRESS,
-        help="output of the run (default: rich on a terminal, plain elsewhere)",
-    )
+    add_display(parser)

@@ -76,7 +76,7 @@ class Contrast(NamedTuple):
 
     @property
     def is_told(self) -> bool | None:
-        """Whether the data tell which group has more: the interval excludes 0. None if there is no interval."""
+        """Return whether the data tell which group has more: the interval excludes 0. None without an interval."""
         low, high = self.difference.low, self.difference.high
         return (low > 0 or high < 0) if math.isfinite(low) and math.isfinite(high) else None
 

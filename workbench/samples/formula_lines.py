@@ -152,7 +152,7 @@ def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
     log_r = None if facts.k1 is None else min(-facts.k1, LARGEST_LOG_R)
     return {
         "k1": ("log π - log π_ref", f"{mine} - {theirs}"),
-        "full": ("log π - log π_ref (the loss: the mean of all tokens)", f"{mine} - {theirs}"),
+        "full": ("log π - log π_ref", f"{mine} - {theirs}"),
         "k2": ("½ (log π - log π_ref)²", f"½ ({mine} - {theirs})²"),
         "k3": ("r - 1 - log r,  r = min(π_ref / π, 13.6)", f"exp({number(log_r)}) - 1 - {_operand(log_r)}"),
         "abs": ("|log π - log π_ref|", f"|{mine} - {theirs}|"),
@@ -205,7 +205,8 @@ def _loss_definition(facts: TokenFacts, settings: SampleSettings) -> str:
     if settings.dual_clip and seen is not None and seen < 0:
         kept = f"max({kept}, {settings.dual_clip:g}\xa0{name})"
     weight = "w " if settings.importance_cap else ""
-    kl = " + β KL_t" if settings.kl_in == "loss" else ""
+    exact = settings.kl_estimator == "full"
+    kl = f" + β {'KL(π, π_ref) of all tokens' if exact else 'KL_t'}" if settings.kl_in == "loss" else ""
     return f"= -{weight}{kept}{kl},  ρ\xa0=\xa0π\xa0/\xa0π_old"
 
 

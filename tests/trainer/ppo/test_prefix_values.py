@@ -1,16 +1,21 @@
 """Values from the score so far: exact least squares, the newest batch the heaviest, and a state that survives JSON."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from batches import LENGTHS, random_batch
+from batches import LENGTHS, make_actor, random_batch
 from reference import Floats, float64
 
 from trainer.arrays import filled
+from trainer.config import validate
+from trainer.ppo.checkpoint import take_snapshot
+from trainer.ppo.loop import PPO
 from trainer.ppo.prefix_values import FEATURES, FORGETTING, PrefixValues
+from trainer.rewards import Rewards
 from trainer.rollout.experience import Experience
 
 WIDTH = 10  # T
@@ -83,6 +88,18 @@ def test_its_state_goes_through_json_bit_for_bit_and_none_begins_anew() -> None:
     assert filled(values.add(batch, EVERY).values).tolist() == filled(again.add(batch, EVERY).values).tolist()
     again.restore(None)
     assert again.state() == PrefixValues(WIDTH).state() != values.state()
+
+
+def test_switched_off_during_a_run_it_forgets_as_a_resumed_run_would(tmp_path: Path) -> None:
+    on = validate({"ppo": {"prefix_scores": EVERY}})
+    ppo = PPO(on, make_actor(tmp_path / "llama"), None, [], Rewards([]))
+    ppo.prefix_values.learn(batch_of(0), EVERY, 1.0)
+    ppo.configure(on)
+    assert take_snapshot(1, ppo).prefix_values == ppo.prefix_values.state() != PrefixValues(WIDTH).state()
+    ppo.configure(validate({"ppo": {"prefix_scores": 0}}))
+    assert take_snapshot(2, ppo).prefix_values is None
+    ppo.configure(on)
+    assert ppo.prefix_values.state() == PrefixValues(WIDTH).state()
 
 
 def test_a_batch_with_a_broken_reward_teaches_nothing() -> None:

@@ -67,15 +67,19 @@ def _evaluate_scores(ppo: PPO, longest: Sequence[Prompt]) -> None:
 def _reward_inputs(ppo: PPO, longest: Sequence[Prompt]) -> list[RewardInput]:
     """Return as many rows as an iteration has, the longest prompts first, with responses of the greatest length.
 
-    The responses are words that exist, because a reward model may split others into many more tokens.
+    The responses are words that exist, because a reward model may split others into many more tokens. They differ,
+    because it reads equal ones once.
     """
     c = ppo.config
-    tokens = ppo.tokenizer.encode(" the" * c.rollout.max_new_tokens, add_special_tokens=False)[
-        : c.rollout.max_new_tokens
-    ]
-    text = ppo.tokenizer.decode(tokens)
     prompts = _repeated(longest, c, c.rollout.batch_size)
-    return [RewardInput(prompt.prompt, text, tokens, prompt.columns, truncated=True) for prompt in prompts]
+    draws = np.random.default_rng(0)
+    rows = []
+    for prompt in prompts:
+        words = "".join(draws.choice([" the", " and"], size=c.rollout.max_new_tokens))
+        tokens = ppo.tokenizer.encode(words, add_special_tokens=False)[: c.rollout.max_new_tokens]
+        text = ppo.tokenizer.decode(tokens)
+        rows.append(RewardInput(prompt.prompt, text, tokens, prompt.columns, truncated=True))
+    return rows
 
 
 def _differentiate(ppo: PPO, longest: Sequence[Prompt]) -> None:

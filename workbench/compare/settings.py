@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len
 
@@ -12,11 +12,13 @@ from trainer.events import SettingChanged
 from trainer.plurals import counted
 from workbench.columns import fit
 from workbench.compare.compared_run import ComparedRun, run_columns
-from workbench.compare.groups import Group
 from workbench.compare.lines import notes, role_of, wrapped
 from workbench.kit.lines import TABLE_GAP, Line, Piece, table_line
 from workbench.run.config_differences import MOST, Difference, comparable, config_differences, difference_rows
 from workbench.text import visible
+
+if TYPE_CHECKING:
+    from workbench.compare.groups import Group  # it takes NumPy, which the screen does without
 
 _LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4

@@ -29,6 +29,7 @@ from frontier import (
 )
 
 BASE = "base"
+COMMON = ("ppo.kl_coef=0.02",)
 EXACT = ("ppo.kl_in=loss", "ppo.kl_estimator=full", "ppo.kl_coef=0.3")  # of whitened advantages
 PREFIX = ("ppo.prefix_scores=1", "ppo.lam=0.7")
 SLOWER = ("optim.policy_lr=1e-4",)
@@ -87,7 +88,7 @@ def main() -> None:
     def run(name: str, seed: int) -> None:
         if not place(name, seed).exists():
             folder = options.dir.resolve() / f"{slug(name)}-{seed}"
-            write_journal(place(name, seed), *train_ours("ppo", seed, folder, VARIANTS[name]))
+            write_journal(place(name, seed), *train_ours("ppo", seed, folder, (*COMMON, *VARIANTS[name])))
 
     if not options.table:
         share_cores(options.jobs)

@@ -3,6 +3,7 @@
 The task: the starter model continues 16 openings of stories, as chat prompts, and the sentiment lexicon scores its
 responses; 240 sequences of up to 32 tokens, 8 in an iteration, LoRA of rank 8 on the attention. Both sides have the
 same prompts in the same order, different for each seed. Draws differ, because MLX and torch have different generators.
+TRL runs at two learning rates. Our PPO has the settings that were best in ablations.py, on other seeds.
 
 Each run leaves a journal in benchmarks/frontier/, so that the tables can be made again without it. What is compared is
 the best mean score of five iterations in a row whose mean KL is at most a level, paired by seed.
@@ -20,7 +21,7 @@ import os
 import platform
 import random
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
@@ -36,7 +37,8 @@ from trainer.events import Iteration
 
 JOURNALS = HERE / "frontier"
 METHODS = ("ppo", "rloo", "grpo")
-SIDES = ("ours", "trl")
+TRL_RATES = {"trl": 3e-4, "trl-slower": 1e-4}
+SIDES = ("ours", *TRL_RATES)
 LEVELS = (2, 4, 8, 16)  # nats a sequence
 STRETCH = 5  # iterations of a mean
 ITERATIONS, BATCH, OPENINGS = 30, 8, 16
@@ -60,7 +62,7 @@ TASK = (
     "eval.every=0",
 )
 OURS = {
-    "ppo": ("ppo.kl_coef=0.02",),
+    "ppo": ("ppo.kl_coef=0.02", "optim.policy_lr=1e-4", "ppo.prefix_scores=1", "ppo.lam=0.7"),
     "rloo": ("ppo.kl_coef=0.02", "ppo.estimator=rloo"),
     "grpo": (
         "ppo.kl_coef=0.02",
@@ -76,8 +78,11 @@ LORA_SCALE = 20.0  # ours by default. With PEFT's usual 2, TRL's policy was 0.3 
 Rows = list[dict[str, float]]  # iterations: score, kl, seconds, and ours explained_variance
 
 
-def workload(method: str, seed: int) -> Workload:
-    """Return the task of a method on a seed: its prompts pass after pass, each pass in another order."""
+def workload(method: str, seed: int, rate: float = 3e-4) -> Workload:
+    """Return the task of a method on a seed: its prompts pass after pass, each pass in another order.
+
+    rate: learning rate, of TRL alone.
+    """
     openings, order = read_prompts(STORY_OPENINGS, OPENINGS), random.Random(seed)
     count = ITERATIONS * BATCH // SAMPLES[method]
     prompts: list[str] = []
@@ -92,21 +97,20 @@ def workload(method: str, seed: int) -> Workload:
         samples_per_prompt=SAMPLES[method],
         lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
         lora_scale=LORA_SCALE,
-        learning_rate=3e-4,
+        learning_rate=rate,
         kl_coef=0.02,
         seed=seed,
     )
 
 
-def train_ours(method: str, seed: int, run: Path, settings: Iterable[str] = ()) -> tuple[dict[str, Any], Rows]:
+def train_ours(method: str, seed: int, run: Path, settings: Sequence[str]) -> tuple[dict[str, Any], Rows]:
     """Train our side, or read the run if it is done; return its settings and versions, and its iterations."""
     work, folder = workload(method, seed), run.parent
     prompts = folder / f"prompts-{method}-{seed}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"prompt": [{"role": "user", "content": prompt}]} for prompt in work.prompts]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    changed = [*OURS[method], *settings]
-    given = [*TASK, f"rollout.samples_per_prompt={SAMPLES[method]}", *changed, f"data.prompts={prompts}"]
+    given = [*TASK, f"rollout.samples_per_prompt={SAMPLES[method]}", *settings, f"data.prompts={prompts}"]
     train_ppo(run, *given, f"run.dir={folder}", f"run.seed={seed}")
     started, iterations = events(run), []
     for event in started:
@@ -115,20 +119,20 @@ def train_ours(method: str, seed: int, run: Path, settings: Iterable[str] = ()) 
             if not math.isnan(event.explained_variance):
                 row["explained_variance"] = event.explained_variance
             iterations.append(row)
-    return {"settings": changed}, iterations
+    return {"settings": settings}, iterations
 
 
-def train_trl(method: str, seed: int, folder: Path, python: Path) -> tuple[dict[str, Any], Rows]:
-    """Train TRL's side; return its versions and its iterations. Raises CalledProcessError if it fails."""
-    work = workload(method, seed)
-    place = folder / f"trl-{method}-{seed}"
+def train_trl(side: str, method: str, seed: int, folder: Path, python: Path) -> tuple[dict[str, Any], Rows]:
+    """Train a side of TRL; return its versions and its iterations. Raises CalledProcessError if it fails."""
+    work = workload(method, seed, TRL_RATES[side])
+    place = folder / f"{side}-{method}-{seed}"
     place.mkdir(parents=True, exist_ok=True)
     command = [*peer_command(work, place, python, "trl_frontier.py"), method]
     quiet = os.environ | {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     with (place / "log").open("w", encoding="utf-8") as log:
         done = subprocess.run(command, env=quiet, stdout=subprocess.PIPE, stderr=log, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    head = {"versions": found[0]["versions"], "lora_scale": work.lora_scale}
+    head = {"versions": found[0]["versions"], "lora_scale": work.lora_scale, "learning_rate": work.learning_rate}
     return head, [{key: row[key] for key in ("score", "kl", "seconds")} for row in found if row["event"] == "iteration"]
 
 
@@ -207,7 +211,7 @@ def share_cores(jobs: int) -> None:
 
 
 def main() -> None:
-    """Run what has no journal yet, then print a table for each method that both sides have run."""
+    """Run what has no journal yet, then print a table for each method and side of TRL that have journals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
@@ -223,9 +227,9 @@ def main() -> None:
         if path.exists():
             return
         if side == "ours":
-            found = train_ours(method, seed, options.dir.resolve() / f"{method}-{seed}")
+            found = train_ours(method, seed, options.dir.resolve() / f"{method}-{seed}", OURS[method])
         else:
-            found = train_trl(method, seed, options.dir.resolve(), options.trl_python or TRL.python())
+            found = train_trl(side, method, seed, options.dir.resolve(), options.trl_python or TRL.python())
         write_journal(path, *found)
 
     if not options.table:
@@ -240,8 +244,9 @@ def main() -> None:
             side: {seed: read_journal(path) for seed, path in found.items() if path.exists()}
             for side, found in paths.items()
         }
-        if all(runs.values()):
-            print(f"\n{method}\n\n{table(runs)}\n")
+        for other in TRL_RATES:
+            if runs["ours"] and runs[other]:
+                print(f"\n{method}\n\n{table({side: runs[side] for side in ('ours', other)})}\n")
         for side, found in runs.items():
             if found:
                 print(f"{method}, {side}, last five of {ITERATIONS}: {ends(found)}")

@@ -644,7 +644,7 @@ def test_a_preset_loads_without_problems_or_warnings(name: str) -> None:
 
 
 def test_the_shipped_presets_are_there() -> None:
-    assert {"quickstart", "qwen3-0.6b"} <= set(preset_names())
+    assert set(preset_names()) == {"quickstart", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b-4bit"}
     assert load_config("quickstart").model.path == "starter"
 
 

@@ -1,9 +1,9 @@
 """Compare what PPO, RLOO, GRPO and DPO gain on one task from the same number of sequences, at what KL, time and memory.
 
-The task is the quickstart's: the starter model continues stories, and the sentiment lexicon scores them. PPO, RLOO and
-GRPO sample their sequences while they train. DPO gets as many sequences of the untrained model, four per prompt, ranked
-by the same score. `ppo-workbench evaluate` scores the last checkpoint of each method on the same held-out prompts, with
-the same draws.
+The task is that of stories.toml: the starter model continues stories, and the sentiment lexicon scores them. PPO, RLOO
+and GRPO sample their sequences while they train. DPO gets as many sequences of the untrained model, four per prompt,
+ranked by the same score. `ppo-workbench evaluate` scores the last checkpoint of each method on the same held-out
+prompts, with the same draws.
 
 Run: .venv/bin/python benchmarks/algorithms.py [--seeds 0 1 2] [--iterations 25] [--dir runs/algorithms]
 Finished runs are only read, and interrupted ones resumed. Times are medians over a run.
@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from train_runs import events, train, train_ppo
+from train_runs import STORIES, events, train, train_ppo
 
 import trainer
 from trainer.data import Prompt, load_prompts
@@ -128,7 +128,7 @@ def prepare(folder: Path, seed: int, count: int) -> None:
     if (folder / "pairs.jsonl").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    config = trainer.load_config("quickstart", trainer.parse_overrides([f"run.seed={seed}"]))
+    config = trainer.load_config(str(STORIES), trainer.parse_overrides([f"run.seed={seed}"]))
     model = trainer.load_backbone(config.model)
     prompts = run_prompts(config, load_prompts(config.data), model)
     save(folder / "held-out.jsonl", [{"prompt": prompt.prompt} for prompt in prompts.held_out])

@@ -1,7 +1,7 @@
 """Measure how well a reward model, PPO and DPO learn a hidden rule from preferences.
 
 The rule: a story is better if it is told in the first person (I, me, my, we, ...). Only the labeller knows it. For each
-seed the starter model writes four completions to each training prompt of the quickstart, and the labeller ranks those
+seed the starter model writes four completions to each training prompt of stories.toml, and the labeller ranks those
 that follow the rule above the others. A reward model learns from three quarters of the prompts. PPO learns from the
 reward model alone, DPO from the same rankings. Both are evaluated on their held-out prompts by the reward model and,
 with weight 0, by the rule: the share of stories that follow it.
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from train_runs import events, train, train_ppo
+from train_runs import STORIES, events, train, train_ppo
 
 import trainer
 from trainer.events import DPOEvaluation, Evaluation, RewardModelEvaluation
@@ -84,13 +84,13 @@ def sources(folder: Path) -> str:
 
 
 def completions(seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield each training prompt of the quickstart with the starter model's completions."""
+    """Yield each training prompt of stories.toml with the starter model's completions."""
     from trainer.data import load_prompts
     from trainer.ppo_run.prompts import run_prompts
     from trainer.rollout.generation import generate_responses
     from trainer.seeding import key_for
 
-    config = trainer.load_config("quickstart", trainer.parse_overrides([f"run.seed={seed}"]))
+    config = trainer.load_config(str(STORIES), trainer.parse_overrides([f"run.seed={seed}"]))
     model = trainer.load_backbone(config.model)
     prompts = run_prompts(config, load_prompts(config.data), model).train
     for first in range(0, len(prompts), 8):

@@ -1,4 +1,4 @@
-"""Train the quickstart on a backbone in 32, 8 and 4 bits, and print gains, sizes and distances.
+"""Train the task of stories.toml on a backbone in 32, 8 and 4 bits, and print gains, sizes and distances.
 
 On a CPU the weights are rounded as on a GPU but held in float32, so the memory of a run says nothing; the sizes are
 of the packed weights. The distance is that of the untrained model from float32: KL(float32 || rounded) in nats a token.

@@ -1,6 +1,6 @@
 """Train the quickstart preset on several seeds and print how it learns, as a Markdown table.
 
-Run: .venv/bin/python benchmarks/quickstart_seeds.py [--seeds 0 1 2] [--dir runs/seeds] [--set key=value ...]
+Run: .venv/bin/python benchmarks/quickstart_seeds.py [--seeds 0 1 2 3 4] [--dir runs/seeds] [--set key=value ...]
 Finished runs are only read, and interrupted ones resumed.
 """
 
@@ -23,15 +23,16 @@ def iterations(run: Path) -> list[Iteration]:
 def main() -> None:
     """Train the quickstart on each seed, then print the table and a summary of each run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--dir", type=Path, default=Path("runs/seeds"))
+    parser.add_argument("--config", default="quickstart", help="preset or file (default: %(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
 
     runs: dict[int, list[Iteration]] = {}
     for seed in options.seeds:
         run = options.dir / f"seed-{seed}"
-        train_ppo(run, *options.set, f"run.seed={seed}", f"run.dir={options.dir}")
+        train_ppo(run, *options.set, f"run.seed={seed}", f"run.dir={options.dir}", config=options.config)
         runs[seed] = iterations(run)
     print("| iterations | " + " | ".join(f"seed {seed}: score | KL" for seed in runs) + " |")
     print("|---|" + "---|---|" * len(runs))

@@ -10,6 +10,8 @@ from typing import Any
 from trainer.events import RunEnded
 from trainer.runs.journal import read_journal
 
+STORIES = Path(__file__).resolve().with_name("stories.toml")
+
 
 def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = ()) -> None:
     """Train `run` to its end: start it, resume it, or do nothing if it is done.
@@ -25,9 +27,9 @@ def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = 
     subprocess.run([sys.executable, "-m", "workbench", *command, *arguments], check=True, stdout=sys.stderr)
 
 
-def train_ppo(run: Path, *settings: str, preset: str = "quickstart") -> None:
-    """Train PPO from a preset, with plain lines of progress on stderr."""
-    train(["--no-ui", "--display", "plain"], run, *settings, new=("--config", preset))
+def train_ppo(run: Path, *settings: str, config: str = str(STORIES)) -> None:
+    """Train PPO from a file or preset, with plain lines of progress on stderr."""
+    train(["--no-ui", "--display", "plain"], run, *settings, new=("--config", config))
 
 
 def events(run: Path) -> list[Any]:

@@ -18,7 +18,16 @@ def loaded_by(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["trainer", "trainer.config", "trainer.events", "trainer.data", "trainer.rewards", "workbench.cli.main"]
+    "module",
+    [
+        "trainer",
+        "trainer.config",
+        "trainer.events",
+        "trainer.data",
+        "trainer.rewards",
+        "trainer.ppo_run.branching",
+        "workbench.cli.main",
+    ],
 )
 def test_importing_the_module_loads_no_tensor_library(module: str) -> None:
     assert loaded_by(module) == set()

@@ -15,14 +15,8 @@ from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
 from trainer.ppo.loop import PPO
 from trainer.ppo.prefix_values import FEATURES
-from trainer.runs.checkpoint_files import (
-    DamagedCheckpointError,
-    check_content,
-    damage_of,
-    read_arrays,
-    write_arrays,
-    write_folder,
-)
+from trainer.runs.checkpoint_arrays import read_arrays, write_arrays
+from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder
 
 STATE_FORMAT = FileFormat("format")
 _Features = Annotated[list[float], Field(min_length=FEATURES, max_length=FEATURES)]

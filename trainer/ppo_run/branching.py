@@ -1,7 +1,7 @@
 """Branches of a PPO run: new runs that continue from one of its checkpoints, with other settings or another seed.
 
 A resumed run continues bit for bit. So a branch without changes and with the run's own seed is what the run did next,
-and one with changes is what it would have done.
+and one with changes is what it would have done. Imports no tensor library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config import Config, load_config, parse_overrides, resolve_paths, split_seed, validate
+from trainer.config import Config, config_warnings, load_config, parse_overrides, resolve_paths, split_seed, validate
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import with_overrides
 from trainer.errors import UsageError
@@ -99,7 +99,7 @@ def plan_branches(parent: RunFolder, wanted: Wanted) -> Plan:
         raise UsageError(f"run '{parent.name}' is of kind '{kind}': only PPO runs can be branched")
     checkpoint = checkpoint_at(parent, wanted.at)
     past = read_journal(parent.events).events
-    base = resolve_paths(_config_at(load_config(parent.config), past, wanted.at), Path.cwd())
+    base = config_at(parent, past, wanted.at)
     new = _changed(base, wanted)
     changes = dict(_differences(base, new))
     base = base.model_copy(update={"ppo": base.ppo.model_copy(update={"iterations": new.ppo.iterations})})
@@ -167,15 +167,36 @@ def _is_branch(start: RunStarted, config: Config, branched_from: BranchedFrom) -
     return same and plain(start.branched_from) == plain(branched_from)
 
 
-def _config_at(config: Config, past: Sequence[Event], iteration: int) -> Config:
-    """Return the configuration of the iteration after `iteration`: `config` without the changes that came later."""
-    raw = config.model_dump()
+def config_at(parent: RunFolder, past: Sequence[Event], iteration: int) -> Config:
+    """Return the configuration that a run had for the iteration after `iteration`.
+
+    past: its journal, whose later changes are undone. Raises UsageError, ConfigError.
+    """
+    raw = load_config(parent.config).model_dump()
     for event in reversed(past):
         if isinstance(event, SettingChanged) and event.iteration > iteration + 1:
             table, _, name = event.key.partition(".")
             if name in raw.get(table, {}):  # not a setting of an earlier version
                 raw[table][name] = event.old
-    return validate(raw)
+    return resolve_paths(validate(raw), Path.cwd())
+
+
+def can_change(key: str) -> bool:
+    """Return whether a branch can differ from its run in the setting `key`."""
+    return key not in _REFUSED and (not key.startswith("model.") or key in _FREE_OF_STATE)
+
+
+def plan_warnings(plan: Plan) -> list[str]:
+    """Return what a user should know before the branches of `plan` train, one line each. Raises as `load_config`."""
+    config = plan.branches[0].config
+    found = config_warnings(config)
+    before = load_config(plan.parent.config).ppo.iterations
+    if config.optim.schedule != "constant" and config.ppo.iterations != before:
+        found.append(
+            f"optim.schedule = '{config.optim.schedule}' ends with ppo.iterations = {config.ppo.iterations}, and in "
+            f"run '{plan.parent.name}' with {before}: the learning rates differ from its own from the start"
+        )
+    return found
 
 
 def _changed(base: Config, wanted: Wanted) -> Config:
@@ -212,7 +233,7 @@ def _check_changes(
 ) -> None:
     """Raise UsageError for changes that do not fit the checkpoint, or would change nothing after it."""
     for key in changes:
-        if key.startswith("model.") and key not in _FREE_OF_STATE:
+        if key.startswith("model.") and not can_change(key):
             raise UsageError(
                 f"--set {key} cannot change in a branch: the checkpoint is of this model and its adapters; begin a new "
                 f"run, with model.policy_init = '{checkpoint / 'policy'}' to begin as this policy"

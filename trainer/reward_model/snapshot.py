@@ -23,15 +23,8 @@ from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
 from trainer.reward_model.network import Scale
 from trainer.reward_model.predictions import Baseline
-from trainer.runs.checkpoint_files import (
-    DamagedCheckpointError,
-    check_content,
-    damage_of,
-    read_arrays,
-    write_arrays,
-    write_folder,
-    write_json,
-)
+from trainer.runs.checkpoint_arrays import read_arrays, write_arrays
+from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder, write_json
 
 CARD_FORMAT = FileFormat("format", (without_float16,))
 STATE_FORMAT = FileFormat("format")

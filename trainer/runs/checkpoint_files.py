@@ -1,4 +1,4 @@
-"""Files of a checkpoint, whatever is in it: written whole or not at all, with arrays in a fixed order.
+"""Files of a checkpoint, whatever is in it: written whole or not at all. Imports no tensor library.
 
 state.json lists every other file with its size and SHA-256, and has a SHA-256 of its own. A checkpoint whose bytes are
 not those that were written is never loaded.
@@ -13,15 +13,13 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import mlx.core as mx
 from pydantic import ValidationError
 
 from trainer.errors import StorageError, cannot_write
 from trainer.events import CheckpointSaved, Event, StateChanged
 from trainer.files import open_regular, own_folder, read_regular, remove, replace_folder, sync
-from trainer.models.adapters import Parameters
 from trainer.runs.checkpoint_index import checkpoints, left_behind, prune_checkpoints
 from trainer.runs.folder import RunFolder
 
@@ -170,20 +168,6 @@ class CheckpointWriter:
     def move_to(self, folder: RunFolder) -> None:
         """Write to `folder` from now on, also what was saved elsewhere."""
         self.folder, self.saved_at = folder, -1
-
-
-def write_arrays(path: Path, arrays: Parameters) -> None:
-    """Write arrays as safetensors in a fixed order: a resumed run writes the same bytes as an uninterrupted one."""
-    path.parent.mkdir(exist_ok=True)
-    mx.save_safetensors(str(path), dict(sorted(arrays.items())))
-
-
-def read_arrays(path: Path) -> Parameters:
-    """Read what `write_arrays` wrote, and load it at once, because the folder may be pruned later."""
-    open_regular(path).close()  # MLX would wait for a pipe
-    arrays = cast("Parameters", mx.load(str(path)))
-    mx.eval(arrays)
-    return arrays
 
 
 def damage_of(error: Exception) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-from typing import TYPE_CHECKING
 
-from trainer.config import config_warnings, load_config
+from trainer.config import load_config
 from trainer.errors import TrainerError, UsageError
 from trainer.plurals import counted
+from trainer.ppo_run.branching import Plan, Wanted, plan_branches, plan_warnings
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir
@@ -19,9 +19,6 @@ from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED
 from workbench.text import visible
-
-if TYPE_CHECKING:
-    from trainer.ppo_run.branching import Plan
 
 _MOST = 1024  # branches of one command
 
@@ -71,9 +68,6 @@ def run(args: argparse.Namespace) -> int:
     """
     _check(args)
     parent = open_run(args.run, runs_dir(args))
-    # Imported here, because this imports mlx: mistakes in the command line are reported first.
-    from trainer.ppo_run.branching import Wanted, plan_branches
-
     plan = plan_branches(
         parent,
         Wanted(
@@ -88,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     for branch in plan.branches:
         is_own = bool(branch.branched_from.changes)  # the command line says nothing about the reward of a control
         require_trust(branch.config.reward, given=is_given(args) if is_own else bool(args.trust_code))
-    for warning in _warnings(plan):
+    for warning in plan_warnings(plan):
         output.warning(warning)
     folders = [plan.create(branch) for branch in plan.branches]  # now: the run may delete the checkpoint meanwhile
     code = 0
@@ -128,19 +122,6 @@ def _compared(plan: Plan) -> str:
     if len(changed) < 2 or not controls:
         return " ".join([plan.parent.name, *names])
     return f"--group control={','.join(controls)} --group branch={','.join(changed)}"
-
-
-def _warnings(plan: Plan) -> list[str]:
-    """Return what a user should know before the branches train, one line each."""
-    config = plan.branches[0].config
-    found = config_warnings(config)
-    before = load_config(plan.parent.config).ppo.iterations
-    if config.optim.schedule != "constant" and config.ppo.iterations != before:
-        found.append(
-            f"optim.schedule = '{config.optim.schedule}' ends with ppo.iterations = {config.ppo.iterations}, and in "
-            f"run '{plan.parent.name}' with {before}: the learning rates differ from its own from the start"
-        )
-    return found
 
 
 def _train(folder: RunFolder, display: str | None) -> int:

@@ -29,7 +29,7 @@ from trainer.events import (
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.ppo_run.artifacts import forget_best, older_checkpoint
 from trainer.ppo_run.training import train
-from trainer.runs.checkpoint_files import read_arrays
+from trainer.runs.checkpoint_arrays import read_arrays
 from trainer.runs.checkpoint_index import Best, read_best, write_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal

@@ -92,6 +92,12 @@ def level_sign(level: str) -> str:
     return SIGNS.get(level, SIGNS["warning"])
 
 
+def change_words(key: str, old: object, new: object) -> str:
+    """Return the change of a setting: `ppo.kl_coef 0.05 → 0.1`, or `ppo.kl_coef = 0.1` where `old` is None."""
+    before, after = (str(value).lower() if isinstance(value, bool) else in_words(value) for value in (old, new))
+    return f"{key} = {after}" if old is None else f"{key} {before or 'empty'} → {after or 'empty'}"
+
+
 def title(code: str) -> str:
     """Return the title of alarms with this code: `KL high` for `kl_high`."""
     return " ".join(_SPELT.get(word, word) for word in code.split("_"))

@@ -11,6 +11,8 @@ from textual.content import Content
 
 from trainer.errors import StorageError
 from trainer.plurals import counted
+from trainer.runs.branch_folder import branch_changes
+from trainer.runs.branch_folder import origin as branch_origin
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
@@ -18,10 +20,11 @@ from workbench.columns import fit
 from workbench.kit.lines import TABLE_GAP, Line, table_line
 from workbench.numbers import moment
 from workbench.run.config_differences import MOST, RunComparison, difference_rows
+from workbench.run.sentences import change_words
 from workbench.text import visible
 
 _LONGEST_PROBLEM = 500  # characters, at most
-_LONGEST = 200  # characters of a value, at most
+_LONGEST = 200  # characters of a value or of the origin, at most
 _LEAST = 8
 _STYLES = {"text": "", "strong": "bold", "muted": "$text-muted"}
 
@@ -35,17 +38,26 @@ class Detail(NamedTuple):
     newest: str  # name of the newest checkpoint; empty if there is none
     problems: list[str]  # checkpoints that are ignored, and why
     best: str = ""  # name of the checkpoint of the best evaluation; empty if none is kept
+    origin: str = ""  # where it was branched from, and what was changed; empty for any other run
 
 
 def read_detail(folder: RunFolder) -> Detail:
-    """Read the seed and the checkpoints of a run; what cannot be read stays unknown."""
+    """Read the seed, the checkpoints and the origin of a run; what cannot be read stays unknown."""
     seed = None
     with contextlib.suppress(StorageError):  # the listing reports it
         section = read_config(folder).get("run")
         seed = section.get("seed") if isinstance(section, dict) else None
     whole, problems = checkpoints(folder)
     best = best_checkpoint(folder)
-    return Detail(folder, seed, len(whole), whole[-1].name if whole else "", problems, best.name if best else "")
+    newest = whole[-1].name if whole else ""
+    return Detail(folder, seed, len(whole), newest, problems, best.name if best else "", _origin(folder))
+
+
+def _origin(folder: RunFolder) -> str:
+    if (origin := branch_origin(folder)) is None:
+        return ""
+    changes = [change_words(key, old, new)[:_LONGEST] for key, (old, new) in branch_changes(folder, origin).items()]
+    return f"branched from {origin.run} at iteration {origin.iteration}: {', '.join(changes) or 'no setting changed'}"
 
 
 def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tuple[str, str]]) -> Content:
@@ -62,15 +74,19 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
         count = detail.checkpoints
         newest = f"{counted(count, 'checkpoint')}, newest {detail.newest}" if count else "no checkpoint"
         parts.append(f"   {newest}{f', best {detail.best}' if detail.best else ''}")
+    if detail is not None and detail.origin:
+        parts.append(f"\n{_cut(detail.origin, _LONGEST)}")
     if left_out:
         parts.append("\n" + "   ".join(f"{heading} {text}" for heading, text in left_out))
     parts.append((f"\n{visible(str(run.folder.root))}", "$text-muted"))
     problems = [run.problem, *(detail.problems if detail else [])]
-    for problem in problems:
-        if problem:
-            shown = visible(problem[:_LONGEST_PROBLEM]) + ("…" if len(problem) > _LONGEST_PROBLEM else "")
-            parts.append((f"\n✖ {shown}", "$text-error"))
+    parts += [(f"\n✖ {_cut(problem, _LONGEST_PROBLEM)}", "$text-error") for problem in problems if problem]
     return Content.assemble(*parts)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return at most `most` characters of `text`, safe to print."""
+    return visible(text[:most]) + ("…" if len(text) > most else "")
 
 
 def differences_content(comparison: RunComparison, width: int) -> Content:

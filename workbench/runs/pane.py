@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -36,6 +37,8 @@ from workbench.runs.export import write_comparison
 from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
 from workbench.text import visible
 
+RunRequest = Literal["open", "resume", "branch", "duplicate"]
+
 _INTERVAL = 2.0  # seconds between looks at the folder
 _ROOMY = 26  # lines from which there are large curves below the table
 
@@ -46,17 +49,18 @@ class RunsPane(Pane):
     TITLE = "Runs"
     HELP = (
         "All runs in the folder, newest first. Score and KL are means of the last five iterations. Open a run to view "
-        "or follow it, resume it, or start from its configuration. Mark two or more to compare their configurations "
-        "and curves. A run in the trash can be restored."
+        "or follow it, resume it, branch it from a checkpoint, or start from its configuration. Mark two or more to "
+        "compare their configurations and curves. A run in the trash can be restored."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="runs.open", tooltip="Show the selected run in the panes"),
+        Binding("enter", "ask('open')", "open", id="runs.open", tooltip="Show the selected run in the panes"),
         Binding("slash", "filter", "filter", id="runs.filter", tooltip="List runs by name, state, model or reward"),
-        Binding("r", "resume", "resume", id="runs.resume", tooltip="Resume training from the newest checkpoint"),
+        Binding("r", "ask('resume')", "resume", id="runs.resume", tooltip="Resume training from the newest checkpoint"),
+        Binding("b", "ask('branch')", "branch", id="runs.branch", tooltip="Go on from a checkpoint with new settings"),
         Binding("R", "restore", "restore", id="runs.restore", tooltip="Move the run out of the trash"),
         Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; mark two or more to compare them"),
         Binding("x", "export", "export", id="runs.export", tooltip="Save the comparison of the marked runs"),
-        Binding("d", "duplicate", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
+        Binding("d", "ask('duplicate')", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
         Binding("e", "rename", "rename", id="runs.rename", tooltip="Rename the run"),
         Binding("delete,D", "trash", "trash", id="runs.trash", tooltip="Move the run to the trash"),
         Binding("u", "undo", "undo", id="runs.undo", tooltip="Restore the run that was moved to the trash last"),
@@ -68,9 +72,9 @@ class RunsPane(Pane):
     ]
 
     class Requested(Message):
-        """Request to show the run in `folder`, to resume it, or to edit its configuration as a new one."""
+        """Request to show the run in `folder`, resume or branch it, or edit its configuration as a new one."""
 
-        def __init__(self, what: Literal["open", "resume", "duplicate"], folder: Path) -> None:
+        def __init__(self, what: RunRequest, folder: Path) -> None:
             super().__init__()
             self.what = what
             self.folder = folder
@@ -209,27 +213,26 @@ class RunsPane(Pane):
 
     @work(group="change")
     async def _trash(self, folder: RunFolder) -> None:
-        try:
-            to = await asyncio.to_thread(trash_run, folder)
-        except TrainerError as error:
-            self.notify(visible(str(error)), severity="error", markup=False)
-            self.refresh_runs()
-        else:
-            self._trashed.append(RunFolder(to))
+        if (to := await self._moved(folder, lambda: RunFolder(trash_run(folder)))) is not None:
+            self._trashed.append(to)
             self.confirm(f"Moved {folder.name} to the trash; {keys_of(self.screen, self)['runs.undo']} restores it")
-            self._follow(folder, to)
 
     @work(group="change")
     async def _restore(self, folder: RunFolder) -> None:
+        if (restored := await self._moved(folder, lambda: restore_run(folder))) is not None:
+            self._trashed = [one for one in self._trashed if one != folder]
+            self.confirm(f"Restored {restored.name}")
+
+    async def _moved(self, folder: RunFolder, move: Callable[[], RunFolder]) -> RunFolder | None:
+        """Move a run in a thread and follow it to its new folder; None if that fails, which is reported."""
         try:
-            restored = await asyncio.to_thread(restore_run, folder)
+            to = await asyncio.to_thread(move)
         except TrainerError as error:
             self.notify(visible(str(error)), severity="error", markup=False)
             self.refresh_runs()
-        else:
-            self._trashed = [one for one in self._trashed if one != folder]
-            self.confirm(f"Restored {restored.name}")
-            self._follow(folder, restored.root)
+            return None
+        self._follow(folder, to.root)
+        return to
 
     @on(RunTable.Moved)
     def _show_selected(self) -> None:
@@ -266,10 +269,10 @@ class RunsPane(Pane):
         self.query_one(RunTable).styles.height = lines if roomy else "1fr"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        match action:
+        match (parameters or (action,))[0]:
             case "resume" | "rename" | "trash":
                 return self.selected is not None and not self._in_trash and self.selected.state != "training"
-            case "open" | "copy":
+            case "open" | "copy" | "branch":
                 return self.selected is not None
             case "duplicate" | "mark":
                 return self.selected is not None and not self._in_trash
@@ -284,16 +287,10 @@ class RunsPane(Pane):
         return True
 
     @on(RunTable.Opened)
-    def action_open(self) -> None:
-        self._request("open")
+    def _open_selected(self) -> None:
+        self.action_ask("open")
 
-    def action_resume(self) -> None:
-        self._request("resume")
-
-    def action_duplicate(self) -> None:
-        self._request("duplicate")
-
-    def _request(self, what: Literal["open", "resume", "duplicate"]) -> None:
+    def action_ask(self, what: RunRequest) -> None:
         if (run := self.selected) is not None:
             self.post_message(self.Requested(what, run.folder.root))
 

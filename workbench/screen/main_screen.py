@@ -361,6 +361,8 @@ class MainScreen(MountedWhole, Screen[None]):
                 self.steering.open_run(message.folder)
             case "resume":
                 self.steering.resume(message.folder)
+            case "branch":
+                self.steering.branch(message.folder)
             case "duplicate":
                 if self.supervisor.under_way:  # it is controlled through the document on the screen
                     self.say("A run is training: duplicate once it has ended", about="configuration")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import Config, RewardConfig
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, UsageError
 from trainer.events import Alarm, Fix
+from trainer.ppo_run.branching import Wanted, plan_branches
 from trainer.runs.folder import RunFolder
-from trainer.runs.listing import is_complete
+from trainer.runs.listing import is_complete, summary_of
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.wait_screen import WaitScreen
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Request, Supervisor
+from workbench.runs.branch_form import Parent, read_parent
+from workbench.runs.branch_screen import BranchScreen
 from workbench.screen.dialogs import TrustScreen
 from workbench.screen.host import Host, attempt, tried
 from workbench.screen.run_question import Plan, RunQuestion, resume_plan, start_plan
@@ -64,12 +67,14 @@ class Steering:
         A run that is complete asks for more iterations. Its configuration takes the place of the one on the screen;
         with unsaved changes, only if the user agrees. agreed: the user has asked for it by a command.
         """
+        self._train_another(partial(self._ask_to_resume, folder, overrides, agreed))
 
-        def resume() -> None:
-            if attempt(self._screen, self._supervisor.check_free, about="start"):
-                self._screen.app.push_screen(WaitScreen(partial(self._ask_to_resume, folder, overrides, agreed)))
+    def branch(self, folder: Path) -> None:
+        """Ask how the run in `folder` should be branched, and train the branch here, or show one that is complete.
 
-        self.when_nothing_is_lost(resume)
+        As in `resume`, its configuration takes the place of the one on the screen.
+        """
+        self._train_another(partial(self._ask_to_branch, folder))
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
@@ -183,6 +188,15 @@ class Steering:
 
         self._screen.app.push_screen(WaitScreen(ask))
 
+    def _train_another(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Call `ask`, which leads to a run that trains here, unless one does or the user keeps unsaved changes."""
+
+        def open_it() -> None:
+            if attempt(self._screen, self._supervisor.check_free, about="start"):
+                self._screen.app.push_screen(WaitScreen(ask))
+
+        self.when_nothing_is_lost(open_it)
+
     async def _ask_to_resume(self, folder: Path, overrides: Sequence[str], agreed: bool) -> None:
         """Show where the run would continue from, or ask how many iterations follow a complete run, and train it."""
         app, run = self._screen.app, RunFolder(folder)
@@ -222,6 +236,28 @@ class Steering:
 
         await self._once_trusted(config.reward, train, about="start")
 
+    async def _ask_to_branch(self, folder: Path) -> None:
+        """Show the checkpoints of a run, make the branch that the user describes, and train it."""
+        parent = await tried(self._screen, asyncio.to_thread(read_parent, folder), "start")
+        if parent is None:
+            return
+        make = partial(self._make_branch, parent)
+        made: RunFolder | None = await self._screen.app.push_screen_wait(BranchScreen(parent, make))
+        if made is None:
+            return
+        if (await asyncio.to_thread(summary_of, made)).state in ("done", "training"):  # it existed
+            await self._watch(made.root, "training")
+        else:
+            await self._ask_to_resume(made.root, (), agreed=True)
+
+    async def _make_branch(self, parent: Parent, wanted: Wanted) -> RunFolder:
+        """Make a branch, unless it exists. Raises UsageError for code that is not trusted, else as `plan_branches`."""
+        plan = await asyncio.to_thread(plan_branches, parent.folder, wanted)
+        [branch] = plan.branches
+        if not await self._trusts(branch.config.reward):
+            raise UsageError("the reward's code is not trusted: no branch was made")
+        return await asyncio.to_thread(plan.create, branch)
+
     def _stop(self) -> None:
         """Stop the run once the user agrees: even a capital letter can be typed by mistake."""
 
@@ -236,14 +272,20 @@ class Steering:
 
     async def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
         """Call `action`, which runs `reward`, once the user has trusted the reward's code."""
-        codes = await tried(self._screen, asyncio.to_thread(untrusted_code, reward), about)
-        if codes is None:
-            return
+        if await tried(self._screen, self._trusts(reward), about):
+            attempt(self._screen, action, about=about)
+
+    async def _trusts(self, reward: RewardConfig) -> bool:
+        """Return whether the user trusts the code of `reward`, and ask if that is not known.
+
+        Raises RewardError, StorageError.
+        """
+        codes = await asyncio.to_thread(untrusted_code, reward)
         if codes:
             if not await self._screen.app.push_screen_wait(TrustScreen(codes)):
-                return
+                return False
             await tried(self._screen, asyncio.to_thread(trusted_code().remember, codes), "trust")
-        attempt(self._screen, action, about=about)
+        return True
 
     async def _watch(self, folder: Path, pane: str = "") -> None:
         """Read the run in `folder` and its configuration in threads, and show both; then go to `pane`."""

@@ -168,17 +168,20 @@ def interval_text(values: Sequence[float]) -> str:
 
 
 def table(sides: Mapping[str, Mapping[int, Rows]]) -> str:
-    """Return a Markdown table of two sides: best scores within each level by seed, and their paired difference."""
+    """Return a Markdown table of two sides: best scores within each level by seed, and their paired difference.
+
+    A side without five iterations in a row within a level has none there: a dash, and no pair.
+    """
     (first, ours), (second, theirs) = sides.items()
     seeds = sorted(ours.keys() & theirs.keys())
     lines = [f"| KL at most | {first}, by seed | {second}, by seed | difference, 95% interval | {first} ahead |"]
     lines += ["|---|---|---|---|---|"]
     for level in LEVELS:
         best = [[best_within(runs[seed], level) for seed in seeds] for runs in (ours, theirs)]
-        differences = [mine - other for mine, other in zip(*best, strict=True)]
-        cells = [", ".join(f"{score:.2f}" for score in scores) for scores in best]
-        ahead = f"{sum(difference > 0 for difference in differences)} of {len(seeds)}"
-        lines.append(f"| {level} | {cells[0]} | {cells[1]} | {interval_text(differences)} | {ahead} |")
+        pairs = [mine - other for mine, other in zip(*best, strict=True) if not math.isnan(mine - other)]
+        cells = [", ".join("-" if math.isnan(score) else f"{score:.2f}" for score in scores) for scores in best]
+        ahead = f"{sum(difference > 0 for difference in pairs)} of {len(pairs)}"
+        lines.append(f"| {level} | {cells[0]} | {cells[1]} | {interval_text(pairs)} | {ahead} |")
     return "\n".join(lines)
 
 

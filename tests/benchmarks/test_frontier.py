@@ -56,6 +56,16 @@ def test_the_table_pairs_the_seeds_that_both_sides_have(frontier: Any) -> None:
     )
 
 
+def test_a_run_that_was_never_within_a_level_makes_no_pair_there(frontier: Any) -> None:
+    ours = {seed: steady(0.5, 1.0) for seed in range(3)}
+    theirs = {0: steady(0.4, 3.0), 1: steady(0.6, 1.0), 2: steady(0.4, 1.0)}
+    lines = frontier.table({"ours": ours, "trl": theirs}).splitlines()[2:]
+    within_2, within_4 = ([cell.strip() for cell in line.split("|")] for line in lines[:2])
+    assert within_2[3] == "-, 0.60, 0.40"
+    assert within_2[4].startswith("+0.00 ")
+    assert (within_2[5], within_4[5]) == ("1 of 2", "2 of 3")
+
+
 def test_a_journal_keeps_what_the_tables_need(frontier: Any, tmp_path: Path) -> None:
     run = [{"score": 0.123456, "kl": 1.0, "seconds": 2.0, "explained_variance": -0.5}]
     path = frontier.journal("ours", "ppo", 3, tmp_path)

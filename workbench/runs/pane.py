@@ -301,11 +301,12 @@ class RunsPane(Pane):
 
         async def rename(name: str) -> str:
             if name != folder.name:
+                before = self._marked  # a listing meanwhile no longer has the old name, and drops its mark
                 try:
                     renamed = await asyncio.to_thread(rename_run, folder, name)
                 except TrainerError as error:
                     return str(error)
-                self._marked = [name if marked == folder.name else marked for marked in self._marked]
+                self._marked = [name if marked == folder.name else marked for marked in before]
                 self._follow(folder, renamed.root)
             return ""
 

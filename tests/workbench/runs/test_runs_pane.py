@@ -20,7 +20,7 @@ from textual.widgets import Input, Static
 from themed_app import ThemedApp
 from workbench_app import settle
 
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit, fit_end
@@ -429,6 +429,29 @@ async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_info
         assert "c-run" not in app.names
         (moved,) = [message for message in app.heard if isinstance(message, RunsPane.Moved)]
         assert (moved.folder, moved.to.name) == (Path("runs/c-run"), "better")
+        assert "◆ better" in " ".join(app.drawn())
+
+
+async def test_a_renamed_run_keeps_its_mark_though_the_table_was_read_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Workbench()
+
+    def rename(folder: RunFolder, name: str) -> RunFolder:
+        renamed = rename_run(folder, name)
+        app.call_from_thread(app.pane.refresh_runs)
+        while "better" not in app.names:
+            threading.Event().wait(0.01)
+        return renamed
+
+    monkeypatch.setattr(runs_pane, "rename_run", rename)
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("m", "e")
+        await pilot.pause()
+        app.screen.query_one(Input).value = "better"
+        await pilot.press("enter")
+        await settle(pilot)
         assert "◆ better" in " ".join(app.drawn())
 
 

@@ -69,6 +69,15 @@ def with_overrides(config: Schema, overrides: dict[str, Any]) -> Schema:
     return validate_as(type(config), _merged(config.model_dump(), overrides))
 
 
+def differences(before: Config, after: Config) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield the settings in which `after` differs from `before`: the key, and both values."""
+    old, new = before.model_dump(), after.model_dump()
+    for table, settings in old.items():
+        for name, value in settings.items() if isinstance(settings, dict) else ():
+            if new[table][name] != value:
+                yield f"{table}.{name}", (value, new[table][name])
+
+
 def replaced_settings(path: Path) -> list[str]:
     """Return a line for each setting in the file that this version reads with another value or meaning.
 
@@ -103,7 +112,7 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
             if not isinstance(node, dict):
                 was = f"{short(part)!r} was set to a value before and is not a table"
                 raise UsageError(f"--set {short(assignment)}: {was}")
-        node[parts[-1]] = _value(parts, text.strip(), schema)
+        node[parts[-1]] = value_of(parts, text.strip(), schema)
     return tables
 
 
@@ -170,7 +179,8 @@ def _with_unit(key: str, value: Any) -> str:
     return f"{key} = {shown(value)}" + (f" ({UNITS[key]})" if key in UNITS else "")
 
 
-def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
+def value_of(parts: Sequence[str], text: str, schema: type[Section] = Config) -> Any:
+    """Return the value that `text` gives the setting whose key has these parts: TOML, or else the text itself."""
     section = schema.model_fields.get(parts[0])
     field = getattr(section.annotation, "model_fields", {}).get(".".join(parts[1:])) if section else None
     quoted = text[:1] in ("'", '"')

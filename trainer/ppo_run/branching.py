@@ -13,9 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config import Config, config_warnings, load_config, parse_overrides, resolve_paths, split_seed, validate
+from trainer.config import (
+    Config,
+    config_warnings,
+    load_config,
+    parse_overrides,
+    resolve_paths,
+    validate,
+    with_later_seed,
+)
 from trainer.config.fields import PATTERNS, RUN_NAME
-from trainer.config.loading import with_overrides
+from trainer.config.loading import differences, with_overrides
 from trainer.errors import UsageError
 from trainer.events import BranchedFrom, Event, RunStarted, SettingChanged, plain
 from trainer.files import read_regular
@@ -35,7 +43,6 @@ _REFUSED = {
 }
 _FREE_OF_STATE = ("model.memory_limit",)  # of [model]
 _COUNT = "ppo.iterations"
-_SEEDS = 2**32
 
 
 class Wanted(NamedTuple):
@@ -101,7 +108,7 @@ def plan_branches(parent: RunFolder, wanted: Wanted) -> Plan:
     past = read_journal(parent.events).events
     base = config_at(parent, past, wanted.at)
     new = _changed(base, wanted)
-    changes = dict(_differences(base, new))
+    changes = {key: values for key, values in differences(base, new) if key != _COUNT}
     base = base.model_copy(update={"ppo": base.ppo.model_copy(update={"iterations": new.ppo.iterations})})
     _check_changes(base, new, changes, checkpoint, wanted.at)
     if wanted.control and not changes:
@@ -112,9 +119,9 @@ def plan_branches(parent: RunFolder, wanted: Wanted) -> Plan:
     names = _Names(parent, wanted)
     branches = []
     for number in range(wanted.seeds):
-        branches.append(names.branch(_with_seed(new, number), changed, "branch"))
+        branches.append(names.branch(with_later_seed(new, number), changed, "branch"))
         if wanted.control:
-            branches.append(names.branch(_with_seed(base, number), since, "control"))
+            branches.append(names.branch(with_later_seed(base, number), since, "control"))
     return Plan(parent, past, changes, branches)
 
 
@@ -218,16 +225,6 @@ def _changed(base: Config, wanted: Wanted) -> Config:
     return new
 
 
-def _differences(base: Config, new: Config) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield the settings in which `new` differs from `base`, except for the number of iterations."""
-    before, after = base.model_dump(), new.model_dump()
-    for table, settings in before.items():
-        for name, old in settings.items() if isinstance(settings, dict) else ():
-            key = f"{table}.{name}"
-            if after[table][name] != old and key != _COUNT:
-                yield key, (old, after[table][name])
-
-
 def _check_changes(
     base: Config, new: Config, changes: Mapping[str, tuple[Any, Any]], checkpoint: Path, iteration: int
 ) -> None:
@@ -258,15 +255,3 @@ def _steps(checkpoint: Path) -> int:
         return int(json.loads(read_regular(checkpoint / STATE))["optimizer_steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
-
-
-def _with_seed(config: Config, number: int) -> Config:
-    """Return `config` with the seed of branch `number`, from 0, and with the same held-out prompts.
-
-    All branches name the seed of that choice, so that their configurations differ by run.seed alone.
-    """
-    tables = {
-        "run": config.run.model_copy(update={"seed": (config.run.seed + number) % _SEEDS}),
-        "data": config.data.model_copy(update={"eval_seed": split_seed(config)}),
-    }
-    return config.model_copy(update=tables)

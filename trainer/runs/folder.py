@@ -160,7 +160,7 @@ def expected_run(config: AnyConfig, preset_name: str) -> RunFolder:
     """
     check_name_is_free(config)
     runs_dir = Path(config.run.dir)
-    return RunFolder(runs_dir / (config.run.name or next(free_names(runs_dir, _prefix(preset_name)))))
+    return RunFolder(runs_dir / (config.run.name or next(free_names(runs_dir, name_of(preset_name)))))
 
 
 def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
@@ -295,6 +295,13 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
+def name_of(preset_name: str) -> str:
+    """Return what the names of runs of a preset or file begin with: for a config.toml, the name of its folder."""
+    path = Path(preset_name)
+    name = path.absolute().parent.name if path.name == "config.toml" else path.name.removesuffix(".toml")
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
+
+
 def _in_use(config: AnyConfig) -> UsageError:
     name = config.run.name
     return UsageError(
@@ -313,14 +320,7 @@ def _candidates(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
     if config.run.name:
         yield RunFolder(runs_dir / config.run.name)
         return
-    yield from (RunFolder(runs_dir / name) for name in free_names(runs_dir, _prefix(preset_name)))
-
-
-def _prefix(preset_name: str) -> str:
-    """Return what the names of the runs of a preset or file begin with; config.toml says less than its folder."""
-    path = Path(preset_name)
-    name = path.absolute().parent.name if path.name == "config.toml" else path.name.removesuffix(".toml")
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
+    yield from (RunFolder(runs_dir / name) for name in free_names(runs_dir, name_of(preset_name)))
 
 
 def _write_name(folder: RunFolder) -> None:

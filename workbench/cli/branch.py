@@ -12,7 +12,7 @@ from trainer.ppo_run.branching import Plan, Wanted, plan_branches, plan_warnings
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir, add_display, add_run, add_trust_code
+from workbench.cli.parser import add_dir, add_display, add_run, add_trust_code, compare_command
 from workbench.cli.train import choose_display, headless
 from workbench.run.training_thread import TrainingThread
 from workbench.system import output
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         if ended == INTERRUPTED:
             return ended
         code = code or ended
-    output.note(f"compare them: {output.PROGRAM} compare {visible(_compared(plan))}")
+    output.note(f"compare them: {visible(_comparison(plan, args.dir))}")
     return code
 
 
@@ -114,14 +114,14 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--seeds {args.seeds}: must be at most {_MOST}")
 
 
-def _compared(plan: Plan) -> str:
-    """Return the arguments of `compare` for the branches: their pairs if there are several, else every run."""
+def _comparison(plan: Plan, where: str | None) -> str:
+    """Return the command that compares the branches: their pairs if there are several, else every run."""
     names = [branch.name for branch in plan.branches]
     changed = [branch.name for branch in plan.branches if branch.branched_from.changes]
     controls = [name for name in names if name not in changed]
     if len(changed) < 2 or not controls:
-        return " ".join([plan.parent.name, *names])
-    return f"--group control={','.join(controls)} --group branch={','.join(changed)}"
+        return compare_command(where, plan.parent.name, *names)
+    return compare_command(where, groups={"control": ",".join(controls), "branch": ",".join(changed)})
 
 
 def _train(folder: RunFolder, display: str | None) -> int:

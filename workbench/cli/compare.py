@@ -7,7 +7,7 @@ import glob
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
@@ -55,19 +55,33 @@ def run(args: argparse.Namespace) -> int:
     width = _width(args.width)
     if args.groups and args.runs:
         raise UsageError(f"'{args.runs[0]}' is in no group: compare either runs or groups")
-    groups = _groups(args.groups, runs_dir(args)) if args.groups else []
+    groups = read_groups(_named(args.groups, runs_dir(args))) if args.groups else []
     runs = [run for group in groups for run in group.runs] or read_runs(_folders(args.runs, runs_dir(args)))
     if not any(one.view.started or one.view.history for one in runs):
         raise StorageError("the journals of these runs are still empty: compare them later")
     if args.json:
         output.data(json.dumps(group_values(groups) if groups else plain_values(runs), allow_nan=False, default=str))
         return 0
-    _print(group_report_lines(groups, width) if groups else report_lines(runs, width))
-    labels = {group.letter: group.name for group in groups}
+    if groups:
+        print_groups(groups, width)
+        return 0
+    _print(report_lines(runs, width))
     for one in runs:
-        for problem in one.problems:
-            output.warning(f"{labels.get(one.letter, one.letter)} {one.name}: {problem}")
+        _warn(one.letter, one)
     return 0
+
+
+def print_groups(groups: Sequence[Group], width: int | None = None) -> None:
+    """Print the report on groups; problems go to stderr. width: columns; None for those of the terminal."""
+    _print(group_report_lines(groups, width or _width(None)))
+    for group in groups:
+        for one in group.runs:
+            _warn(group.name, one)
+
+
+def _warn(label: str, run: ComparedRun) -> None:
+    for problem in run.problems:
+        output.warning(f"{label} {run.name}: {problem}")
 
 
 def _folders(named: list[str], where: Path) -> list[RunFolder]:
@@ -86,8 +100,8 @@ def _folders(named: list[str], where: Path) -> list[RunFolder]:
     return list(folders.values())
 
 
-def _groups(given: list[str], where: Path) -> list[Group]:
-    """Read the groups that the options --group name. Raises UsageError for what is not two groups of PPO runs."""
+def _named(given: list[str], where: Path) -> dict[str, list[RunFolder]]:
+    """Return the runs of each group that the options --group name. Raises UsageError."""
     named: dict[str, list[RunFolder]] = {}
     owners: dict[Path, str] = {}
     for text in given:
@@ -110,11 +124,16 @@ def _groups(given: list[str], where: Path) -> list[Group]:
                 named[name].append(folder)
         if not named[name]:
             raise UsageError(f"--group {text}: names no run")
+    return named
+
+
+def read_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[Group]:
+    """Read the runs of each group. Raises UsageError for what is not two groups of PPO runs, or are too many."""
     if len(named) < 2:
         raise UsageError(f"compare needs at least two groups, not only '{next(iter(named))}': add another --group")
     if len(named) > len(LETTERS):
         raise UsageError(f"{len(named)} groups are too many to compare at once: name at most {len(LETTERS)}")
-    names = iter(distinct_names(list(owners)))
+    names = iter(distinct_names([folder.root for folders in named.values() for folder in folders]))
     groups = []
     for letter, (name, folders) in zip(LETTERS, named.items(), strict=False):
         runs_of_group = [read_run(letter, next(names), folder) for folder in folders]

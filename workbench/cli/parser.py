@@ -7,8 +7,9 @@ import difflib
 import importlib
 import itertools
 import json
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from workbench.system import output
@@ -17,7 +18,7 @@ TRUST_CODE = "run the Python files of the reward, and trust this version of them
 PREFERENCES = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name"
 
 _LONGEST = 60  # characters shown of a wrong argument
-_MANY = 16  # most choices that are listed
+_MANY = 20  # most choices that are listed
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,6 +109,16 @@ def add_dir(parser: argparse.ArgumentParser) -> None:
 def dir_override(args: argparse.Namespace) -> list[str]:
     """Return the assignment that puts a new run into the folder of --dir; empty without that option."""
     return [] if args.dir is None else [f"run.dir={json.dumps(args.dir)}"]
+
+
+def compare_command(where: str | None, *runs: str, groups: Mapping[str, str] | None = None) -> str:
+    """Return the command line that compares runs, or groups of them.
+
+    where: the folder that --dir names, if any. groups: by name, their runs with commas between, or a pattern.
+    """
+    named = [word for name, of_group in (groups or {}).items() for word in ("--group", f"{name}={of_group}")]
+    folder = [] if where is None else ["--dir", where]
+    return shlex.join([output.PROGRAM, "compare", *runs, *named, *folder])
 
 
 def add_display(parser: argparse.ArgumentParser) -> None:

@@ -1,25 +1,21 @@
-"""Processes of reward models: how one starts, what error it reports, and the one that scores completions."""
+"""The process of a reward model that scores completions."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 from trainer.control.control import Interrupted
 from trainer.errors import ModelError, cannot_write
 from trainer.preferences.records import Text
+from workbench.system.children import last_error, started
 from workbench.system.environment import own_command
-from workbench.system.output import PROGRAM
 
-_LOG_BYTES = 16 * 1024
-_ERROR = f"{PROGRAM}: error: "
 _SCORING_NICENESS = 15  # training and the screen go first
 _LOOK = 0.2  # seconds between checks whether scoring should end
 _WAY_OUT = "look at it with ppo-workbench reward-model eval"
@@ -69,24 +65,3 @@ def _ended(child: subprocess.Popen[bytes], closing: threading.Event) -> int:
         if child.poll() is None:
             child.kill()
             child.wait()
-
-
-def started(
-    command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], *, niceness: int, own_session: bool = False
-) -> subprocess.Popen[bytes]:
-    """Start a process with low priority. own_session: no terminal can end it. Raises OSError."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=own_session
-    )
-    with contextlib.suppress(OSError):  # it has ended already
-        os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
-    return process
-
-
-def last_error(log: IO[bytes]) -> str:
-    """Return the last error that the program reported in `log`, or else its last line; empty if it is blank."""
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(size - _LOG_BYTES, 0))
-    lines = [line for line in log.read().decode(errors="backslashreplace").splitlines() if line.strip()]
-    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
-    return (errors or lines or [""])[-1]

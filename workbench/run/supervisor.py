@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,34 +12,15 @@ from trainer.config import Config
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, SettingChanged, StateChanged
-from trainer.files import PRIVATE, open_file
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, read_config
+from workbench.run.detached import continue_headless
 from workbench.run.history import History
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.training_thread import Train, TrainingThread
 from workbench.run.view import RunView
-from workbench.system.environment import own_command
 from workbench.system.output import bug_line, log_bug
-
-LOG = "headless.log"  # in the run's folder
-
-
-def continue_headless(folder: Path) -> int:
-    """Resume the run in `folder` in a new process that outlives this one and its terminal; return its id.
-
-    The run must have ended here: its lock is free and its newest checkpoint whole. Raises StorageError.
-    """
-    command = own_command("--no-ui", "--resume", str(folder.resolve()), "--display", "plain")
-    try:
-        with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-    except OSError as error:
-        raise StorageError(f"cannot continue headless: {error}; run ppo-workbench --no-ui --resume {folder}") from None
-    return child.pid
 
 
 def kl_target(folder: Path) -> float | None:

@@ -15,9 +15,9 @@ from trainer.events import RewardModelEvaluation, RunEnded
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, free_names
 from trainer.runs.journal import JournalReader
-from workbench.labelling.reward_processes import last_error, started
 from workbench.numbers import number, percent
 from workbench.run.view import RunView
+from workbench.system.children import last_error, started
 from workbench.system.environment import own_command
 from workbench.system.output import PROGRAM
 

@@ -33,8 +33,7 @@ def _trusted_code(file: Path) -> TrustedCode:
 
 def untrusted_code(reward: RewardConfig) -> list[Code]:
     """Return the code that `reward` would run and the user has not trusted. Raises RewardError, StorageError."""
-    sources = [source for source in reward.sources if isinstance(source, PythonSource)]
-    return trusted_code().untrusted([code for source in sources for code in code_of(source.path)])
+    return trusted_code().untrusted(_codes(reward))
 
 
 def require_trust(reward: RewardConfig, *, given: bool) -> None:
@@ -46,6 +45,11 @@ def require_trust(reward: RewardConfig, *, given: bool) -> None:
     if codes and (given or _agreed(codes)):
         remember(codes)
     trusted_code().check(codes)
+
+
+def is_saved(reward: RewardConfig) -> bool:
+    """Return whether other processes of this user trust the code of `reward` too. Raises RewardError, StorageError."""
+    return not TrustedCode(trusted_code().file).untrusted(_codes(reward))
 
 
 def remember(codes: Sequence[Code]) -> None:
@@ -67,6 +71,10 @@ def code_text(code: Code) -> str:
     lines = code.source.expandtabs(4).splitlines() or ["(source not available)"]
     width = len(str(len(lines)))
     return "\n".join(f"{number:{width}}  {visible(line)}" for number, line in enumerate(lines, 1))
+
+
+def _codes(reward: RewardConfig) -> list[Code]:
+    return [code for source in reward.sources if isinstance(source, PythonSource) for code in code_of(source.path)]
 
 
 def _agreed(codes: Sequence[Code]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +11,14 @@ from apart import ROOT
 
 from trainer.errors import ModelError
 from workbench.labelling.reward_processes import score as score_rows
-from workbench.run.supervisor import LOG, continue_headless
+from workbench.run.detached import LOG, continue_headless
 from workbench.screen.reward_training import RewardTraining
 
 PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")
 
 
 def detach(folder: Path) -> str:
-    os.waitpid(continue_headless(folder), 0)
+    continue_headless(folder).wait()
     return (folder / LOG).read_text()
 
 
@@ -36,7 +35,6 @@ def score(folder: Path) -> str:
     return str(refused.value)
 
 
-@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # nobody waits for a run that goes on headless
 @pytest.mark.parametrize(
     ("start", "reported"),
     [(detach, "no run was started there"), (train, "preferences.db"), (score, "nowhere")],

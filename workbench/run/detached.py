@@ -1,0 +1,32 @@
+"""Runs that are trained by a process of their own, which outlives this one. It prints into the folder of the run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainer.errors import StorageError
+from trainer.files import PRIVATE, open_file
+from workbench.system.children import started
+from workbench.system.environment import own_command
+
+LOG = "headless.log"  # in the run's folder
+
+
+def continue_headless(
+    folder: Path, *, environment: Mapping[str, str] | None = None, trust_code: bool = False
+) -> subprocess.Popen[bytes]:
+    """Resume the run in `folder` in a new process that outlives this one and its terminal.
+
+    No other process may hold its lock. environment: None for that of this process. trust_code: with --trust-code.
+    Raises StorageError.
+    """
+    options = ["--trust-code"] if trust_code else []
+    command = own_command("--no-ui", "--resume", str(folder.resolve()), "--display", "plain", *options)
+    try:
+        with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
+            return started(command, log, log, own_session=True, environment=environment)
+    except OSError as error:
+        raise StorageError(f"cannot continue headless: {error}; run ppo-workbench --no-ui --resume {folder}") from None

@@ -26,6 +26,7 @@ def loaded_by(module: str) -> set[str]:
         "trainer.data",
         "trainer.rewards",
         "trainer.ppo_run.branching",
+        "trainer.ppo_run.sweep_file",
         "workbench.cli.main",
     ],
 )

@@ -22,6 +22,7 @@ COMMANDS = {  # the module of each, with its `add_options`, and its line in --he
     "evaluate": ("evaluate", "compare a checkpoint of a run with its reference"),
     "compare": ("compare", "compare runs: numbers, score against KL, curves, settings, texts"),
     "branch": ("branch", "go on from a checkpoint of a run with settings changed, as new runs"),
+    "sweep": ("sweep", "train every combination of some settings on several seeds, and compare them"),
     "preferences": ("preferences", "import, export and describe preferences"),
     "reward-model": ("reward_model", "train, evaluate and apply a reward model"),
     "dpo": ("train", "train a policy on preferences directly, as a baseline for PPO"),

@@ -48,7 +48,7 @@ async def test_an_empty_workspace_says_how_to_begin_and_offers_nothing_that_is_r
         await until(pilot, lambda: "Train the quickstart" in screen_text(screen))
         text = screen_text(screen)
         assert shown(screen) == {"home"}
-        assert "SmolLM2-135M, 40 iterations" in text
+        assert "SmolLM2-135M, 50 iterations" in text
         assert "No runs yet." in text
         assert "GB, fits up to" in text
         assert choices(screen)[:1] == ["train"]

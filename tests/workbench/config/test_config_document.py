@@ -325,7 +325,7 @@ def test_reset_restores_the_value_of_the_preset() -> None:
     document.reset("ppo.gamma")
     document.reset("ppo.lam")
     assert document.changes == {}
-    assert document.get("ppo.kl_coef") == 0.05
+    assert document.get("ppo.kl_coef") == load_config("quickstart").ppo.kl_coef
     assert "gamma" not in document.text
 
 

@@ -14,6 +14,8 @@ from workbench.config.form import FieldEditor
 from workbench.config.pane import ConfigPane
 from workbench.config.views import TomlView
 
+pytestmark = pytest.mark.usefixtures("usual_quickstart")
+
 
 async def test_the_key_that_sends_a_live_setting_is_the_users() -> None:
     async with opened("quickstart") as s:

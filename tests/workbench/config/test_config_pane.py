@@ -18,6 +18,8 @@ from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow, SectionRow, Selection, row_line, rows_of
 from workbench.config.views import TomlView
 
+pytestmark = pytest.mark.usefixtures("usual_quickstart")
+
 NARROW = (38, 30)
 ALL = Selection(everything=True)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from config_app import opened
 
 from workbench.config.document import ConfigDocument
 from workbench.config.rows import ConfigRows
 from workbench.config.views import TomlView
 from workbench.config.widgets import ProblemsList, SearchLine
+
+pytestmark = pytest.mark.usefixtures("usual_quickstart")
 
 NARROW = (38, 30)
 

@@ -18,6 +18,8 @@ from workbench.config.views import TomlView
 from workbench.config.widgets import FieldHelp
 from workbench.kit.screen_settings import ScreenSettings
 
+pytestmark = pytest.mark.usefixtures("usual_quickstart")
+
 BASIC = {key for key, field in fields_by_key().items() if field.basic}
 EVERY = len(fields_by_key())
 

@@ -10,6 +10,7 @@ Run: .venv/bin/python benchmarks/ablations.py [--seeds 10 11 12] [--variants NAM
 from __future__ import annotations
 
 import argparse
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
@@ -23,10 +24,11 @@ from frontier import (
     interval_text,
     journal,
     read_journal,
-    share_cores,
     train_ours,
     write_journal,
 )
+
+from workbench.system.children import with_share_of_cores
 
 BASE = "base"
 COMMON = ("ppo.kl_coef=0.02",)
@@ -91,7 +93,7 @@ def main() -> None:
             write_journal(place(name, seed), *train_ours("ppo", seed, folder, (*COMMON, *VARIANTS[name])))
 
     if not options.table:
-        share_cores(options.jobs)
+        os.environ.update(with_share_of_cores(options.jobs))
         with ThreadPoolExecutor(options.jobs) as pool:
             asked = [pool.submit(run, name, seed) for seed in options.seeds for name in options.variants]
             for done in asked:

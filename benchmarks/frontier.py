@@ -34,6 +34,7 @@ from workload import HERE, STORY_OPENINGS, Workload, peer_command, read_prompts,
 
 from trainer.evaluation.intervals import mean_interval
 from trainer.events import Iteration
+from workbench.system.children import with_share_of_cores
 
 JOURNALS = HERE / "frontier"
 METHODS = ("ppo", "rloo", "grpo")
@@ -205,14 +206,6 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
 
 
-def share_cores(jobs: int) -> None:
-    """Have each of several processes that run at once use its share of the cores."""
-    if jobs > 1:
-        threads = str(max(1, (os.cpu_count() or 1) // jobs))
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            os.environ[name] = threads
-
-
 def main() -> None:
     """Run what has no journal yet, then print a table for each method and side of TRL that have journals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -236,7 +229,7 @@ def main() -> None:
         write_journal(path, *found)
 
     if not options.table:
-        share_cores(options.jobs)
+        os.environ.update(with_share_of_cores(options.jobs))
         with ThreadPoolExecutor(options.jobs) as pool:
             asked = [(side, m, seed) for m in options.methods for side in options.sides for seed in options.seeds]
             for done in [pool.submit(run, *one) for one in asked]:

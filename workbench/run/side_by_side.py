@@ -14,7 +14,7 @@ _LOOK = 1.0  # seconds between two looks whether another process still trains a 
 
 
 class Process(Protocol):
-    """What trains a run: a subprocess.Popen, or one that is not ours."""
+    """A process that trains a run: a `subprocess.Popen`, or a process that somebody else started."""
 
     def wait(self) -> int:
         """Block until it has ended; return its exit code, negative after a signal."""
@@ -61,11 +61,6 @@ class SideBySide:
     def __len__(self) -> int:
         """Return the number of processes whose end `wait` has not returned."""
         return len(self._running)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the runs that are training."""
-        return [*self._running]
 
     def add(self, name: str, process: Process) -> None:
         """Take a process that has just been started."""

@@ -1,4 +1,4 @@
-"""What the branch dialog knows, without Textual: the checkpoints of a run, and what the typed settings mean."""
+"""Content of the branch dialog, without Textual: the checkpoints of a run, and the meaning of the typed settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Parent(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What would happen, in sentences."""
+    """What a branch would train, what it changes, and warnings, in sentences for the dialog."""
 
     what: str
     changes: str

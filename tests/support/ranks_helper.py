@@ -100,6 +100,15 @@ def hurt(folder: Path, patch: str) -> str:
     return str(program)
 
 
+ROUNDING = 1e-4
+"""Largest difference between a few iterations of PPO whose sums were added in another order.
+
+In float32, log-probs of about -10 nats then differ in their seventh digit; a KL is a sum of their differences, and Adam
+enlarges what gradients near its epsilon differ by: up to 4e-5 on some processors and 1e-5 on others. A mistake stands
+out: with the gradients of one rank 0.1% too large, the third iteration draws other tokens and differs by more than 1.
+"""
+
+
 def largest_difference(one: Any, other: Any) -> float:
     """Return the largest difference of two trees' floats, relative where they are above 1; inf where others differ."""
     if isinstance(one, dict) and isinstance(other, dict):

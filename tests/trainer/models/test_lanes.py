@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from ranks_helper import largest_difference
+from ranks_helper import ROUNDING, largest_difference
 from runs_helper import comparable, record, tiny_config
 
 from trainer.config import load_config
@@ -157,5 +157,5 @@ def test_two_lanes_learn_what_one_learns_and_repeat_it_bit_for_bit(
     resumed = record(longer, resume=tmp_path / "runs" / "longer")
     assert [event.iteration for event in resumed.of(Iteration)] == [4], "a state from a file can be used in any lane"
     widths.clear()
-    assert largest_difference(first, measured("one")) < 2e-5
+    assert largest_difference(first, measured("one")) < ROUNDING
     assert not widths

@@ -15,6 +15,7 @@ class Purpose(IntEnum):
     ROLLOUT = 2
     MINIBATCHES = 3
     EVALUATION = 4
+    FOLDS = 5
 
 
 def key_for(seed: int, purpose: Purpose, *numbers: int) -> mx.array:

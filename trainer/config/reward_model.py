@@ -45,6 +45,12 @@ class RewardTrainConfig(Section):
     epochs: int = setting(
         1, "Passes over the comparisons.", ge=1, le=100, source=_INSTRUCT_GPT, advice="More than one soon overfits."
     )
+    head: Literal["random", "fitted"] = setting(
+        "random",
+        "Head at the start. fitted: the best one on the untrained states, regularised by cross-validation.",
+        source="fitted: Kumar et al. 2022 (linear probing, then fine-tuning)",
+        advice="With few comparisons: fitted.",
+    )
     batch_size: int = setting(16, "Comparisons per optimiser step.", unit="comparisons", ge=1, le=65536)
     margin: float = setting(
         0.33,

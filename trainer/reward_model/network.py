@@ -77,10 +77,18 @@ class RewardModel:
 
         sequences: [N, L] ids, padded on the right with any ids; lengths: [N] or [N, K], at least 1.
         """
+        return self.states(sequences, lengths) @ self._head["head.weight"] + self._head["head.bias"]
+
+    def states(self, sequences: mx.array, lengths: mx.array) -> mx.array:
+        """Compute what the head reads, in float32: [N, D] or [N, K, D]. Arguments as for `scores`."""
         with self.on():
             hidden = hidden_states(self.backbone, sequences)  # [N, L, D]
-        last = states_at(hidden, lengths)
-        return last.astype(mx.float32) @ self._head["head.weight"] + self._head["head.bias"]
+        return states_at(hidden, lengths).astype(mx.float32)
+
+    def replace_head(self, weight: npt.NDArray[np.float64]) -> None:
+        """Use the head `weight` [D], whose scores are logits, without a bias."""
+        self._head |= {"head.weight": mx.array(weight.astype(np.float32)), "head.bias": mx.zeros(())}
+        self.scale = self.scale._replace(logit_std=1.0)
 
     def allow_ties(self, share: float) -> None:
         """Allow ties: train `tie.log_nu` too.
@@ -123,15 +131,16 @@ def score_sequences(
     """Compute the raw score of each sequence of tokens, reporting progress (done, total). Returns [N].
 
     Sequences that another one begins with are read in its pass: a state knows nothing of the tokens after it. score:
-    scores a micro-batch, as `RewardModel.scores` does.
+    scores a micro-batch, as `RewardModel.scores` does, or reads its states, as `RewardModel.states` does: [N, D] then.
     """
-    scores, read = np.empty(len(sequences)), _with_beginnings(sequences)
+    scores, read = np.empty(0), _with_beginnings(sequences)
     lengths = [len(sequences[members[-1]]) for members in read]
     for rows in micro_batch_rows(lengths, micro_batch_tokens, progress=progress):
         part = mx.array(pad([sequences[read[row][-1]] for row in rows]))
         ends = pad([[len(sequences[member]) for member in read[row]] for row in rows])
         ends = np.maximum(ends, 1)  # some have fewer beginnings than others: any place will do there
         found = np.array(score(part, mx.array(ends)))  # frees this part's graph
+        scores = scores if scores.size else np.empty((len(sequences), *found.shape[2:]))
         for row, of_row in zip(rows, found, strict=True):
             scores[read[row]] = of_row[: len(read[row])]
     return scores

@@ -18,7 +18,8 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
+from trainer.errors import UsageError
+from trainer.events import Alert, Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
 from trainer.fitting.step_training import StepTraining
@@ -26,8 +27,9 @@ from trainer.models.classifier import ScalarHead
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_material, reward_comparisons
-from trainer.preference_data.groups import changed_preferences
+from trainer.preference_data.groups import Group, changed_preferences
 from trainer.preferences.records import Preference
+from trainer.reward_model.fitted_head import FOLDS, MOST_COMPARISONS, differences, fit_head
 from trainer.reward_model.network import RewardModel, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
@@ -149,10 +151,15 @@ class RewardModelTraining(StepTraining):
         """Scale rewards to deviation 1, so that a learning rate means the same for every backbone; evaluate once."""
         self._normalize()
         self.model.scale = self.model.scale._replace(logit_std=self.model.scale.std)
-        if self.data.held_out:
-            found, cost = self._held_out()
-            self.untrained = None if found.is_tie.all() else baseline(found.decided().leads)
-            self._report(found, cost)
+        found = self._held_out() if self.data.held_out else None
+        if found is not None:
+            outcomes, _ = found
+            self.untrained = None if outcomes.is_tie.all() else baseline(outcomes.decided().leads)
+        if self.config.train.head == "fitted":
+            self._fit_head()
+            found = self._held_out() if found is not None else None
+        if found is not None:
+            self._report(*found)
         self.is_prepared = True
 
     def due(self) -> Iterator[Callable[[], object]]:
@@ -236,6 +243,29 @@ class RewardModelTraining(StepTraining):
         shapes = with_plain_state(self.snapshot(), state)
         self.restore(with_arrays(shapes, self.ranks.from_first(arrays_of(shapes))))
 
+    def _fit_head(self) -> None:
+        """Replace the head by the best one on the states of the training comparisons, and normalise anew."""
+        seed = [self.config.run.seed, Purpose.FOLDS]
+        groups: Sequence[Group] = self.data.train
+        if len(groups) > MOST_COMPARISONS:
+            chosen = np.random.default_rng(seed).choice(len(groups), MOST_COMPARISONS, replace=False)
+            groups = [groups[place] for place in np.sort(chosen).tolist()]
+        sequences = [sequence for group in groups for sequence in group.sequences]
+        states = self._read(self.model.states, sequences, "score")
+        head = fit_head(differences(groups, states, self.config.train.margin), seed)
+        if head is None:
+            raise UsageError(
+                f"train.head = fitted needs decided comparisons of at least {FOLDS} prompts to train on: label more, "
+                "or use train.head = random"
+            )
+        self.model.replace_head(head.weight)
+        self._normalize()
+        message = (
+            f"the head was fitted to {counted(head.pairs, 'pair')}: {100 * head.accuracy:.1f}% right in the "
+            f"cross-validation, with a penalty of {head.penalty:g}"
+        )
+        self.emit(Alert(iteration=0, level="info", code="head_fitted", message=message))
+
     def _normalize(self) -> None:
         """Set mean and deviation from a sample of the training completions, the same one each time."""
         total = int(self.data.train.sizes.sum())
@@ -257,11 +287,17 @@ class RewardModelTraining(StepTraining):
         return outcomes_of(groups, scores, self.model.scale.logit_std), cost
 
     def _scores(self, sequences: Sequence[Sequence[int]], phase: Phase) -> Scores:
-        """Score `sequences`, a share of them on each rank: [N]."""
+        """Score `sequences`: [N]."""
+        return self._read(self.model.scores, sequences, phase)
+
+    def _read(
+        self, read: Callable[[mx.array, mx.array], mx.array], sequences: Sequence[Sequence[int]], phase: Phase
+    ) -> Scores:
+        """Return what `read` finds in `sequences`, a share of them on each rank: [N], or [N, D] of states."""
         progress, budget = self._phases.report(self.number, phase), self.config.optim.micro_batch_tokens
 
         def score(share: list[int]) -> Scores:
-            return score_sequences(self.model.scores, [sequences[row] for row in share], budget, progress)
+            return score_sequences(read, [sequences[row] for row in share], budget, progress)
 
         return self.ranks.by_row([len(sequence) for sequence in sequences], score)
 

@@ -6,12 +6,13 @@ then training both, distorts the states less (Kumar et al. 2022, "Fine-tuning ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from trainer.errors import UsageError
 from trainer.preference_data.groups import Group
 from trainer.reward_model.pair_evaluation import accuracy_of, pair_rows
 
@@ -43,6 +44,20 @@ class FittedHead(NamedTuple):
     pairs: int
 
 
+def check_enough(groups: Iterable[Group]) -> None:
+    """Raise UsageError if fewer than `FOLDS` prompts have a decided pair."""
+    decided: set[int] = set()
+    for group in groups:
+        if any(not pair.is_tie for pair in group.pairs):
+            decided.add(group.prompt)
+        if len(decided) == FOLDS:
+            return
+    raise UsageError(
+        f"train.head = fitted needs decided comparisons of at least {FOLDS} prompts to train on, and there "
+        f"{'is' if len(decided) == 1 else 'are'} {len(decided)}: label more, or use train.head = random"
+    )
+
+
 def differences(groups: Sequence[Group], states: Floats, margin: float) -> Differences:
     """Return the decided pairs of `groups`.
 
@@ -59,19 +74,19 @@ def differences(groups: Sequence[Group], states: Floats, margin: float) -> Diffe
     )
 
 
-def fit_head(found: Differences, seed: Sequence[int]) -> FittedHead | None:
-    """Fit a head w to `found`; None with fewer prompts than `FOLDS`, or where no states differ.
+def fit_head(found: Differences, seed: Sequence[int]) -> FittedHead:
+    """Fit a head w to `found`, pairs of at least `FOLDS` prompts.
 
         min_w  sum_p c_p log(1 + exp(m_p - w . d_p)) / sum_p c_p  +  penalty/2 s^2 |w|^2
 
     d_p: the differences; c_p: their weights; m_p: their margins; s^2: the mean square of |d_p|. The penalty is the one
     of `PENALTIES` whose heads have the lowest loss in a cross-validation, in which the pairs of a prompt stay together.
-    seed: of the folds.
+    seed: of the folds. Raises UsageError if no states differ.
     """
     prompts, members = np.unique(found.prompts, return_inverse=True)
-    scale = float(np.sqrt(np.square(found.states).sum(axis=1).mean())) if len(found.states) else 0.0
-    if len(prompts) < FOLDS or scale == 0:
-        return None
+    scale = float(np.sqrt(np.square(found.states).sum(axis=1).mean()))
+    if scale == 0:
+        raise UsageError("train.head = fitted found no difference between the completions: use train.head = random")
     scaled = found._replace(states=found.states / scale)
     fold = (np.random.default_rng(seed).permutation(len(prompts)) % FOLDS)[members]
     leads = np.empty((len(PENALTIES), len(fold)))

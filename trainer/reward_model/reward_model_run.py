@@ -18,7 +18,6 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import UsageError
 from trainer.events import Alert, Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
@@ -29,7 +28,7 @@ from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.preference_data.groups import Group, changed_preferences
 from trainer.preferences.records import Preference
-from trainer.reward_model.fitted_head import FOLDS, MOST_COMPARISONS, differences, fit_head
+from trainer.reward_model.fitted_head import MOST_COMPARISONS, check_enough, differences, fit_head
 from trainer.reward_model.network import RewardModel, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
@@ -117,6 +116,8 @@ class RewardModelTraining(StepTraining):
         ranks: Ranks = ALONE,
     ) -> None:
         super().__init__(config, data, emit, control, ranks)
+        if config.train.head == "fitted":
+            check_enough(data.train)
         self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER), head=head)
         ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
         if ties[True]:
@@ -253,11 +254,6 @@ class RewardModelTraining(StepTraining):
         sequences = [sequence for group in groups for sequence in group.sequences]
         states = self._read(self.model.states, sequences, "score")
         head = fit_head(differences(groups, states, self.config.train.margin), seed)
-        if head is None:
-            raise UsageError(
-                f"train.head = fitted needs decided comparisons of at least {FOLDS} prompts to train on: label more, "
-                "or use train.head = random"
-            )
         self.model.replace_head(head.weight)
         self._normalize()
         message = (

@@ -213,6 +213,7 @@ VARIANTS = {
     "evaluation and patience": ["eval.every=1", "train.patience=2"],
     "decay and micro-batches": ["optim.weight_decay=0.1", "optim.micro_batch_tokens=40", "optim.schedule=linear"],
     "no held-out ones": ["data.eval_fraction=0"],
+    "fitted head": ["train.head=fitted"],
 }
 PLACES = [("score", 0), ("evaluate", 0), ("update", 1), ("update", 3), ("score", 5)]
 
@@ -355,6 +356,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
         (["run.name=a"], [], DataError, "has no preferences"),
         (["data.max_tokens=1000"], [preference("p" * 300, ["a", "b"])], DataError, "the model's context is 256"),
         (["model.path=nowhere"], PAIRS, TrainerError, "no such folder"),
+        (["train.head=fitted"], labelled(16, prompts=1), UsageError, "at least 5 prompts to train on, and there is 1"),
     ],
 )
 def test_a_start_that_fails_leaves_no_run_behind(

@@ -1,0 +1,140 @@
+"""A head fitted to untrained states: what it minimises, its penalty, and the run that begins with it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from preference_samples import labelled, preference, reward_config
+from runs_helper import Recorder
+from tiny import load_tiny
+
+from trainer.errors import UsageError
+from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
+from trainer.preference_data.comparisons import reward_comparisons
+from trainer.reward_model import reward_model_run
+from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
+from trainer.reward_model.reward_model_run import RewardModelTraining, train_reward_model
+
+SEED = [0, 5]
+
+
+def drawn(count: int, width: int, *, noise: float = 0.0, prompts: int = 0, seed: int = 0) -> Differences:
+    """Return pairs whose better completion is chosen by a hidden head, with logistic noise of a scale."""
+    rng = np.random.default_rng(seed)
+    states = rng.normal(size=(count, width))
+    leads = states @ rng.normal(size=width) + noise * rng.logistic(size=count)
+    states *= np.sign(leads)[:, None]
+    numbers = np.arange(count) % prompts if prompts else np.arange(count)
+    return Differences(states, np.zeros(count), np.ones(count), numbers)
+
+
+def test_the_head_is_where_the_gradient_of_the_penalised_loss_is_zero() -> None:
+    found = drawn(60, 5, noise=2.0)
+    weights, margins = np.linspace(0.1, 1, 60), np.linspace(0, 0.7, 60)
+    head = fit_head(found._replace(weights=weights, margins=margins), SEED)
+
+    def loss(weight: np.ndarray) -> float:
+        losses = np.log1p(np.exp(margins - found.states @ weight))
+        scale = np.square(found.states).sum(axis=1).mean()
+        return float((weights * losses).sum() / weights.sum() + head.penalty / 2 * scale * np.square(weight).sum())
+
+    for step in 1e-3 * np.eye(5):
+        assert loss(head.weight) < min(loss(head.weight + step), loss(head.weight - step))
+        slope = (loss(head.weight + step) - loss(head.weight - step)) / 2e-3
+        assert slope == pytest.approx(0, abs=1e-6)
+
+
+def test_a_head_that_made_the_choices_is_found_and_the_penalty_is_weak() -> None:
+    found = drawn(400, 8)
+    head = fit_head(found, SEED)
+    assert head.penalty == min(PENALTIES)
+    assert head.accuracy > 0.95
+    assert head.pairs == 400
+
+
+def test_choices_by_chance_get_a_strong_penalty_and_about_half_are_right() -> None:
+    found = drawn(300, 200, noise=1e6)
+    head = fit_head(found, SEED)
+    assert head.penalty >= 1000 * min(PENALTIES)
+    assert head.accuracy == pytest.approx(0.5, abs=0.1)
+    assert np.abs(found.states @ head.weight).mean() < 0.5
+
+
+def test_the_pairs_of_a_prompt_are_never_in_two_folds() -> None:
+    one = drawn(60, 40, noise=1e6)
+    repeated = Differences._make(np.tile(values, (4, 1)) if values.ndim == 2 else np.tile(values, 4) for values in one)
+    assert fit_head(repeated, SEED).accuracy < 0.7
+    apart = repeated._replace(prompts=np.arange(240))
+    assert fit_head(apart, SEED).accuracy > 0.95, "the same pair was in the part that the head was fitted to"
+
+
+def test_the_scale_of_the_states_does_not_matter() -> None:
+    found = drawn(80, 6, noise=2.0)
+    head, small = fit_head(found, SEED), fit_head(found._replace(states=found.states / 1000), SEED)
+    assert small.penalty == head.penalty
+    np.testing.assert_allclose(small.weight, 1000 * head.weight, rtol=1e-6)
+
+
+def test_states_that_do_not_differ_are_reported() -> None:
+    found = drawn(10, 3)
+    with pytest.raises(UsageError, match="no difference between the completions"):
+        fit_head(found._replace(states=np.zeros((10, 3))), SEED)
+
+
+def test_pairs_are_taken_from_the_states_of_their_group_without_ties(tmp_path: Path) -> None:
+    config = reward_config(tmp_path, "data.eval_fraction=0")
+    judged = [
+        preference("p0 ", ["aa", "bb"], "b", strength=3),
+        preference("p1 ", ["cc", "dd"], "tie"),
+        preference("p2 ", ["ee", "ff", "gg"], ((1,), (0, 2))),
+    ]
+    data = reward_comparisons(judged, load_tiny(tmp_path / "model"), config)
+    states = np.arange(14.0).reshape(7, 2)
+    found = differences(data.train, states, 0.5)
+    rows = [[states[1] - states[0]], [states[5] - states[4], states[5] - states[6]]]
+    np.testing.assert_array_equal(found.states, [one for group in rows for one in group])
+    np.testing.assert_array_equal(found.margins, [1.0, 0, 0])
+    np.testing.assert_array_equal(found.weights, [1.0, 0.5, 0.5])
+    assert found.prompts[0] != found.prompts[1] == found.prompts[2]
+
+
+def trained(folder: Path, *settings: str) -> Recorder:
+    recorder = Recorder()
+    config = reward_config(folder, "data.eval_fraction=0.2", *settings)
+    train_reward_model(config, preferences=labelled(200), sinks=[recorder])
+    return recorder
+
+
+def test_a_run_begins_with_the_fitted_head_beside_the_untrained_one(tmp_path: Path) -> None:
+    plain, fitted = trained(tmp_path / "plain"), trained(tmp_path / "fitted", "train.head=fitted")
+    first, started = plain.of(RewardModelEvaluation)[0], fitted.of(RewardModelEvaluation)[0]
+    assert started.iteration == first.iteration == 0
+    assert started.untrained_accuracy == first.untrained_accuracy == first.accuracy
+    assert started.accuracy > first.accuracy + 0.1
+    assert started.log_loss < min(first.log_loss, math.log(2))
+    assert fitted.of(RewardModelStep)[0].loss < plain.of(RewardModelStep)[0].loss
+    (said,) = fitted.of(Alert)
+    assert said.message.startswith("the head was fitted to 160 pairs: ")
+    assert not plain.of(Alert)
+
+
+def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_model_run, "MOST_COMPARISONS", 60)
+    config = reward_config(tmp_path, "data.eval_fraction=0", "train.head=fitted")
+    loaded = load_tiny(tmp_path / "model")
+    said: list[object] = []
+    data = reward_comparisons(labelled(80), loaded, config)
+    training = RewardModelTraining(config, loaded.backbone, data, emit=said.append)
+    training.prepare()
+    assert any(isinstance(event, Alert) and "fitted to 60 pairs" in event.message for event in said)
+    sequences = [sequence for group in data.train for sequence in group.sequences]
+    states = training._read(training.model.states, sequences, "score")
+    found = differences(data.train, states, config.train.margin)
+    weight = np.array(training.model.parameters()["head.weight"])
+    leads = found.states @ weight
+    assert training.model.scale.logit_std == 1
+    assert training.model.scale.std == pytest.approx((states @ weight).std(), rel=1e-5)
+    assert (leads > 0).mean() > 0.8

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
@@ -34,17 +35,54 @@ BASE = "base"
 COMMON = ("ppo.kl_coef=0.02",)
 EXACT = ("ppo.kl_in=loss", "ppo.kl_estimator=full", "ppo.kl_coef=0.3")  # of whitened advantages
 PREFIX = ("ppo.prefix_scores=1", "ppo.lam=0.7")
+GRPO = ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "ppo.whiten_advantages=false")
 SLOWER = ("optim.policy_lr=1e-4",)
-VARIANTS: dict[str, tuple[str, ...]] = {
-    BASE: (),
-    "slower": SLOWER,
-    "slower, prefix scores": (*SLOWER, *PREFIX),
-    "slower, exact KL": (*SLOWER, *EXACT),
-    "all three": (*SLOWER, *PREFIX, *EXACT),
-    "prefix scores, exact KL": (*PREFIX, *EXACT),
-    "all three, rate 5e-5": (*PREFIX, *EXACT, "optim.policy_lr=5e-5"),
-    "all three, lambda 0.4": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.4"),
-    "all three, lambda 0.95": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.95"),
+BEST = (*SLOWER, *PREFIX)
+LINEAR = ("optim.schedule=linear",)
+RAW = ("ppo.whiten_advantages=false",)
+VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "ppo": {
+        BASE: (),
+        "slower": SLOWER,
+        "slower, prefix scores": BEST,
+        "slower, exact KL": (*SLOWER, *EXACT),
+        "all three": (*SLOWER, *PREFIX, *EXACT),
+        "prefix scores, exact KL": (*PREFIX, *EXACT),
+        "all three, rate 5e-5": (*PREFIX, *EXACT, "optim.policy_lr=5e-5"),
+        "all three, lambda 0.4": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.4"),
+        "all three, lambda 0.95": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.95"),
+        "lambda 0.95": (*BEST, "ppo.lam=0.95"),
+        "lambda 0.4": (*BEST, "ppo.lam=0.4"),
+        "critic with an adapter": (*BEST, "model.value_model=adapter"),
+        "one epoch": (*BEST, "ppo.epochs=1"),
+        "four epochs": (*BEST, "ppo.epochs=4"),
+        "advantages not whitened": (*BEST, *RAW),
+        "linear schedule": (*BEST, *LINEAR),
+        "values not clipped": (*BEST, "ppo.relative_value_clip=0"),
+        "critic's rate 1e-3": (*BEST, "optim.value_lr=1e-3"),
+        "critic's warm-up of 3": (*BEST, "ppo.critic_warmup=3"),
+        "mean of sequences": (*BEST, "ppo.loss_aggregation=sequence"),
+        "k3 in the loss": (*BEST, "ppo.kl_in=loss", "ppo.kl_estimator=k3", "ppo.kl_coef=0.3"),
+        "entropy bonus 0.01": (*BEST, "ppo.entropy_coef=0.01"),
+        "running scores": (*BEST, "reward.normalize=running"),
+        "Adam's epsilon 1e-8": (*BEST, "optim.eps=1e-8"),
+        "LoRA scale 2": (*BEST, "model.lora_scale=2"),
+    },
+    "rloo": {
+        BASE: ("ppo.estimator=rloo",),
+        "linear": ("ppo.estimator=rloo", *LINEAR),
+        "not whitened": ("ppo.estimator=rloo", *RAW),
+        "linear, not whitened": ("ppo.estimator=rloo", *LINEAR, *RAW),
+        "slower": ("ppo.estimator=rloo", *SLOWER),
+        "slower, not whitened": ("ppo.estimator=rloo", *SLOWER, *RAW),
+        "slower, exact KL": ("ppo.estimator=rloo", *SLOWER, *EXACT),
+    },
+    "grpo": {
+        BASE: GRPO,
+        "linear": (*GRPO, *LINEAR),
+        "slower": (*GRPO, *SLOWER),
+        "slower, exact KL": (*GRPO, *SLOWER, *EXACT),
+    },
 }
 
 
@@ -77,28 +115,32 @@ def main() -> None:
     """Run what has no journal yet, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", help="all by default")
+    parser.add_argument("--method", choices=VARIANTS, default="ppo")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, each with its share of the cores")
     parser.add_argument("--dir", type=Path, default=Path("runs/ablations"), help="folder of the runs")
     parser.add_argument("--table", action="store_true", help="only print the table of the journals")
     options = parser.parse_args()
-    where = JOURNALS / "ablations"
+    where, variants = JOURNALS / "ablations", VARIANTS[options.method]
+    asked_for = options.variants or list(variants)
+    if unknown := [name for name in asked_for if name not in variants]:
+        parser.error(f"--variants: {unknown[0]!r} is none of {', '.join(variants)}")
 
     def place(name: str, seed: int) -> Path:
-        return journal("ours", slug(name), seed, where)
+        return journal("ours", slug(name) if options.method == "ppo" else f"{options.method}-{slug(name)}", seed, where)
 
     def run(name: str, seed: int) -> None:
         if not place(name, seed).exists():
-            folder = options.dir.resolve() / f"{slug(name)}-{seed}"
-            write_journal(place(name, seed), *train_ours("ppo", seed, folder, (*COMMON, *VARIANTS[name])))
+            folder = options.dir.resolve() / place(name, seed).stem
+            write_journal(place(name, seed), *train_ours(options.method, seed, folder, (*COMMON, *variants[name])))
 
     if not options.table:
         os.environ.update(with_share_of_cores(options.jobs))
         with ThreadPoolExecutor(options.jobs) as pool:
-            asked = [pool.submit(run, name, seed) for seed in options.seeds for name in options.variants]
+            asked = [pool.submit(run, name, seed) for seed in options.seeds for name in asked_for]
             for done in asked:
                 done.result()
-    found = {name: {seed: place(name, seed) for seed in options.seeds} for name in options.variants}
+    found = {name: {seed: place(name, seed) for seed in options.seeds} for name in asked_for}
     runs = {
         name: {seed: read_journal(path) for seed, path in paths.items() if path.exists()}
         for name, paths in found.items()
@@ -108,7 +150,7 @@ def main() -> None:
 
 def slug(name: str) -> str:
     """Return the name of a variant as a part of file names."""
-    return "-".join(name.replace(",", "").split()).lower()
+    return "-".join(re.sub("[,']", "", name).split()).lower()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from frontier import (
     train_ours,
     write_journal,
 )
+from train_runs import WORKBENCH
+from workload import HERE
 
 from workbench.system.children import with_share_of_cores
 
@@ -40,6 +42,13 @@ SLOWER = ("optim.policy_lr=1e-4",)
 BEST = (*SLOWER, *PREFIX)
 LINEAR = ("optim.schedule=linear",)
 RAW = ("ppo.whiten_advantages=false",)
+CRITICS = {  # of critic_trials.py, on top of BEST
+    "four more epochs of the critic": "more_epochs",
+    "replay of four batches for the critic": "replay",
+    "head with a hidden layer": "deeper_head",
+    "head that begins at random": "random_head",
+    "head on block 20 of 30": "middle_block",
+}
 VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "ppo": {
         BASE: (),
@@ -67,6 +76,7 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
         "running scores": (*BEST, "reward.normalize=running"),
         "Adam's epsilon 1e-8": (*BEST, "optim.eps=1e-8"),
         "LoRA scale 2": (*BEST, "model.lora_scale=2"),
+        **dict.fromkeys(CRITICS, BEST),
     },
     "rloo": {
         BASE: ("ppo.estimator=rloo",),
@@ -132,7 +142,9 @@ def main() -> None:
     def run(name: str, seed: int) -> None:
         if not place(name, seed).exists():
             folder = options.dir.resolve() / place(name, seed).stem
-            write_journal(place(name, seed), *train_ours(options.method, seed, folder, (*COMMON, *variants[name])))
+            program = (str(HERE / "critic_trials.py"), CRITICS[name]) if name in CRITICS else WORKBENCH
+            settings = (*COMMON, *variants[name])
+            write_journal(place(name, seed), *train_ours(options.method, seed, folder, settings, program=program))
 
     if not options.table:
         os.environ.update(with_share_of_cores(options.jobs))

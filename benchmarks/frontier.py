@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from peers import TRL
-from train_runs import events, train_ppo
+from train_runs import WORKBENCH, events, train_ppo
 from workload import HERE, STORY_OPENINGS, Workload, peer_command, read_prompts, resolve_model
 
 from trainer.evaluation.intervals import mean_interval
@@ -104,15 +104,20 @@ def workload(method: str, seed: int, rate: float = 3e-4) -> Workload:
     )
 
 
-def train_ours(method: str, seed: int, run: Path, settings: Sequence[str]) -> tuple[dict[str, Any], Rows]:
-    """Train our side, or read the run if it is done; return its settings and versions, and its iterations."""
+def train_ours(
+    method: str, seed: int, run: Path, settings: Sequence[str], *, program: Sequence[str] = WORKBENCH
+) -> tuple[dict[str, Any], Rows]:
+    """Train our side, or read the run if it is done; return its settings, and its iterations.
+
+    program: as for `train_runs.train`.
+    """
     work, folder = workload(method, seed), run.parent
     prompts = folder / f"prompts-{method}-{seed}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"prompt": [{"role": "user", "content": prompt}]} for prompt in work.prompts]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     given = [*TASK, f"rollout.samples_per_prompt={SAMPLES[method]}", *settings, f"data.prompts={prompts}"]
-    train_ppo(run, *given, f"run.dir={folder}", f"run.seed={seed}")
+    train_ppo(run, *given, f"run.dir={folder}", f"run.seed={seed}", program=program)
     started, iterations = events(run), []
     for event in started:
         if isinstance(event, Iteration):

@@ -113,7 +113,7 @@ class ActorCriticLLM:
                 with BUILDING, self._value_adapter_on():
                     states = self._response_states(sequences, prompt_lengths, width)
             assert states is not None
-            values = states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
+            values = self._values(states)
         return Forward(before, values, partial(logits_of, self.backbone))
 
     def reference(self) -> AbstractContextManager[None]:
@@ -160,6 +160,9 @@ class ActorCriticLLM:
             yield
         finally:
             update_lora(self._layers, policy)
+
+    def _values(self, states: mx.array) -> mx.array:
+        return states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
 
     def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
         hidden = hidden_states(self.backbone, sequences)  # [B, L, D]

@@ -64,9 +64,10 @@ TASK = (
 )
 OURS = {
     "ppo": ("ppo.kl_coef=0.02", "optim.policy_lr=1e-4", "ppo.prefix_scores=1", "ppo.lam=0.7"),
-    "rloo": ("ppo.kl_coef=0.02", "ppo.estimator=rloo"),
+    "rloo": ("ppo.kl_coef=0.02", "optim.policy_lr=1e-4", "ppo.estimator=rloo", "ppo.whiten_advantages=false"),
     "grpo": (
         "ppo.kl_coef=0.02",
+        "optim.policy_lr=1e-4",
         "ppo.estimator=grpo",
         "ppo.kl_in=loss",
         "ppo.kl_estimator=k3",

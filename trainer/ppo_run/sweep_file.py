@@ -168,7 +168,12 @@ def _difference(wanted: Sweep, saved: Sweep) -> str:
             return f"{key} has the values {', '.join(old)}, not {', '.join(new)}"
     new_seeds, old_seeds = (f"{counted(len(one.seeds), 'seed')} from {one.seeds[0]}" for one in (wanted, saved))
     if new_seeds != old_seeds:
-        return f"it has {old_seeds}, not {new_seeds}"
+        more = (
+            f" (sweep --resume {saved.name} --seeds {len(wanted.seeds)} adds some)"
+            if _adds_seeds(wanted, saved)
+            else ""
+        )
+        return f"it has {old_seeds}, not {new_seeds}{more}"
     first = wanted.runs[0]
     for run in saved.runs:
         if all(json.dumps(run.settings[key]) == json.dumps(first.settings[key]) for key in ours):
@@ -177,6 +182,10 @@ def _difference(wanted: Sweep, saved: Sweep) -> str:
                     return f"{key} is {shown(old_value)}, not {shown(new_value)}"
             return ""
     return "it has other combinations"
+
+
+def _adds_seeds(wanted: Sweep, saved: Sweep) -> bool:
+    return wanted.seeds[0] == saved.seeds[0] and len(wanted.seeds) > len(saved.seeds)
 
 
 def _damaged(path: Path, reason: str) -> StorageError:

@@ -118,6 +118,24 @@ def plan_sweep(
     return Sweep(name, Path(configs[0].run.dir), jobs, runs)
 
 
+def with_more_seeds(sweep: Sweep, seeds: int) -> Sweep:
+    """Return a plan with the runs of `sweep`, and after them those of the seeds that come next, `seeds` in all.
+
+    Raises UsageError if `sweep` has as many seeds already, or would have too many runs.
+    """
+    before = len(sweep.seeds)
+    if seeds <= before:
+        raise UsageError(f"--seeds {seeds}: sweep '{sweep.name}' has {counted(before, 'seed')} already; name more")
+    _check_size(len(sweep.combinations) * seeds)
+    firsts = [found[0] for found in sweep.combinations.values()]
+    more = [
+        named_run(sweep.name, sweep.runs_dir, one.combination, one.settings, with_later_seed(one.config, number))
+        for number in range(before, seeds)
+        for one in firsts
+    ]
+    return sweep._replace(runs=[*sweep.runs, *more])
+
+
 def _varied(text: str) -> _Varied:
     """Read an assignment of several values. Raises UsageError."""
     given = f"--vary {short(text)}"
@@ -180,8 +198,12 @@ def _check(varied: Sequence[_Varied], overrides: Sequence[str], seeds: int) -> N
     for assignment in overrides:
         if (key := assignment.partition("=")[0].strip()) in keys:
             raise UsageError(f"--set {key} and --vary {key}: give only one of them")
-    if (count := math.prod(len(one.values) for one in varied) * seeds) > MOST:
-        raise UsageError(f"this sweep has {counted(count, 'run')}, and the most are {MOST:,}: vary less")
+    _check_size(math.prod(len(one.values) for one in varied) * seeds)
+
+
+def _check_size(runs: int) -> None:
+    if runs > MOST:
+        raise UsageError(f"this sweep has {counted(runs, 'run')}, and the most are {MOST:,}: vary less")
 
 
 def _product(varied: Sequence[_Varied], field: str) -> Iterator[tuple[Any, ...]]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.config import config_warnings
 from trainer.config.schema import RewardConfig
 from trainer.errors import TrainerError, UsageError
 from trainer.plurals import counted
 from trainer.ppo_run.sweep_file import check_folders, check_same, held, save_sweep, saved_sweep, sweep_names
-from trainer.ppo_run.sweeping import SUFFIX, Sweep, SweepRun, plan_sweep, short_keys
+from trainer.ppo_run.sweeping import SUFFIX, Sweep, SweepRun, plan_sweep, short_keys, with_more_seeds
 from trainer.runs.checkpoint_index import newest_checkpoint
-from trainer.runs.folder import create_run
+from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_configuration, add_dir, add_trust_code, compare_command, dir_override
@@ -63,7 +64,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--name", default=argparse.SUPPRESS, help="name of the sweep, which those of its runs begin with"
     )
     parser.add_argument("--jobs", metavar="N", type=int, help="runs that train at once (default: 1)")
-    parser.add_argument("--resume", metavar="NAME", default=argparse.SUPPRESS, help="finish the sweep of that name")
+    parser.add_argument(
+        "--resume",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="finish the sweep of that name; with --seeds K, with more seeds than it has, K in all",
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their states, but train nothing")
     add_trust_code(parser)
     add_dir(parser)
@@ -76,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     can fix.
     """
     _check(args)
-    sweep, is_saved_already = _planned(args)
+    sweep, saved = _planned(args)
     check_folders(sweep)
     jobs = min(args.jobs or sweep.jobs, len(sweep.runs))
     if args.dry_run:
@@ -85,8 +91,11 @@ def run(args: argparse.Namespace) -> int:
     trusts = _require_trust(args, sweep)
     for warning in dict.fromkeys(_warnings(sweep, jobs)):
         output.warning(warning)
-    if not is_saved_already:
+    if saved is None:
         save_sweep(sweep)
+    elif saved != sweep:
+        with held(saved):
+            save_sweep(sweep)
     with held(sweep):
         under_way = _UnderWay(sweep, jobs, trust_code=not trusts)
         code = under_way.train()
@@ -107,7 +116,7 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"{option} {value}: must be at least 1")
     if args.resume is None:
         return
-    given = {"--config": args.config_given, "--name": args.name, "--seeds": args.seeds}
+    given = {"--config": args.config_given, "--name": args.name}
     given |= {"--set": args.overrides[-1] if args.overrides else None, "--vary": args.vary[-1] if args.vary else None}
     for option, value in given.items():
         if value is not None:
@@ -116,23 +125,23 @@ def _check(args: argparse.Namespace) -> None:
             )
 
 
-def _planned(args: argparse.Namespace) -> tuple[Sweep, bool]:
-    """Return the sweep of the command line, and whether its plan was saved by an earlier command."""
+def _planned(args: argparse.Namespace) -> tuple[Sweep, Sweep | None]:
+    """Return the sweep of the command line, and its plan as an earlier command has saved it."""
     if args.resume is not None:
         name, where = args.resume.removesuffix(SUFFIX), runs_dir(args)
         if (saved := saved_sweep(name, where)) is None:
             others = ", ".join(f"'{other}'" for other in sweep_names(where))
             raise UsageError(f"no sweep '{name}' in '{where}': there is {others or 'none'}")
-        return saved, True
+        return with_more_seeds(saved, args.seeds) if args.seeds else saved, saved
     overrides = args.overrides + dir_override(args)
     wanted = plan_sweep(
         args.config, overrides, args.vary, seeds=args.seeds or 1, name=args.name or "", jobs=args.jobs or 1
     )
     saved = saved_sweep(wanted.name, wanted.runs_dir)
     if saved is None:
-        return wanted, False
+        return wanted, None
     check_same(wanted, saved)
-    return saved, True
+    return saved, saved
 
 
 def _where(args: argparse.Namespace, sweep: Sweep) -> str | None:
@@ -360,13 +369,32 @@ def _compare(sweep: Sweep, where: str | None) -> None:
     from workbench.compare.compared_run import LETTERS
 
     if len(begun) > len(LETTERS):
-        what = f"{len(begun)} combinations are too many to compare at once"
-        output.note(f"{what}: compare some of them with {output.PROGRAM} compare --group")
+        what = f"{len(begun)} combinations are too many to compare one by one"
+        output.note(f"{what}: the best are first; compare some of them with {output.PROGRAM} compare --group")
+        output.data("\n".join(_ranking(begun)))
         return
     names = _group_names([*begun], [*sweep.runs[0].settings])
     print_groups(read_groups({names[combination]: folders for combination, folders in begun.items()}))
     patterns = {names[combination]: f"{sweep.name}_{combination}_seed-*" for combination in begun}
     output.note(f"compare them again: {compare_command(where, groups=patterns)}")
+
+
+def _ranking(begun: Mapping[str, Sequence[RunFolder]]) -> Iterator[str]:
+    """Yield a table of combinations by the mean score of their runs' last iterations, with its 95% interval."""
+    import numpy as np  # here, because they take a while
+
+    from trainer.evaluation.intervals import mean_interval
+
+    rows = []
+    for combination, folders in begun.items():
+        found = [summary for folder in folders if (summary := summary_of(folder)).score is not None]
+        score = mean_interval(np.array([one.score for one in found], dtype=np.float64))
+        kl = mean_interval(np.array([one.kl for one in found if one.kl is not None], dtype=np.float64))
+        interval = f"{number(score.low)} to {number(score.high)}" if math.isfinite(score.low) else ""
+        rows.append((score.value, (combination, str(len(found)), number(score.value), interval, number(kl.value, 2))))
+    rows.sort(key=lambda row: -math.inf if math.isnan(row[0]) else row[0], reverse=True)
+    heads = ("combination", "runs", "score last 5", "95% interval", "KL last 5")
+    yield from aligned([heads, *(row for _, row in rows)], left=(0,))
 
 
 def _group_names(combinations: Sequence[str], keys: Sequence[str]) -> dict[str, str]:

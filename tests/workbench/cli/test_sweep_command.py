@@ -107,7 +107,48 @@ def test_a_sweep_trains_each_run_once_and_compares_the_combinations(
     assert (trainer.started, repeated.out) == (RUNS, said.out)
     assert "4 runs are done already" in repeated.err
     assert sweep(material, *VARY, "--seeds", "3") == 2
-    assert "it has 2 seeds from 0, not 3 seeds from 0; use another --name" in capsys.readouterr().err
+    assert (
+        "it has 2 seeds from 0, not 3 seeds from 0 (sweep --resume kl --seeds 3 adds some)" in capsys.readouterr().err
+    )
+
+
+def test_seeds_are_added_to_a_sweep_and_equal_those_of_a_larger_one(
+    material: Path, trainer: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(material, *VARY, "--seeds", "1") == 0
+    before = Path("runs/kl.sweep.json").read_bytes()
+    assert cli.main(["sweep", "--resume", "kl", "--seeds", "2", "--dry-run"]) == 0
+    assert Path("runs/kl.sweep.json").read_bytes() == before
+    assert cli.main(["sweep", "--resume", "kl", "--seeds", "1"]) == 2
+    assert "--seeds 1: sweep 'kl' has 1 seed already; name more" in capsys.readouterr().err
+    assert cli.main(["sweep", "--resume", "kl", "--seeds", "2"]) == 0
+    assert trainer.started == RUNS
+    grown = saved_sweep("kl", Path("runs"))
+    assert sweep(material, *VARY, "--seeds", "2") == 0, "it is now the sweep of that command"
+    assert trainer.started == RUNS
+    Path("runs").rename("grown")
+    assert sweep(material, *VARY, "--seeds", "2") == 0
+    assert saved_sweep("kl", Path("runs")) == grown
+    assert [outcome(Path("runs") / name) for name in RUNS] == [outcome(Path("grown") / name) for name in RUNS]
+
+
+def test_more_combinations_than_letters_are_ranked_by_their_scores(
+    material: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("workbench.compare.compared_run.LETTERS", "A")
+    assert sweep(material, *VARY, "--seeds", "2") == 0
+    said = capsys.readouterr()
+    assert "2 combinations are too many to compare one by one: the best are first" in said.err
+    head, *rows = said.out.splitlines()
+    assert head.split("  ")[0] == "combination"
+    cells = [row.split() for row in rows]
+    assert {row[0] for row in cells} == {"kl_coef-0.02", "kl_coef-0.5"}
+    assert {row[1] for row in cells} == {"2"}
+    scores = {run.name: run.score for run in list_runs(Path("runs"))}
+    for name, _, score, *_ in cells:
+        mine = [known for run, known in scores.items() if f"_{name}_" in run and known is not None]
+        assert float(score) == pytest.approx(sum(mine) / 2, abs=6e-4)
+    assert [float(row[2]) for row in cells] == sorted((float(row[2]) for row in cells), reverse=True)
 
 
 def test_what_was_killed_or_failed_keeps_no_other_run_from_training_and_is_finished_bit_for_bit(

@@ -33,7 +33,7 @@ from peers import TRL
 from train_runs import WORKBENCH, events, train_ppo
 from workload import HERE, STORY_OPENINGS, Workload, peer_command, read_prompts, resolve_model
 
-from trainer.evaluation.intervals import mean_interval
+from trainer.confidence import mean_interval
 from trainer.events import Iteration
 from workbench.system.children import with_share_of_cores
 

@@ -15,15 +15,12 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from train_runs import events, train, train_ppo
 
 from trainer.config.reward_model import RewardModelConfig
-from trainer.evaluation.intervals import mean_interval
 from trainer.events import Alert, RewardModelEvaluation
 from trainer.models.backbone import load_tokenizer
 from trainer.preference_data.comparisons import load_preferences, reward_comparisons
@@ -127,12 +124,14 @@ def reward_models(folder: Path, places: Places) -> str:
     lines.append("|---" * 8 + "|")
     evaluations = [event for event in events(folder / A) if isinstance(event, RewardModelEvaluation)]
     first, last = evaluations[0], evaluations[-1]
+    ahead = read_predictions(folder / A / HELD_OUT).report.over_length
+    assert ahead is not None
     cells = [
         str(last.pairs),
         f"{100 * last.accuracy:.1f}%",
         f"{100 * last.accuracy_low:.1f} to {100 * last.accuracy_high:.1f}%",
         f"{100 * last.length_accuracy:.1f}%",
-        ahead_of_length(folder / A),
+        f"{100 * ahead.value:+.1f} ({100 * ahead.low:+.1f} to {100 * ahead.high:+.1f})",
         f"{100 * first.accuracy:.1f}%",
         f"{100 * last.untrained_accuracy:.1f}%",
     ]
@@ -156,30 +155,6 @@ def reward_models(folder: Path, places: Places) -> str:
     fits = [event for name in (A, B) for event in events(folder / name) if isinstance(event, Alert)]
     notes = [event.message for event in fits if event.code == "head_fitted"]
     return "\n".join([*lines, "", *notes, ""])
-
-
-def ahead_of_length(run: Path) -> str:
-    """Return by how many points a run is ahead of length alone on its held-out pairs, with a 95% interval.
-
-    Paired: the mean over pairs of whether the model is right, less whether length is; where the lengths are equal,
-    length is half right. Which length is better, the training pairs say.
-    """
-    pairs = read_predictions(run / HELD_OUT).pairs
-    slope = json.loads(newest_card(run).read_text(encoding="utf-8"))["length_slope"]
-    right = halves([pair.lead for pair in pairs])
-    by_length = halves([slope * (pair.chosen_tokens - pair.rejected_tokens) for pair in pairs])
-    found = mean_interval(100 * (right - by_length))
-    return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
-
-
-def halves(leads: Sequence[float]) -> Any:
-    """Return 1 for each positive lead, a half for 0, else 0."""
-    return (np.sign(np.array(leads, dtype=np.float64)) + 1) / 2
-
-
-def newest_card(run: Path) -> Path:
-    """Return the card of a run's last checkpoint."""
-    return max(run.glob("checkpoints/*/reward_model.json"))
 
 
 POLICY_HEAD = "| seed | scored by | untrained | PPO | gain | wins | KL | tokens |\n" + "|---" * 8 + "|"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainer.evaluation.intervals import t_quantile
+from trainer.confidence import t_quantile
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 Rows = list[dict[str, float]]

@@ -7,37 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer.confidence import wilson_interval
-
-Floats = npt.NDArray[np.float64]
+from trainer.confidence import Floats, Interval, wilson_interval
 
 RESAMPLES = 2000
-
-
-class Interval(NamedTuple):
-    """A statistic and its 95% interval; NaN where undefined."""
-
-    value: float
-    low: float
-    high: float
-
-
-def mean_interval(values: Floats) -> Interval:
-    """Estimate the mean of `values` [P] by Student's t.
-
-    The interval is mean +- t s / sqrt(P), with s the sample's deviation; its bounds are NaN for P < 2.
-    """
-    count = len(values)
-    mean = float(values.mean()) if count else math.nan
-    if count < 2:
-        return Interval(mean, math.nan, math.nan)
-    margin = t_quantile(count - 1) * float(values.std(ddof=1)) / math.sqrt(count)
-    return Interval(mean, mean - margin, mean + margin)
 
 
 def share_interval(shares: Floats) -> Interval:
@@ -63,19 +39,6 @@ def bootstrap_interval(rows: Floats, statistic: Callable[[Floats], Floats]) -> I
     found = statistic(drawn @ rows)
     low, high = np.nanquantile(found, [0.025, 0.975]) if np.isfinite(found).any() else (math.nan, math.nan)
     return Interval(value, float(low), float(high))
-
-
-def t_quantile(df: int) -> float:
-    """Return the 97.5% quantile of Student's t with `df` >= 1 degrees of freedom, where P(|T| <= t) = 0.95.
-
-    With x = atan(t / sqrt(df)) the probability is sin x (1 + 1/2 cos^2 x + 1 3 / (2 4) cos^4 x + ...) for even df,
-    2/pi (x + sin x (cos x + 2/3 cos^3 x + ...)) for odd, up to the power df - 2. Abramowitz and Stegun, 26.7.3 and 4.
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        x = (low + high) / 2
-        low, high = (x, high) if _within(x, df) < 0.95 else (low, x)
-    return math.sqrt(df) * math.tan(low)
 
 
 def win_shares(policy: Floats, reference: Floats, same: npt.NDArray[np.bool_]) -> Floats:
@@ -131,12 +94,3 @@ def rms_of_sums(sums: Floats) -> Floats:
     """Compute the root of the mean of (G - V)^2 from the total `critic_sums` [..., 5]."""
     found: Floats = np.sqrt(sums[..., 4] / sums[..., 0])
     return found
-
-
-def _within(x: float, df: int) -> float:
-    cosine, sine = math.cos(x), math.sin(x)
-    term, total = cosine ** (df % 2), 0.0
-    for power in range(df % 2, df - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    return 2 / math.pi * (x + sine * total) if df % 2 else sine * total

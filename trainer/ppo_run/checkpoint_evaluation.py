@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from trainer.confidence import Interval, mean_interval
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.loading import load_config_as, replaced_settings
@@ -17,12 +18,10 @@ from trainer.data import Prompt, load_prompts
 from trainer.errors import StorageError, UsageError
 from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
 from trainer.evaluation.intervals import (
-    Interval,
     best_of_kl,
     best_of_n,
     bootstrap_interval,
     explained_variance_of_sums,
-    mean_interval,
     rms_of_sums,
     share_interval,
 )

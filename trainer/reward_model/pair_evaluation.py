@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from trainer.confidence import wilson_interval
+from trainer.confidence import mean_interval, wilson_interval
 from trainer.maths import davidson_logprobs
 from trainer.preference_data.groups import Group, Pair
 from trainer.reward_model.network import Scale, Scores
@@ -18,6 +18,7 @@ from trainer.reward_model.predictions import (
     Accuracy,
     Baseline,
     CalibrationBin,
+    Difference,
     PairPrediction,
     RewardModelReport,
     TieMass,
@@ -107,7 +108,7 @@ def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> l
 
 def accuracy_of(leads: Leads) -> float:
     """Return the share of positive leads; a lead of 0 counts half. NaN without leads."""
-    return float(((leads > 0) + 0.5 * (leads == 0)).mean()) if leads.size else float("nan")
+    return float(_right(leads).mean()) if leads.size else float("nan")
 
 
 def log_loss_of(leads: Leads) -> float:
@@ -138,6 +139,7 @@ def report_on(
         ties=_tie_mass(found, log_nu),
         length=baseline(length_slope * decided.longer_by),
         untrained=untrained,
+        over_length=_over_length(decided, length_slope),
     )
 
 
@@ -152,7 +154,7 @@ def calibration(leads: Leads) -> list[CalibrationBin]:
     leads: [P] logits of the better completions.
     """
     confidence = 1 / (1 + np.exp(-np.abs(leads)))
-    right = (leads > 0) + 0.5 * (leads == 0)
+    right = _right(leads)
     places = np.minimum(((confidence - 0.5) * 2 * BINS).astype(int), BINS - 1)
     return [
         CalibrationBin(
@@ -202,6 +204,18 @@ def fit_length_slope(longer_by: Leads) -> float:
         if abs(step) < 1e-10:
             break
     return slope / scale
+
+
+def _right(leads: Leads) -> Leads:
+    """Return for each pair 1 if the better completion leads, a half if neither does, else 0."""
+    right: Leads = (np.sign(leads) + 1) / 2
+    return right
+
+
+def _over_length(decided: Outcomes, slope: float) -> Difference | None:
+    """Return how much more often the model is right than length alone. Paired: both judge the same pairs."""
+    found = mean_interval(_right(decided.leads) - _right(slope * decided.longer_by))
+    return Difference(*found) if math.isfinite(found.low) else None
 
 
 def _accuracy(name: str, leads: Leads) -> Accuracy:

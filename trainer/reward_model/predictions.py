@@ -31,7 +31,7 @@ _VERSION = 1
 _GROUP_ROWS = 500  # rows of a row group; lets the texts of the worst pairs be read without all others
 _NUMBERS = ("chosen_reward", "rejected_reward", "is_tie")
 _TEXTS = ("prompt", "chosen", "rejected")
-_ABSENT = ("ties", "untrained")  # fields of a report that are None where they are absent
+_ABSENT = ("ties", "untrained", "over_length")  # fields of a report that are None where they are absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,15 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """Mean over pairs of a difference between two models, with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class TieMass:
     """Mean probability of a tie, over pairs labelled as ties and over decided pairs."""
 
@@ -89,6 +98,7 @@ class RewardModelReport:
     ties: TieMass | None
     length: Baseline  # by length alone
     untrained: Baseline | None
+    over_length: Difference | None = None  # accuracy above that of length alone; earlier reports have none
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; numbers that are not finite become None, since JSON lacks them."""

@@ -24,8 +24,8 @@ from workbench.system.code_trust import require_trust, trusted_code
 from workbench.text import visible
 
 if TYPE_CHECKING:
+    from trainer.confidence import Interval
     from trainer.evaluation.held_out import EvaluationReport
-    from trainer.evaluation.intervals import Interval
     from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions
 
 _MOST = 1024  # responses to a prompt

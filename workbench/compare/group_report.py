@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
-from trainer.evaluation.intervals import Interval
+from trainer.confidence import Interval
 from trainer.events import plain
 from trainer.plurals import counted
 from workbench.columns import fit, padded

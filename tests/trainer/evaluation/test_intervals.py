@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from trainer import maths
+from trainer.confidence import mean_interval, t_quantile
 from trainer.evaluation.intervals import (
     best_of_kl,
     best_of_n,
     bootstrap_interval,
     critic_sums,
     explained_variance_of_sums,
-    mean_interval,
     rms_of_sums,
     share_interval,
-    t_quantile,
     win_shares,
 )
 

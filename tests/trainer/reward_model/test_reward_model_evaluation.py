@@ -23,7 +23,7 @@ from trainer.reward_model.pair_evaluation import (
     outcomes_of,
     report_on,
 )
-from trainer.reward_model.predictions import Baseline
+from trainer.reward_model.predictions import Baseline, Difference, report_from_dict
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from workbench.cli.reward_model import evaluation_lines
@@ -119,6 +119,18 @@ def test_the_length_baseline_is_the_best_of_all_slopes() -> None:
     assert math.isfinite(fit_length_slope(np.array([1.0, 5.0, 9.0]))), "where length decides every pair"
 
 
+def test_the_lead_over_length_is_paired_and_has_an_interval() -> None:
+    longer_by = [1.0] * 60 + [-1.0] * 40
+    as_length = found([1.0] * 60 + [-1.0] * 40, longer_by)
+    same = report_on(as_length, length_slope=0.5).over_length
+    assert same == Difference(0.0, 0.0, 0.0), "right on the same pairs, so the difference is known exactly"
+    better = report_on(found([1.0] * 80 + [-1.0] * 20, longer_by), length_slope=0.5).over_length
+    assert better is not None
+    assert better.value == pytest.approx(0.2)
+    assert (better.low, better.high) == pytest.approx((0.2 - 1.984 * 0.402 / 10, 0.2 + 1.984 * 0.402 / 10), abs=1e-3)
+    assert report_on(found([1.0]), length_slope=0.5).over_length is None, "one pair has no interval"
+
+
 def test_a_model_that_likes_long_answers_is_no_better_than_the_length_alone() -> None:
     longer_by = [5.0, 3.0, -4.0, 8.0, -1.0, 6.0]
     result = report_on(found(longer_by, longer_by), length_slope=fit_length_slope(np.array(longer_by)))
@@ -167,7 +179,12 @@ def test_the_table_has_the_baselines_beside_the_model_and_hides_control_characte
     assert lines[1].split()[:3] == ["reward", "model", "66.7%"]
     assert lines[2].split() == ["length", "alone", "66.7%", f"{result.length.log_loss:.3f}"]
     assert lines[3].split() == ["untrained", "40.0%", "0.900"]
+    assert lines[4].startswith("0.0 points above length alone on the same pairs, 95% interval -")
     assert not any("\x1b" in line for line in lines)
+    earlier = result.as_dict()
+    del earlier["over_length"]
+    assert not any("points above" in line for line in evaluation_lines(earlier))
+    assert report_from_dict(earlier).over_length is None
 
 
 def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from compared_runs import HOSTILE, compared
 from rich.cells import cell_len
 from scripted_run import ended, iteration, started
 
+from trainer.confidence import Interval
 from trainer.config import Config
-from trainer.evaluation.intervals import Interval
 from trainer.events import SettingChanged
 from workbench.compare.compared_run import LETTERS, ComparedRun
 from workbench.compare.group_report import group_cautions, group_report_lines, group_values, sentence

@@ -10,7 +10,7 @@ import pytest
 from compared_runs import compared
 from scripted_run import ended, iteration, started
 
-from trainer.evaluation.intervals import t_quantile
+from trainer.confidence import t_quantile
 from workbench.compare.compared_run import ComparedRun
 from workbench.compare.groups import (
     LEVELS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from reward_pane_app import REPORT, evaluation, pair, step
 from rich.cells import cell_len
 from scripted_run import ended, started
 
-from trainer.reward_model.predictions import CalibrationBin
+from trainer.reward_model.predictions import CalibrationBin, Difference
 from workbench.kit.lines import Line, plain
 from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.reward_model.charts import calibration_lines, curve_lines, reward_histogram
@@ -72,6 +73,13 @@ def test_a_model_that_is_not_clearly_better_than_length_is_marked_so():
     assert "△ not clearly better than length alone" in roles(accuracy_lines(report_of(event), 9, 90, 9), "alert")
     assert not roles(accuracy_lines(report_of(evaluation(9)), 9, 90, 9), "alert")
     assert not roles(accuracy_lines(report_of(evaluation(9, accuracy_low=math.nan)), 9, 90, 9), "alert")
+
+
+def test_the_lead_over_length_decides_where_the_pairs_are_known():
+    for low, is_marked in ((-0.01, True), (0.01, False)):
+        lines = accuracy_lines(replace(REPORT, over_length=Difference(0.05, low, 0.11)), 9, 90, 20)
+        assert f" 5.0 points above length alone, {100 * low:.1f} to 11.0" in texts(lines)
+        assert bool(roles(lines, "alert")) is is_marked
 
 
 def test_parts_are_listed_where_there_are_several():

@@ -87,7 +87,8 @@ def fit_head(found: Differences, seed: Sequence[int]) -> FittedHead:
     scale = float(np.sqrt(np.square(found.states).sum(axis=1).mean()))
     if scale == 0:
         raise UsageError("train.head = fitted found no difference between the completions: use train.head = random")
-    scaled = found._replace(states=found.states / scale)
+    basis, places = _span(found.states / scale)
+    scaled = found._replace(states=places)
     fold = (np.random.default_rng(seed).permutation(len(prompts)) % FOLDS)[members]
     leads = np.empty((len(PENALTIES), len(fold)))
     for number in range(FOLDS):
@@ -99,8 +100,20 @@ def fit_head(found: Differences, seed: Sequence[int]) -> FittedHead:
             leads[place, out] = scaled.states[out] @ weight
     losses = np.logaddexp(0.0, found.margins - leads) @ found.weights
     best = int(np.argmin(losses))
-    weight = _fitted(scaled, PENALTIES[best], np.zeros(scaled.states.shape[1])) / scale
+    weight = basis @ _fitted(scaled, PENALTIES[best], np.zeros(scaled.states.shape[1])) / scale
     return FittedHead(weight, PENALTIES[best], accuracy_of(leads[best]), len(fold))
+
+
+def _span(states: Floats) -> tuple[Floats, Floats]:
+    """Return an orthonormal basis [D, R] of the span of P states [P, D], and their places in it [P, R].
+
+    The best head is a sum of the differences, so with fewer of them than D it is found among R = P numbers.
+    """
+    count, width = states.shape
+    if count >= width:
+        return np.eye(width), states
+    basis, places = np.linalg.qr(states.T)
+    return basis, places.T
 
 
 def _fitted(found: Differences, penalty: float, weight: Floats) -> Floats:

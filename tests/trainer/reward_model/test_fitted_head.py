@@ -31,9 +31,10 @@ def drawn(count: int, width: int, *, noise: float = 0.0, prompts: int = 0, seed:
     return Differences(states, np.zeros(count), np.ones(count), numbers)
 
 
-def test_the_head_is_where_the_gradient_of_the_penalised_loss_is_zero() -> None:
-    found = drawn(60, 5, noise=2.0)
-    weights, margins = np.linspace(0.1, 1, 60), np.linspace(0, 0.7, 60)
+@pytest.mark.parametrize(("count", "width"), [(60, 5), (20, 50)])
+def test_the_head_is_where_the_gradient_of_the_penalised_loss_is_zero(count: int, width: int) -> None:
+    found = drawn(count, width, noise=2.0)
+    weights, margins = np.linspace(0.1, 1, count), np.linspace(0, 0.7, count)
     head = fit_head(found._replace(weights=weights, margins=margins), SEED)
 
     def loss(weight: np.ndarray) -> float:
@@ -41,7 +42,7 @@ def test_the_head_is_where_the_gradient_of_the_penalised_loss_is_zero() -> None:
         scale = np.square(found.states).sum(axis=1).mean()
         return float((weights * losses).sum() / weights.sum() + head.penalty / 2 * scale * np.square(weight).sum())
 
-    for step in 1e-3 * np.eye(5):
+    for step in 1e-3 * np.eye(width):
         assert loss(head.weight) < min(loss(head.weight + step), loss(head.weight - step))
         slope = (loss(head.weight + step) - loss(head.weight - step)) / 2e-3
         assert slope == pytest.approx(0, abs=1e-6)

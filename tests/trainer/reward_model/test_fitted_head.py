@@ -13,10 +13,12 @@ from tiny import load_tiny
 
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
+from trainer.fitting.step_training import step_groups
 from trainer.preference_data.comparisons import reward_comparisons
 from trainer.reward_model import reward_model_run
 from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
 from trainer.reward_model.reward_model_run import RewardModelTraining, train_reward_model
+from trainer.seeding import Purpose
 
 SEED = [0, 5]
 
@@ -79,6 +81,15 @@ def test_the_scale_of_the_states_does_not_matter() -> None:
     np.testing.assert_allclose(small.weight, 1000 * head.weight, rtol=1e-6)
 
 
+def test_parts_of_a_state_count_alike_however_large_their_numbers_are() -> None:
+    found = drawn(80, 12, noise=2.0)
+    factors = np.repeat([1.0, 1e-3, 50.0], 4)
+    head = fit_head(found, SEED, parts=3)
+    other = fit_head(found._replace(states=found.states * factors), SEED, parts=3)
+    assert other.penalty == head.penalty
+    np.testing.assert_allclose(other.weight * factors, head.weight, rtol=1e-6)
+
+
 def test_states_that_do_not_differ_are_reported() -> None:
     found = drawn(10, 3)
     with pytest.raises(UsageError, match="no difference between the completions"):
@@ -122,20 +133,31 @@ def test_a_run_begins_with_the_fitted_head_beside_the_untrained_one(tmp_path: Pa
     assert not plain.of(Alert)
 
 
-def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_model_run, "MOST_COMPARISONS", 60)
-    config = reward_config(tmp_path, "data.eval_fraction=0", "train.head=fitted")
-    loaded = load_tiny(tmp_path / "model")
+def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
+    """Return a training of 80 pairs that begins with a fitted head, and what it has said."""
+    config = reward_config(folder, "data.eval_fraction=0", "train.head=fitted", "train.states=last+mean")
+    loaded = load_tiny(folder / "model")
     said: list[object] = []
     data = reward_comparisons(labelled(80), loaded, config)
     training = RewardModelTraining(config, loaded.backbone, data, emit=said.append)
     training.prepare()
-    assert any(isinstance(event, Alert) and "fitted to 60 pairs" in event.message for event in said)
-    sequences = [sequence for group in data.train for sequence in group.sequences]
-    states = training._read(training.model.states, sequences, "score")
-    found = differences(data.train, states, config.train.margin)
-    weight = np.array(training.model.parameters()["head.weight"])
-    leads = found.states @ weight
-    assert training.model.scale.logit_std == 1
-    assert training.model.scale.std == pytest.approx((states @ weight).std(), rel=1e-5)
-    assert (leads > 0).mean() > 0.8
+    return training, [event.message for event in said if isinstance(event, Alert)]
+
+
+def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path) -> None:
+    training, _ = prepared(tmp_path)
+    groups = training.data.train
+    states = training._read(training.model.states, [tokens for group in groups for tokens in group.sequences], "score")
+    found = differences(groups, states, training.config.train.margin)
+    head = fit_head(found, [0, Purpose.FOLDS], parts=2)
+    assert training.model.scale.std / training.model.scale.logit_std == pytest.approx(
+        (states @ head.weight).std(), 1e-4
+    )
+    first = step_groups([*range(80)], 1, training.config.train, 0)
+    loss = np.logaddexp(0, -found.states[first] @ head.weight).mean()
+    assert training.step().loss == pytest.approx(float(loss), abs=1e-4)
+
+
+def test_many_comparisons_are_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_model_run, "MOST_COMPARISONS", 60)
+    assert any("fitted to 60 pairs" in message for message in prepared(tmp_path)[1])

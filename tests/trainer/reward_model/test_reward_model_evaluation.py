@@ -187,13 +187,14 @@ def test_the_table_has_the_baselines_beside_the_model_and_hides_control_characte
     assert report_from_dict(earlier).over_length is None
 
 
-def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [[], ["train.states=last+mean", "train.head=fitted"]])
+def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path, settings: list[str]) -> None:
     from trainer.preferences.store import PreferenceStore
 
     store = tmp_path / "preferences.db"
     with PreferenceStore(store) as opened:
         opened.add_many([*labelled(60), preference("t", ["ab", "ba"], "tie")], source="test")
-    config = reward_config(tmp_path, "run.name=a", f"data.preferences={store}", "data.eval_fraction=0.3")
+    config = reward_config(tmp_path, "run.name=a", f"data.preferences={store}", "data.eval_fraction=0.3", *settings)
     train_reward_model(config)
     loaded = load_reward_model(tmp_path / "runs/a")
     result, warnings = evaluate_held_out(loaded, RunFolder(tmp_path / "runs/a"))

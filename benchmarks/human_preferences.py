@@ -35,7 +35,12 @@ PROMPT, ANSWER = 128, 48  # tokens of a prompt of the policy, and of its answer
 PROMPTS = 64  # to evaluate the policy on
 SAMPLES = 2  # answers to each of them
 PAIRS_FOR_B = 200  # pairs of A's that B is evaluated on
-REWARD_MODEL = (f"data.max_tokens={MAX_TOKENS}", "train.head=fitted", "model.lora_layers=8", "eval.every=0")
+REWARD_MODEL = (
+    f"data.max_tokens={MAX_TOKENS}",
+    "train.head=fitted",
+    "model.lora_layers=8",
+    "eval.every=0",
+)
 PPO = (
     "data.eval_fraction=0",
     f"data.max_prompt_tokens={PROMPT}",

@@ -51,11 +51,6 @@ class RewardTrainConfig(Section):
         source="fitted: Kumar et al. 2022 (linear probing, then fine-tuning)",
         advice="With few comparisons: fitted.",
     )
-    states: Literal["last", "last+mean"] = setting(
-        "last",
-        "States that the head reads: of the last token; or also the mean of those of all tokens up to it.",
-        advice="With few comparisons: last+mean.",
-    )
     batch_size: int = setting(16, "Comparisons per optimiser step.", unit="comparisons", ge=1, le=65536)
     margin: float = setting(
         0.33,

@@ -28,7 +28,6 @@ from trainer.models.classifier import ScalarHead
 from trainer.models.trunk import check_family, hidden_size, hidden_states
 
 Scores = npt.NDArray[np.float64]
-LAST, MEAN = "head.weight", "head.mean_weight"  # of the state of the last token, and of the mean of all
 
 
 class Scale(NamedTuple):
@@ -45,7 +44,6 @@ class Scale(NamedTuple):
 class RewardModel:
     """Reward r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
 
-    With `train.states = "last+mean"` it is w . h + u . m + b, with m the mean of the states of all its tokens.
     Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own. head: of the
     sequence classifier that the backbone comes from, to begin with.
     """
@@ -65,11 +63,8 @@ class RewardModel:
             "head.weight": mx.random.normal((width,), key=head_key) / math.sqrt(width + 1),
             "head.bias": mx.zeros(()),
         }
-        self.reads_mean = config.train.states == "last+mean"
         if head is not None:
             self._head = {"head.weight": head.weight / head.std, "head.bias": mx.array(-head.mean / head.std)}
-        if self.reads_mean:
-            self._head[MEAN] = mx.zeros((width,))
         backbone.eval()
         mx.eval(backbone.state, self.parameters())
 
@@ -82,36 +77,18 @@ class RewardModel:
 
         sequences: [N, L] ids, padded on the right with any ids; lengths: [N] or [N, K], at least 1.
         """
-        weight = mx.concatenate([self._head[name] for name in self._weights])
-        return self.states(sequences, lengths) @ weight + self._head["head.bias"]
+        return self.states(sequences, lengths) @ self._head["head.weight"] + self._head["head.bias"]
 
     def states(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """Compute what the head reads, in float32: `parts` states beside each other, [N, P D] or [N, K, P D].
-
-        Arguments as for `scores`.
-        """
+        """Compute what the head reads, in float32: [N, D] or [N, K, D]. Arguments as for `scores`."""
         with self.on():
             hidden = hidden_states(self.backbone, sequences)  # [N, L, D]
-        last = states_at(hidden, lengths).astype(mx.float32)
-        if not self.reads_mean:
-            return last
-        sums = states_at(mx.cumsum(hidden.astype(mx.float32), axis=1), lengths)
-        return mx.concatenate([last, sums / lengths[..., None]], axis=-1)
-
-    @property
-    def parts(self) -> int:
-        """Number of states that the head reads of each sequence."""
-        return len(self._weights)
-
-    @property
-    def _weights(self) -> tuple[str, ...]:
-        return (LAST, MEAN) if self.reads_mean else (LAST,)
+        return states_at(hidden, lengths).astype(mx.float32)
 
     def replace_head(self, weight: npt.NDArray[np.float64]) -> None:
-        """Use the head `weight` [P D], which gives log-odds, without a bias; the divisor of the scores stays."""
-        parts = np.split((self.scale.logit_std * weight).astype(np.float32), self.parts)
-        self._head |= {name: mx.array(part) for name, part in zip(self._weights, parts, strict=True)}
-        self._head["head.bias"] = mx.zeros(())
+        """Use the head `weight` [D], which gives log-odds, without a bias; the divisor of the scores stays."""
+        scaled = mx.array((self.scale.logit_std * weight).astype(np.float32))
+        self._head |= {"head.weight": scaled, "head.bias": mx.zeros(())}
 
     def allow_ties(self, share: float) -> None:
         """Allow ties: train `tie.log_nu` too.
@@ -128,8 +105,8 @@ class RewardModel:
     def parameters(self) -> Parameters:
         """Return all trained arrays by name.
 
-        These are `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`, `head.mean_weight`
-        [D] if the model reads the mean, and `tie.log_nu` if it allows ties.
+        These are `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`, and `tie.log_nu` if
+        the model allows ties.
         """
         return lora_parameters(self._adapter, ADAPTER) | self._head
 

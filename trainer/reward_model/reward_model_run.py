@@ -253,8 +253,7 @@ class RewardModelTraining(StepTraining):
             groups = [groups[place] for place in np.sort(chosen).tolist()]
         sequences = [sequence for group in groups for sequence in group.sequences]
         states = self._read(self.model.states, sequences, "score")
-        found = differences(groups, states, self.config.train.margin)
-        head = fit_head(found, seed, parts=self.model.parts)
+        head = fit_head(differences(groups, states, self.config.train.margin), seed)
         self.model.replace_head(head.weight)
         self._normalize()
         message = (

@@ -213,7 +213,7 @@ VARIANTS = {
     "evaluation and patience": ["eval.every=1", "train.patience=2"],
     "decay and micro-batches": ["optim.weight_decay=0.1", "optim.micro_batch_tokens=40", "optim.schedule=linear"],
     "no held-out ones": ["data.eval_fraction=0"],
-    "fitted head": ["train.head=fitted", "train.states=last+mean"],
+    "fitted head": ["train.head=fitted"],
 }
 PLACES = [("score", 0), ("evaluate", 0), ("update", 1), ("update", 3), ("score", 5)]
 

@@ -38,6 +38,7 @@ PAIRS_FOR_B = 200  # pairs of A's that B is evaluated on
 REWARD_MODEL = (
     f"data.max_tokens={MAX_TOKENS}",
     "train.head=fitted",
+    "train.states=last+mean",
     "model.lora_layers=8",
     "eval.every=0",
 )

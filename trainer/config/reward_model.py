@@ -51,6 +51,11 @@ class RewardTrainConfig(Section):
         source="fitted: Kumar et al. 2022 (linear probing, then fine-tuning)",
         advice="With few comparisons: fitted.",
     )
+    states: Literal["last", "last+mean"] = setting(
+        "last",
+        "States that the head reads: of the last token; or also the mean over the tokens of the completion.",
+        advice="With few comparisons: last+mean.",
+    )
     batch_size: int = setting(16, "Comparisons per optimiser step.", unit="comparisons", ge=1, le=65536)
     margin: float = setting(
         0.33,

@@ -158,6 +158,9 @@ class _Export:
 
     def reward_model(self, name: str, loaded: LoadedRewardModel) -> str:
         """Write a reward model of ours as a sequence classifier; return its name, as `classifier` does."""
+        if loaded.model.reads_mean:
+            self.warnings.append(f"without {name}: train.states = last+mean, and a classifier reads one token")
+            return ""
         with loaded.model.on():
             modules = loaded.base.backbone.named_modules()
             layers = {name: module for name, module in modules if isinstance(module, LoRA)}

@@ -16,7 +16,7 @@ from trainer.models.peft_adapters import check_peft, is_peft, read_peft
 from trainer.models.trunk import family_of
 from trainer.plurals import counted
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
-from trainer.reward_model.network import Scale
+from trainer.reward_model.network import MEAN, Scale
 from trainer.reward_model.snapshot import card_config, load_parameters, read_card, read_whole_card
 
 _HEAD = ("head.weight", "head.bias")
@@ -63,6 +63,11 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
         raise ModelError(
             f"{name} uses another backbone: set model.path = '{model.path}', model.adapter = '{model.adapter}', "
             f"model.dtype = '{model.dtype}' and model.quantize = '{model.quantize}', as it was trained with"
+        )
+    if MEAN in found:
+        raise ModelError(
+            f"{name} was trained with train.states = last+mean, and a critic reads one state: train one with "
+            "train.states = last"
         )
     needed = (model.lora_rank, model.lora_targets, f"model.lora_layers = {model.lora_layers}")
     _check_adapter(name, actor.value_parameters(), found, *needed)

@@ -16,12 +16,22 @@ from trainer.preferences.records import Messages, Preference, Text
 _AS_IT_IS = PreferenceDataConfig()  # leaves a text without a chat template
 
 
+def start_of(length: int, completion: int) -> int:
+    """Return the place where a completion begins in a sequence of `length` tokens, which may have been cut."""
+    return min(max(length - completion, 0), length - 1)
+
+
 class Sequenced(NamedTuple):
     """A prompt with a completion."""
 
     tokens: list[int]  # the last data.max_tokens at most
     completion: int  # tokens of the completion before cutting
     is_cut: bool
+
+    @property
+    def start(self) -> int:
+        """Place of the completion's first token, or of the last token if it has none."""
+        return start_of(len(self.tokens), self.completion)
 
 
 class Encoder:

@@ -16,6 +16,7 @@ from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import split_places
 from trainer.errors import UsageError
 from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.preference_data.encoders import start_of
 from trainer.preference_data.judged_rows import JudgedRows, RaggedArray
 from trainer.preferences.records import Text
 
@@ -67,6 +68,12 @@ class Group:
     def pair_keys(self) -> list[str]:
         """The key of the comparison of each of `pairs`."""
         return [key for (pairs, _), key in zip(self.judged, self.keys, strict=True) for _ in pairs]
+
+    @property
+    def starts(self) -> list[int]:
+        """Place where the completion begins, of each of `sequences`."""
+        lengths = map(len, self.sequences)
+        return [start_of(length, own) for length, own in zip(lengths, self.completions, strict=True)]
 
     @property
     def longest(self) -> int:
@@ -174,12 +181,16 @@ class Groups(Sequence[Group]):
         longest = np.maximum.reduceat(lengths, np.asarray(self._table.sequences.ends)[:-1])
         return cast("Places", longest[self._places])
 
-    def sequences_at(self, numbers: Places) -> list[Sequence[int]]:
-        """Return the sequences with these numbers; the sequences of all groups are numbered one after the other."""
+    def sequences_at(self, numbers: Places) -> tuple[list[Sequence[int]], list[int]]:
+        """Return the sequences with these numbers, and where their completions begin.
+
+        The sequences of all groups are numbered one after the other.
+        """
         ends = np.cumsum(self.sizes)
         groups = np.searchsorted(ends, numbers, side="right")
         firsts = (ends - self.sizes)[groups]
-        return [self[group].sequences[place] for group, place in zip(groups, numbers - firsts, strict=True)]
+        found = [(self[group], int(place)) for group, place in zip(groups, numbers - firsts, strict=True)]
+        return [group.sequences[place] for group, place in found], [group.starts[place] for group, place in found]
 
     def _group(self, place: int) -> Group:
         table, rows = self._table, self._table.rows

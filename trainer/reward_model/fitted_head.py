@@ -74,19 +74,21 @@ def differences(groups: Sequence[Group], states: Floats, margin: float) -> Diffe
     )
 
 
-def fit_head(found: Differences, seed: Sequence[int]) -> FittedHead:
+def fit_head(found: Differences, seed: Sequence[int], *, parts: int = 1) -> FittedHead:
     """Fit a head w to `found`, pairs of at least `FOLDS` prompts.
 
         min_w  sum_p c_p log(1 + exp(m_p - w . d_p)) / sum_p c_p  +  penalty/2 s^2 |w|^2
 
-    d_p: the differences; c_p: their weights; m_p: their margins; s^2: the mean square of |d_p|. The penalty is the one
-    of `PENALTIES` whose heads have the lowest loss in a cross-validation, in which the pairs of a prompt stay together.
-    seed: of the folds. Raises UsageError if no states differ.
+    d_p: the differences; c_p: their weights; m_p: their margins; s^2: the mean square of |d_p|, of each of the `parts`
+    of a state apart, so that none counts for more because its numbers are larger. The penalty is the one of `PENALTIES`
+    whose heads have the lowest loss in a cross-validation, in which the pairs of a prompt stay together. seed: of the
+    folds. Raises UsageError if no states differ.
     """
     prompts, members = np.unique(found.prompts, return_inverse=True)
-    scale = float(np.sqrt(np.square(found.states).sum(axis=1).mean()))
-    if scale == 0:
+    squares = np.square(found.states).mean(axis=0).reshape(parts, -1).sum(axis=1)
+    if not squares.all():
         raise UsageError("train.head = fitted found no difference between the completions: use train.head = random")
+    scale = np.repeat(np.sqrt(squares), found.states.shape[1] // parts)
     basis, places = _span(found.states / scale)
     scaled = found._replace(states=places)
     fold = (np.random.default_rng(seed).permutation(len(prompts)) % FOLDS)[members]

@@ -15,7 +15,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, held_precision, load_backbone, model_folder
 from trainer.preference_data.comparisons import load_preferences, reward_comparisons
-from trainer.preference_data.encoders import Encoder
+from trainer.preference_data.encoders import Encoder, Sequenced
 from trainer.preference_data.grouping import group_preferences
 from trainer.preference_data.groups import Group
 from trainer.preferences.records import Text
@@ -59,29 +59,37 @@ class LoadedRewardModel:
         """Return whether training is complete; until then, mean and deviation of the scores are not normalised."""
         return bool(self.card["finished"])
 
-    def encode(self, prompt: Text, completion: Text) -> list[int]:
+    def encode(self, prompt: Text, completion: Text) -> Sequenced:
         """Encode prompt and completion, texts or chat messages, as tokens to score. Raises DataError."""
-        return self.encoder.sequence(prompt, completion).tokens
+        return self.encoder.sequence(prompt, completion)
 
     def score(
         self,
-        sequences: Sequence[str] | Sequence[Sequence[int]],
+        sequences: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequenced],
         *,
         micro_batch_tokens: int = _MICRO_BATCH_TOKENS,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[float]:
         """Score sequences of prompt and completion; mean 0 and deviation 1 on the reference samples.
 
-        sequences: texts as they are, or tokens of this model's tokenizer, without their last end tokens. Only the last
-        max_tokens of each are read. An empty sequence raises ValueError.
+        sequences: what `encode` returns; or texts as they are, or tokens of this model's tokenizer, without their last
+        end tokens, all of which count as completion. Only the last max_tokens of each are read. An empty sequence
+        raises ValueError.
         """
-        encoder = self.encoder
-        tokens = [encoder.text(one) if isinstance(one, str) else encoder.tokens(one) for one in sequences]
+        found = [self._sequenced(one) for one in sequences]
+        tokens, starts = [one.tokens for one in found], [one.start for one in found]
         if not all(tokens):
             raise ValueError(f"sequence {[len(one) for one in tokens].index(0)} has no tokens")
-        scores = score_sequences(self.model.scores, tokens, micro_batch_tokens, progress)
+        scores = score_sequences(self.model.scores, tokens, micro_batch_tokens, progress, starts)
         scale = self.model.scale
         return [float(score) for score in (scores - scale.mean) / scale.std]
+
+    def _sequenced(self, one: str | Sequence[int] | Sequenced) -> Sequenced:
+        if isinstance(one, Sequenced):
+            tokens = self.encoder.tokens(one.tokens)
+            return one._replace(tokens=tokens, completion=one.completion - (len(one.tokens) - len(tokens)))
+        tokens = self.encoder.text(one) if isinstance(one, str) else self.encoder.tokens(one)
+        return Sequenced(tokens, len(tokens), is_cut=False)
 
 
 class HeldOutEvaluation(NamedTuple):
@@ -146,9 +154,11 @@ def evaluate_on(loaded: LoadedRewardModel, source: str) -> HeldOutEvaluation:
 
 def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModelReport:
     sequences = [sequence for group in groups for sequence in group.sequences]
+    starts = [start for group in groups for start in group.starts]
 
     def found() -> Outcomes:
-        scores = score_sequences(loaded.model.scores, sequences, loaded.config.optim.micro_batch_tokens)
+        budget = loaded.config.optim.micro_batch_tokens
+        scores = score_sequences(loaded.model.scores, sequences, budget, starts=starts)
         return outcomes_of(groups, scores, loaded.model.scale.logit_std)
 
     loaded.model.update(loaded.untrained)

@@ -28,6 +28,8 @@ from trainer.models.classifier import ScalarHead
 from trainer.models.trunk import check_family, hidden_size, hidden_states
 
 Scores = npt.NDArray[np.float64]
+Read = Callable[[mx.array, mx.array, mx.array], mx.array]  # sequences, lengths and starts to scores or states
+LAST, MEAN = "head.weight", "head.mean_weight"  # of the state of the last token, and of the mean of all
 
 
 class Scale(NamedTuple):
@@ -44,6 +46,7 @@ class Scale(NamedTuple):
 class RewardModel:
     """Reward r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
 
+    With `train.states = "last+mean"` it is w . h + u . m + b, with m the mean of the states of the completion's tokens.
     Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own. head: of the
     sequence classifier that the backbone comes from, to begin with.
     """
@@ -63,8 +66,11 @@ class RewardModel:
             "head.weight": mx.random.normal((width,), key=head_key) / math.sqrt(width + 1),
             "head.bias": mx.zeros(()),
         }
+        self.reads_mean = config.train.states == "last+mean"
         if head is not None:
             self._head = {"head.weight": head.weight / head.std, "head.bias": mx.array(-head.mean / head.std)}
+        if self.reads_mean:
+            self._head[MEAN] = mx.zeros((width,))
         backbone.eval()
         mx.eval(backbone.state, self.parameters())
 
@@ -72,23 +78,45 @@ class RewardModel:
         """Put only this adapter into the backbone inside the block; restore the old ones afterwards."""
         return only_adapter(self._places, self._adapter)
 
-    def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
+    def scores(self, sequences: mx.array, lengths: mx.array, starts: mx.array | None = None) -> mx.array:
         """Compute raw scores [N], or [N, K] of K beginnings of each sequence.
 
-        sequences: [N, L] ids, padded on the right with any ids; lengths: [N] or [N, K], at least 1.
+        sequences: [N, L] ids, padded on the right with any ids; lengths: [N] or [N, K], at least 1; starts: of the same
+        shape, places where completions begin, below the lengths. None: the whole sequences are completions.
         """
-        return self.states(sequences, lengths) @ self._head["head.weight"] + self._head["head.bias"]
+        weight = mx.concatenate([self._head[name] for name in self._weights])
+        return self.states(sequences, lengths, starts) @ weight + self._head["head.bias"]
 
-    def states(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """Compute what the head reads, in float32: [N, D] or [N, K, D]. Arguments as for `scores`."""
+    def states(self, sequences: mx.array, lengths: mx.array, starts: mx.array | None = None) -> mx.array:
+        """Compute what the head reads, in float32: `parts` states beside each other, [N, P D] or [N, K, P D].
+
+        Arguments as for `scores`.
+        """
         with self.on():
             hidden = hidden_states(self.backbone, sequences)  # [N, L, D]
-        return states_at(hidden, lengths).astype(mx.float32)
+        last = states_at(hidden, lengths).astype(mx.float32)
+        if not self.reads_mean:
+            return last
+        sums = mx.cumsum(hidden.astype(mx.float32), axis=1)
+        starts = mx.zeros_like(lengths) if starts is None else starts
+        before = mx.where((starts > 0)[..., None], states_at(sums, mx.maximum(starts, 1)), 0.0)
+        mean = (states_at(sums, lengths) - before) / (lengths - starts)[..., None]
+        return mx.concatenate([last, mean], axis=-1)
+
+    @property
+    def parts(self) -> int:
+        """Number of states that the head reads of each sequence."""
+        return len(self._weights)
+
+    @property
+    def _weights(self) -> tuple[str, ...]:
+        return (LAST, MEAN) if self.reads_mean else (LAST,)
 
     def replace_head(self, weight: npt.NDArray[np.float64]) -> None:
-        """Use the head `weight` [D], which gives log-odds, without a bias; the divisor of the scores stays."""
-        scaled = mx.array((self.scale.logit_std * weight).astype(np.float32))
-        self._head |= {"head.weight": scaled, "head.bias": mx.zeros(())}
+        """Use the head `weight` [P D], which gives log-odds, without a bias; the divisor of the scores stays."""
+        parts = np.split((self.scale.logit_std * weight).astype(np.float32), self.parts)
+        self._head |= {name: mx.array(part) for name, part in zip(self._weights, parts, strict=True)}
+        self._head["head.bias"] = mx.zeros(())
 
     def allow_ties(self, share: float) -> None:
         """Allow ties: train `tie.log_nu` too.
@@ -105,8 +133,8 @@ class RewardModel:
     def parameters(self) -> Parameters:
         """Return all trained arrays by name.
 
-        These are `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`, and `tie.log_nu` if
-        the model allows ties.
+        These are `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`, `head.mean_weight`
+        [D] if the model reads the mean, and `tie.log_nu` if it allows ties.
         """
         return lora_parameters(self._adapter, ADAPTER) | self._head
 
@@ -123,15 +151,17 @@ def states_at(hidden: mx.array, lengths: mx.array) -> mx.array:
 
 
 def score_sequences(
-    score: Callable[[mx.array, mx.array], mx.array],
+    score: Read,
     sequences: Sequence[Sequence[int]],
     micro_batch_tokens: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    starts: Sequence[int] | None = None,
 ) -> Scores:
     """Compute the raw score of each sequence of tokens, reporting progress (done, total). Returns [N].
 
     Sequences that another one begins with are read in its pass: a state knows nothing of the tokens after it. score:
     scores a micro-batch, as `RewardModel.scores` does, or reads its states, as `RewardModel.states` does: [N, D] then.
+    starts: places where completions begin; None: the whole sequences are completions.
     """
     scores, read = np.empty(0), _with_beginnings(sequences)
     lengths = [len(sequences[members[-1]]) for members in read]
@@ -139,7 +169,8 @@ def score_sequences(
         part = mx.array(pad([sequences[read[row][-1]] for row in rows]))
         ends = pad([[len(sequences[member]) for member in read[row]] for row in rows])
         ends = np.maximum(ends, 1)  # some have fewer beginnings than others: any place will do there
-        found = np.array(score(part, mx.array(ends)))  # frees this part's graph
+        begins = pad([[starts[member] if starts else 0 for member in read[row]] for row in rows])
+        found = np.array(score(part, mx.array(ends), mx.array(begins)))  # frees this part's graph
         scores = scores if scores.size else np.empty((len(sequences), *found.shape[2:]))
         for row, of_row in zip(rows, found, strict=True):
             scores[read[row]] = of_row[: len(read[row])]

@@ -24,6 +24,7 @@ class PairBatch(NamedTuple):
 
     sequences: mx.array  # [N, L] ids
     lengths: mx.array  # [N]
+    starts: mx.array  # [N] places where completions begin
     better: mx.array  # [P] rows; for a tie, either one
     worse: mx.array  # [P] rows
     is_tie: mx.array  # [P]
@@ -98,11 +99,13 @@ class RewardLearner:
 def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
     """Return `groups` as arrays."""
     sequences: list[Sequence[int]] = []
+    starts: list[int] = []
     pairs: list[tuple[Pair, int, float]] = []  # pair, first row of its group, weight
     rankings: list[tuple[Ranking, int, float]] = []
     for group in groups:
         first = len(sequences)
         sequences += group.sequences
+        starts += group.starts
         choice = config.rankings == "plackett-luce"
         # A judgement goes into one loss. A group counts once, however many it has (Ouyang et al. 2022, section 3.4).
         terms = sum(1 if choice and ranking else len(found) for found, ranking in group.judged)
@@ -114,6 +117,7 @@ def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
     return PairBatch(
         sequences=mx.array(pad(sequences)),
         lengths=mx.array([len(sequence) for sequence in sequences]),
+        starts=mx.array(starts),
         better=mx.array([first + pair.better for pair, first, _ in pairs]),
         worse=mx.array([first + pair.worse for pair, first, _ in pairs]),
         is_tie=mx.array([pair.is_tie for pair, _, _ in pairs]),
@@ -131,7 +135,7 @@ def preference_loss(model: RewardModel, batch: PairBatch) -> RewardLossSums:
 
     Pairs use Bradley-Terry with a margin, or Davidson if the model allows ties; rankings use Plackett-Luce.
     """
-    rewards = model.scores(batch.sequences, batch.lengths) / model.scale.logit_std
+    rewards = model.scores(batch.sequences, batch.lengths, batch.starts) / model.scale.logit_std
     leads = rewards[batch.better] - rewards[batch.worse]
     if model.log_nu is None:
         losses = maths.bradley_terry_loss(leads, batch.margins)

@@ -29,7 +29,7 @@ from trainer.preference_data.comparisons import Comparisons, load_material, rewa
 from trainer.preference_data.groups import Group, changed_preferences
 from trainer.preferences.records import Preference
 from trainer.reward_model.fitted_head import MOST_COMPARISONS, check_enough, differences, fit_head
-from trainer.reward_model.network import RewardModel, Scores, score_sequences
+from trainer.reward_model.network import Read, RewardModel, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
     baseline,
@@ -251,9 +251,9 @@ class RewardModelTraining(StepTraining):
         if len(groups) > MOST_COMPARISONS:
             chosen = np.random.default_rng(seed).choice(len(groups), MOST_COMPARISONS, replace=False)
             groups = [groups[place] for place in np.sort(chosen).tolist()]
-        sequences = [sequence for group in groups for sequence in group.sequences]
-        states = self._read(self.model.states, sequences, "score")
-        head = fit_head(differences(groups, states, self.config.train.margin), seed)
+        states = self._read(self.model.states, *_sequences_of(groups), "score")
+        found = differences(groups, states, self.config.train.margin)
+        head = fit_head(found, seed, parts=self.model.parts)
         self.model.replace_head(head.weight)
         self._normalize()
         message = (
@@ -268,7 +268,7 @@ class RewardModelTraining(StepTraining):
         count = min(self.config.train.reference, total)
         seed = [self.config.run.seed, Purpose.EVALUATION]
         chosen = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
-        scores = self._scores(self.data.train.sequences_at(chosen), "score")
+        scores = self._read(self.model.scores, *self.data.train.sequences_at(chosen), "score")
         std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
         self.model.scale = self.model.scale._replace(mean=float(scores.mean()), std=std)
 
@@ -277,23 +277,18 @@ class RewardModelTraining(StepTraining):
         started = self.control.clock()
         mx.reset_peak_memory()
         groups = self.data.held_out
-        scores = self._scores([sequence for group in groups for sequence in group.sequences], "evaluate")
+        scores = self._read(self.model.scores, *_sequences_of(groups), "evaluate")
         self._held_out_scores = scores
         cost = _Cost(self.control.clock() - started, mx.get_peak_memory())
         return outcomes_of(groups, scores, self.model.scale.logit_std), cost
 
-    def _scores(self, sequences: Sequence[Sequence[int]], phase: Phase) -> Scores:
-        """Score `sequences`: [N]."""
-        return self._read(self.model.scores, sequences, phase)
-
-    def _read(
-        self, read: Callable[[mx.array, mx.array], mx.array], sequences: Sequence[Sequence[int]], phase: Phase
-    ) -> Scores:
+    def _read(self, read: Read, sequences: Sequence[Sequence[int]], starts: Sequence[int], phase: Phase) -> Scores:
         """Return what `read` finds in `sequences`, a share of them on each rank: [N], or [N, D] of states."""
         progress, budget = self._phases.report(self.number, phase), self.config.optim.micro_batch_tokens
 
         def score(share: list[int]) -> Scores:
-            return score_sequences(read, [sequences[row] for row in share], budget, progress)
+            own, begins = [sequences[row] for row in share], [starts[row] for row in share]
+            return score_sequences(read, own, budget, progress, begins)
 
         return self.ranks.by_row([len(sequence) for sequence in sequences], score)
 
@@ -366,6 +361,12 @@ class _RewardModelKind:
             write=lambda path, snapshot: save_snapshot(path, snapshot, self._config),
             evaluated=keep_predictions,
         )
+
+
+def _sequences_of(groups: Iterable[Group]) -> tuple[list[Sequence[int]], list[int]]:
+    """Return all sequences of `groups`, and where their completions begin."""
+    found = list(groups)
+    return [one for group in found for one in group.sequences], [start for group in found for start in group.starts]
 
 
 def _log_loss(report: dict[str, Any]) -> float:

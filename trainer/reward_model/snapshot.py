@@ -214,9 +214,11 @@ def read_whole_card(folder: Path) -> dict[str, Any]:
 
 
 def card_config(folder: Path, card: dict[str, Any]) -> RewardModelConfig:
-    """Return the model and data settings of the card in `folder`. Raises StorageError if this version has no such."""
+    """Return the settings in the card in `folder`. Raises StorageError if this version has no such."""
     try:
-        return validate_as(RewardModelConfig, {table: card.get(table) for table in ("model", "data")})
+        tables = {table: card.get(table) for table in ("model", "data")}
+        train = {"train": card["train"]} if "train" in card else {}  # earlier ones have none
+        return validate_as(RewardModelConfig, {**tables, **train})
     except ConfigError as error:
         raise StorageError(
             f"reward model '{folder}' has settings that this version of ppo-workbench cannot use "
@@ -232,6 +234,7 @@ def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:
         "seed": config.run.seed,
         "model": config.model.model_dump(),
         "data": config.data.model_dump(include={"chat", "system", "max_tokens"}),
+        "train": config.train.model_dump(include={"states"}),
         "scale": snapshot.scale._asdict(),
         "length_slope": snapshot.length_slope,
         "untrained": snapshot.untrained,

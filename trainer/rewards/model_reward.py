@@ -25,6 +25,7 @@ from trainer.models.adapters import reason_of
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.peft_adapters import SETTINGS, check_peft, is_peft
 from trainer.models.trunk import hidden_states
+from trainer.preference_data.encoders import Sequenced
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Text
 from trainer.reward_model.loaded import load_reward_model, reward_model_folder
@@ -40,13 +41,13 @@ Rewarded = TypeVar("Rewarded", Config, DPOConfig)
 class ScoringModel(Protocol):
     """A reward model of any kind."""
 
-    def encode(self, prompt: Text, completion: Text) -> list[int]:
+    def encode(self, prompt: Text, completion: Text) -> Sequenced:
         """Encode prompt and completion as tokens. Raises DataError."""
 
     def score(
-        self, sequences: Sequence[Sequence[int]], *, micro_batch_tokens: int, progress: Callable[[int, int], None]
+        self, sequences: Sequence[Sequenced], *, micro_batch_tokens: int, progress: Callable[[int, int], None]
     ) -> list[float]:
-        """Return one score per sequence of tokens, reporting progress (done, total)."""
+        """Return one score per sequence, reporting progress (done, total)."""
 
 
 class ClassifierModel:
@@ -71,7 +72,7 @@ class ClassifierModel:
         self._head = self._loaded.head
         self._chat = chat
 
-    def encode(self, prompt: Text, completion: Text) -> list[int]:
+    def encode(self, prompt: Text, completion: Text) -> Sequenced:
         """Encode prompt and completion as tokens; only the last ones that fit its context. Raises DataError."""
         tokenizer, limit = self._loaded.tokenizer, self._loaded.context
         if isinstance(prompt, str) and isinstance(completion, str) and self._chat != "always":
@@ -80,19 +81,22 @@ class ClassifierModel:
             tokens = list(tokenizer.encode(self._rendered(prompt, completion), add_special_tokens=False))
         if not tokens:
             raise DataError("it has no tokens: remove empty prompts")
-        return last_tokens(tokens, limit, tokenizer.bos_token_id) if 0 < limit < len(tokens) else tokens
+        is_cut = 0 < limit < len(tokens)
+        kept = last_tokens(tokens, limit, tokenizer.bos_token_id) if is_cut else tokens
+        return Sequenced(kept, len(kept), is_cut=is_cut)  # where the completion begins makes no difference to its score
 
     def score(
         self,
-        sequences: Sequence[Sequence[int]],
+        sequences: Sequence[Sequenced],
         *,
         micro_batch_tokens: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[float]:
-        """Return one score per sequence of tokens."""
-        return [float(score) for score in score_sequences(self.scores, sequences, micro_batch_tokens, progress)]
+        """Return one score per sequence."""
+        tokens = [one.tokens for one in sequences]
+        return [float(score) for score in score_sequences(self.scores, tokens, micro_batch_tokens, progress)]
 
-    def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
+    def scores(self, sequences: mx.array, lengths: mx.array, starts: mx.array | None = None) -> mx.array:
         """Compute scores [N] or [N, K], as `RewardModel.scores` does."""
         last = states_at(hidden_states(self._loaded.backbone, sequences), lengths)
         weight, mean, std = self._head
@@ -142,7 +146,7 @@ class ModelReward:
         for model in self.models:
             with contextlib.suppress(DataError):
                 sequences = [model.encode(row.prompt, row.completion) for row in batch]
-                largest = next(micro_batch_rows([len(tokens) for tokens in sequences], self.micro_batch_tokens))
+                largest = next(micro_batch_rows([len(one.tokens) for one in sequences], self.micro_batch_tokens))
                 model.score(
                     [sequences[row] for row in largest],
                     micro_batch_tokens=self.micro_batch_tokens,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from preference_samples import labelled
-from reward_model_runs import reward_workspace
+from reward_model_runs import reward_workspace, train_tiny
 from runs_helper import PROMPTS, record, tiny_config
 
 from trainer.arrays import pad
@@ -243,6 +243,13 @@ def test_a_run_of_a_reward_model_is_exported_with_its_preferences(made: Path, tm
         config.write_text(before)
     rows = [json.loads(line) for line in (tmp_path / "again" / "preferences.jsonl").read_text().splitlines()]
     assert rows == [json.loads(line) for line in pairs.read_text().splitlines()]
+
+
+def test_a_reward_model_that_reads_the_mean_is_left_out_with_a_warning(made: Path, tmp_path: Path) -> None:
+    train_tiny(made, "mean", "train.states=last+mean")
+    found = export(made, "mean", tmp_path / "out")
+    assert "reward-model" not in found.contents
+    assert "without reward-model: train.states = last+mean, and a classifier reads one token" in found.warnings
 
 
 def test_a_family_with_other_names_is_refused_before_anything_is_left(

@@ -153,6 +153,11 @@ def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(
     np.testing.assert_allclose([row[-1] for row in values(actor, 1)], scores(others[name], SEQUENCES), atol=1e-5)
 
 
+def test_a_reward_model_that_reads_the_mean_is_refused(made: Path) -> None:
+    with pytest.raises(ModelError, match="and a critic reads one state"):
+        begun(made, train_tiny(made, "mean", "train.states=last+mean"))
+
+
 def test_another_backbone_is_refused(made: Path, tmp_path: Path) -> None:
     other = make_checkpoint(tmp_path / "other", seed=3)
     with pytest.raises(ModelError, match=f"uses another backbone: set model.path = '{made / 'model'}'"):

@@ -332,7 +332,9 @@ def test_sequences_are_numbered_through_all_groups() -> None:
         preference("p", ["a", "b"]), preference("q", ["a", "b", "c"], ((0,), (1,), (2,))), preference("r", ["d", "e"])
     )
     every = [sequence for group in groups for sequence in group.sequences]
-    assert groups.sequences_at(np.array([0, 1, 2, 4, 5, 6])) == [every[place] for place in (0, 1, 2, 4, 5, 6)]
-    assert groups[1:].sequences_at(np.array([0, 4])) == [every[2], every[6]]
+    starts = [start for group in groups for start in group.starts]
+    some = [0, 1, 2, 4, 5, 6]
+    assert groups.sequences_at(np.array(some)) == ([every[at] for at in some], [starts[at] for at in some])
+    assert groups[1:].sequences_at(np.array([0, 4])) == ([every[2], every[6]], [starts[2], starts[6]])
     assert groups.longest.tolist() == [group.longest for group in groups] == [2, 2, 2]
     assert groups.sizes.tolist() == [2, 3, 2]

@@ -17,7 +17,7 @@ from trainer.fitting.step_training import step_groups
 from trainer.preference_data.comparisons import reward_comparisons
 from trainer.reward_model import reward_model_run
 from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
-from trainer.reward_model.reward_model_run import RewardModelTraining, train_reward_model
+from trainer.reward_model.reward_model_run import RewardModelTraining, _sequences_of, train_reward_model
 from trainer.seeding import Purpose
 
 SEED = [0, 5]
@@ -81,6 +81,15 @@ def test_the_scale_of_the_states_does_not_matter() -> None:
     np.testing.assert_allclose(small.weight, 1000 * head.weight, rtol=1e-6)
 
 
+def test_parts_of_a_state_count_alike_however_large_their_numbers_are() -> None:
+    found = drawn(80, 12, noise=2.0)
+    factors = np.repeat([1.0, 1e-3, 50.0], 4)
+    head = fit_head(found, SEED, parts=3)
+    other = fit_head(found._replace(states=found.states * factors), SEED, parts=3)
+    assert other.penalty == head.penalty
+    np.testing.assert_allclose(other.weight * factors, head.weight, rtol=1e-6)
+
+
 def test_states_that_do_not_differ_are_reported() -> None:
     found = drawn(10, 3)
     with pytest.raises(UsageError, match="no difference between the completions"):
@@ -126,7 +135,7 @@ def test_a_run_begins_with_the_fitted_head_beside_the_untrained_one(tmp_path: Pa
 
 def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
     """Return a training of 80 pairs that begins with a fitted head, and what it has said."""
-    config = reward_config(folder, "data.eval_fraction=0", "train.head=fitted")
+    config = reward_config(folder, "data.eval_fraction=0", "train.head=fitted", "train.states=last+mean")
     loaded = load_tiny(folder / "model")
     said: list[object] = []
     data = reward_comparisons(labelled(80), loaded, config)
@@ -138,9 +147,9 @@ def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
 def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path) -> None:
     training, _ = prepared(tmp_path)
     groups = training.data.train
-    states = training._read(training.model.states, [tokens for group in groups for tokens in group.sequences], "score")
+    states = training._read(training.model.states, *_sequences_of(groups), "score")
     found = differences(groups, states, training.config.train.margin)
-    head = fit_head(found, [0, Purpose.FOLDS])
+    head = fit_head(found, [0, Purpose.FOLDS], parts=2)
     assert training.model.scale.std / training.model.scale.logit_std == pytest.approx(
         (states @ head.weight).std(), 1e-4
     )

@@ -16,6 +16,7 @@ from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone, quantize_backbone, quantize_warning
+from trainer.models.trunk import hidden_states
 from trainer.reward_model.network import RewardModel, score_sequences
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
@@ -52,23 +53,45 @@ def test_a_score_is_the_head_on_the_hidden_state_of_the_last_real_token(tmp_path
         assert float(hidden @ head["head.weight"] + head["head.bias"]) == pytest.approx(float(found), abs=1e-4)
 
 
+def test_with_the_mean_a_score_also_has_a_head_on_the_mean_state_of_the_completion(
+    tmp_path: Path, loaded: LoadedModel
+) -> None:
+    model = stirred(made(tmp_path, loaded, "train.states=last+mean"))
+    parameters = model.parameters()
+    parameters["head.mean_weight"] = mx.random.normal(parameters["head.weight"].shape, key=mx.random.key(5))
+    model.update(parameters)
+    sequences = [[5, 6, 7, 8, 9], [5, 6, 7], [4, 5, 6, 7]]
+    for starts in ([2, 1, 0], [4, 2, 3]):
+        lengths = mx.array([len(one) for one in sequences])
+        found = np.array(model.scores(mx.array(pad(sequences)), lengths, mx.array(starts)))
+        for tokens, start, score in zip(sequences, starts, found, strict=True):
+            with model.on():
+                hidden = hidden_states(loaded.backbone, mx.array([tokens]))[0]
+            mean = hidden[start:].mean(axis=0)
+            expected = hidden[-1] @ parameters["head.weight"] + mean @ parameters["head.mean_weight"]
+            assert score == pytest.approx(float(expected + parameters["head.bias"]), abs=1e-4)
+
+
 def test_a_batch_gives_the_scores_of_one_sequence_at_a_time(tmp_path: Path, loaded: LoadedModel) -> None:
     model = stirred(made(tmp_path, loaded))
     singly = np.concatenate([scores(model, [sequence]) for sequence in SEQUENCES])
     np.testing.assert_allclose(scores(model, SEQUENCES), singly, atol=1e-4)
 
 
-def test_beginnings_of_a_sequence_are_read_in_its_pass(tmp_path: Path, loaded: LoadedModel) -> None:
-    model, passes = stirred(made(tmp_path, loaded)), list[list[int]]()
+@pytest.mark.parametrize("states", ["last", "last+mean"])
+def test_beginnings_of_a_sequence_are_read_in_its_pass(tmp_path: Path, loaded: LoadedModel, states: str) -> None:
+    model, passes = stirred(made(tmp_path, loaded, f"train.states={states}")), list[list[int]]()
     whole, other = [256, 5, 6, 7, 8, 9, 10, 11], [256, 5, 6, 9]
     sequences = [whole[:3], whole, other, [1, 2], whole[:7], whole, [256]]
 
-    def counted(part: mx.array, lengths: mx.array) -> mx.array:
+    def counted(part: mx.array, lengths: mx.array, starts: mx.array) -> mx.array:
         passes.extend(part.tolist())
-        return model.scores(part, lengths)
+        return model.scores(part, lengths, starts)
 
-    found = score_sequences(counted, sequences, 1000)
-    singly = np.concatenate([scores(model, [sequence]) for sequence in sequences])
+    begins = [2, 3, 0, 1, 4, 7, 0]
+    found = score_sequences(counted, sequences, 1000, starts=begins)
+    alone = zip(sequences, begins, strict=True)
+    singly = [float(model.scores(*map(mx.array, ([one], [len(one)], [start])))) for one, start in alone]
     np.testing.assert_allclose(found, singly, atol=1e-4)
     assert sorted(row[0] for row in passes) == [1, 256, 256]  # of [1, 2], `whole` and `other`
 

@@ -187,7 +187,7 @@ def test_the_table_has_the_baselines_beside_the_model_and_hides_control_characte
     assert report_from_dict(earlier).over_length is None
 
 
-@pytest.mark.parametrize("settings", [[], ["train.head=fitted"]])
+@pytest.mark.parametrize("settings", [[], ["train.states=last+mean", "train.head=fitted"]])
 def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path, settings: list[str]) -> None:
     from trainer.preferences.store import PreferenceStore
 

@@ -38,7 +38,7 @@ from trainer.preference_data.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import evaluate_held_out, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on
-from trainer.reward_model.reward_model_run import RewardModelTraining, train_reward_model
+from trainer.reward_model.reward_model_run import RewardModelTraining, _sequences_of, train_reward_model
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
@@ -96,8 +96,8 @@ def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_befor
     made = fitting(tmp_path, "data.eval_fraction=0")
 
     def rewards() -> np.ndarray:
-        sequences = [sequence for group in made.data.train for sequence in group.sequences]
-        return (made._scores(sequences, "score") - made.model.scale.mean) / made.model.scale.std
+        scores = made._read(made.model.scores, *_sequences_of(made.data.train), "score")
+        return (scores - made.model.scale.mean) / made.model.scale.std
 
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
     while not made.is_at_the_end():
@@ -128,7 +128,7 @@ def test_the_loss_of_a_step_is_that_of_the_slow_version(tmp_path: Path) -> None:
     assert log_nu == pytest.approx(math.log(2 * (1 / 6) / (5 / 6)))
     losses = []
     for group in made.data.train:
-        scores = made._scores(group.sequences, "score") / made.model.scale.logit_std
+        scores = made._read(made.model.scores, group.sequences, group.starts, "score") / made.model.scale.logit_std
         (pair,) = group.pairs
         lead = scores[pair.better] - scores[pair.worse] - 0.5 * (pair.strength - 1) * (not pair.is_tie)
         weights = np.exp([lead / 2, log_nu, -lead / 2])
@@ -213,7 +213,7 @@ VARIANTS = {
     "evaluation and patience": ["eval.every=1", "train.patience=2"],
     "decay and micro-batches": ["optim.weight_decay=0.1", "optim.micro_batch_tokens=40", "optim.schedule=linear"],
     "no held-out ones": ["data.eval_fraction=0"],
-    "fitted head": ["train.head=fitted"],
+    "fitted head": ["train.head=fitted", "train.states=last+mean"],
 }
 PLACES = [("score", 0), ("evaluate", 0), ("update", 1), ("update", 3), ("score", 5)]
 
@@ -395,7 +395,7 @@ def test_texts_and_their_tokens_score_the_same_in_any_batch(tmp_path: Path) -> N
     scores = model.score(texts)
     assert model.score([model.encoder.text(text) for text in texts]) == pytest.approx(scores, abs=1e-4)
     assert [model.score([text])[0] for text in texts] == pytest.approx(scores, abs=1e-4)
-    assert model.score([[*model.encode("say 1: ", "aab"), 256]])[0] == pytest.approx(scores[0], abs=1e-4)
+    assert model.score([[*model.encode("say 1: ", "aab").tokens, 256]])[0] == pytest.approx(scores[0], abs=1e-4)
     assert model.score([]) == []
     with pytest.raises(ValueError, match="sequence 1 has no tokens"):
         model.score(["a", ""])

@@ -178,9 +178,9 @@ def test_the_trial_is_one_pass_over_the_longest_sequences_and_no_request_is_hand
     passes: list[tuple[int, ...]] = []
     real = RewardModel.scores
 
-    def scores(model: RewardModel, sequences: mx.array, lengths: mx.array) -> mx.array:
+    def scores(model: RewardModel, sequences: mx.array, lengths: mx.array, starts: mx.array) -> mx.array:
         passes.append(sequences.shape)
-        return real(model, sequences, lengths)
+        return real(model, sequences, lengths, starts)
 
     monkeypatch.setattr(RewardModel, "scores", scores)
     rewards = rewards_of(
@@ -191,7 +191,7 @@ def test_the_trial_is_one_pass_over_the_longest_sequences_and_no_request_is_hand
     )
     before = rewards.state()
     rewards.try_models(BATCH)
-    longest = len(load_reward_model(made / "runs/rm").encode(BATCH[2].prompt, TEXTS[2]))
+    longest = len(load_reward_model(made / "runs/rm").encode(BATCH[2].prompt, TEXTS[2]).tokens)
     assert passes == [(2, longest)] * 2
     assert rewards.state() == before
 
@@ -204,8 +204,8 @@ def test_a_model_with_another_tokenizer_gets_the_text(made: Path, tmp_path: Path
     before = what_it_is(actor)
     scores = rewards_of(source(run), backbone=model)(BATCH).scores
     alone = load_reward_model(run)
-    assert alone.encode("one ", "eeeee") != model.tokenizer.encode("one eeeee")
-    assert len(alone.encode("one ", "eeeee")) < len("one eeeee"), "its own merges"
+    assert alone.encode("one ", "eeeee").tokens != model.tokenizer.encode("one eeeee")
+    assert len(alone.encode("one ", "eeeee").tokens) < len("one eeeee"), "its own merges"
     np.testing.assert_allclose(scores, alone.score([alone.encode("one ", text) for text in TEXTS]), atol=1e-6)
     assert_same(what_it_is(actor), before)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:  # labelling needs only shares, and no numpy
+    import numpy as np
+    import numpy.typing as npt
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5% quantile
 
@@ -36,7 +35,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def mean_interval(values: Floats) -> Interval:
+def mean_interval(values: npt.NDArray[np.float64]) -> Interval:
     """Estimate the mean of `values` [P] by Student's t.
 
     The interval is mean +- t s / sqrt(P), with s the sample's deviation; its bounds are NaN for P < 2.

@@ -27,4 +27,4 @@ def test_keys_are_those_that_saved_runs_were_made_with() -> None:
     assert key_for(0, Purpose.ROLLOUT, 1).tolist() == [3354216986, 1961547765]
     assert key_for(2**32 - 1, Purpose.EVALUATION).tolist() == [1061970975, 246676199]
     numbers = {purpose.name: purpose.value for purpose in Purpose}
-    assert numbers == {"ADAPTER": 1, "ROLLOUT": 2, "MINIBATCHES": 3, "EVALUATION": 4}
+    assert numbers == {"ADAPTER": 1, "ROLLOUT": 2, "MINIBATCHES": 3, "EVALUATION": 4, "FOLDS": 5}

@@ -13,10 +13,11 @@ import numpy as np
 
 from trainer import maths
 from trainer.arrays import filled
-from trainer.confidence import Floats, Interval, mean_interval
+from trainer.confidence import Interval, mean_interval
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.evaluation.intervals import (
+    Floats,
     best_of_n,
     critic_sums,
     explained_variance_of_sums,

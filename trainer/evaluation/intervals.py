@@ -11,7 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from trainer.confidence import Floats, Interval, wilson_interval
+from trainer.confidence import Interval, wilson_interval
+
+Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
 

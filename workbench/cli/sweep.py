@@ -10,8 +10,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from trainer.confidence import mean_interval
 from trainer.config import config_warnings
 from trainer.config.schema import RewardConfig
@@ -384,6 +382,8 @@ def _compare(sweep: Sweep, where: str | None) -> None:
 
 def _ranking(begun: Mapping[str, Sequence[RunFolder]]) -> Iterator[str]:
     """Yield a table of combinations by the mean score of their runs' last iterations, with its 95% interval."""
+    import numpy as np  # here, because it takes a while
+
     rows = []
     for combination, folders in begun.items():
         found = [summary for folder in folders if (summary := summary_of(folder)).score is not None]

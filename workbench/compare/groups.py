@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainer.confidence import Floats, Interval, mean_interval, t_quantile
+from trainer.confidence import Interval, mean_interval, t_quantile
+from trainer.evaluation.intervals import Floats
 from trainer.runs.listing import RECENT, last_mean
 from workbench.compare.compared_run import ComparedRun, mean
 from workbench.compare.frontier import batch_points, best

@@ -179,11 +179,11 @@ def failing_step(*args, **kwargs):
     if len(steps) == 2:
         raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
     return accumulate(*args, **kwargs)
-def failing_scores(score, sequences, budget, progress):  # from the fifth on, until the micro-batches are smaller
+def failing_scores(score, sequences, budget, *others):  # from the fifth on, until the micro-batches are smaller
     budgets.append(budget)
     if len(budgets) >= 5 and budget >= budgets[4]:
         raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
-    return score_sequences(score, sequences, budget, progress)
+    return score_sequences(score, sequences, budget, *others)
 patch.object(reward_learner, "accumulate", failing_step).start()
 patch.object(reward_model_run, "score_sequences", failing_scores).start()
 """

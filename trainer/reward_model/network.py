@@ -29,7 +29,7 @@ from trainer.models.trunk import check_family, hidden_size, hidden_states
 
 Scores = npt.NDArray[np.float64]
 Read = Callable[[mx.array, mx.array, mx.array], mx.array]  # sequences, lengths and starts to scores or states
-LAST, MEAN = "head.weight", "head.mean_weight"  # of the state of the last token, and of the mean of all
+LAST, MEAN = "head.weight", "head.mean_weight"  # of the state of the last token, of the mean
 
 
 class Scale(NamedTuple):

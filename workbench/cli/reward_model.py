@@ -153,7 +153,7 @@ def evaluation_lines(evaluation: dict[str, Any]) -> Iterator[str]:
     )
     if ahead := evaluation.get("over_length"):
         points, low, high = (f"{number(100 * ahead[key], 1)}" for key in ("value", "low", "high"))
-        yield f"{points} points above length alone on the same pairs, 95% interval {low} to {high}"
+        yield f"difference from length alone on the same pairs: {points} points, 95% interval {low} to {high}"
     for name, title in (("by_length", "better completion"), ("by_source", "source")):
         if rows := evaluation[name]:
             yield ""

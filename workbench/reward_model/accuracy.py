@@ -53,7 +53,7 @@ def accuracy_lines(report: RewardModelReport | None, iteration: int, width: int,
     lines.append([(fit_start(f" log-loss {log_loss} nats   calibration error {error}", width), "text")])
     if (ahead := report.over_length) is not None:
         points, low, high = (number(100 * share, 1) for share in (ahead.value, ahead.low, ahead.high))
-        lines.append([(fit_start(f" {points} points above length alone, {low} to {high}", width), "text")])
+        lines.append([(fit_start(f" difference from length alone: {points} points, {low} to {high}", width), "text")])
     if not _beats_length(report):
         lines.append([(fit_start(" △ not clearly better than length alone: label more", width), "alert")])
     for heading, parts in (("better completion is", report.by_length), ("source", report.by_source)):

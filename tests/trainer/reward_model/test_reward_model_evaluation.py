@@ -179,11 +179,11 @@ def test_the_table_has_the_baselines_beside_the_model_and_hides_control_characte
     assert lines[1].split()[:3] == ["reward", "model", "66.7%"]
     assert lines[2].split() == ["length", "alone", "66.7%", f"{result.length.log_loss:.3f}"]
     assert lines[3].split() == ["untrained", "40.0%", "0.900"]
-    assert lines[4].startswith("0.0 points above length alone on the same pairs, 95% interval -")
+    assert lines[4].startswith("difference from length alone on the same pairs: 0.0 points, 95% interval -")
     assert not any("\x1b" in line for line in lines)
     earlier = result.as_dict()
     del earlier["over_length"]
-    assert not any("points above" in line for line in evaluation_lines(earlier))
+    assert not any("difference from" in line for line in evaluation_lines(earlier))
     assert report_from_dict(earlier).over_length is None
 
 

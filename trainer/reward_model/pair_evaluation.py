@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from trainer.confidence import mean_interval, wilson_interval
+from trainer.confidence import Interval, mean_interval, wilson_interval
 from trainer.maths import davidson_logprobs
 from trainer.preference_data.groups import Group, Pair
 from trainer.reward_model.network import Scale, Scores
@@ -18,7 +18,6 @@ from trainer.reward_model.predictions import (
     Accuracy,
     Baseline,
     CalibrationBin,
-    Difference,
     PairPrediction,
     RewardModelReport,
     TieMass,
@@ -212,10 +211,10 @@ def _right(leads: Leads) -> Leads:
     return right
 
 
-def _over_length(decided: Outcomes, slope: float) -> Difference | None:
+def _over_length(decided: Outcomes, slope: float) -> Interval | None:
     """Return how much more often the model is right than length alone. Paired: both judge the same pairs."""
     found = mean_interval(_right(decided.leads) - _right(slope * decided.longer_by))
-    return Difference(*found) if math.isfinite(found.low) else None
+    return found if math.isfinite(found.low) else None
 
 
 def _accuracy(name: str, leads: Leads) -> Accuracy:

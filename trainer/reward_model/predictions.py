@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainer.confidence import Interval
 from trainer.errors import StorageError, cannot_write
 from trainer.events import plain
 from trainer.files import PRIVATE, open_regular, whole_file
@@ -68,15 +69,6 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Mean over pairs of a difference between two models, with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class TieMass:
     """Mean probability of a tie, over pairs labelled as ties and over decided pairs."""
 
@@ -98,7 +90,7 @@ class RewardModelReport:
     ties: TieMass | None
     length: Baseline  # by length alone
     untrained: Baseline | None
-    over_length: Difference | None = None  # accuracy above that of length alone; earlier reports have none
+    over_length: Interval | None = None  # accuracy above that of length alone; earlier reports have none
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; numbers that are not finite become None, since JSON lacks them."""

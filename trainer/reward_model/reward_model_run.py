@@ -245,7 +245,7 @@ class RewardModelTraining(StepTraining):
         self.restore(with_arrays(shapes, self.ranks.from_first(arrays_of(shapes))))
 
     def _fit_head(self) -> None:
-        """Replace the head by the best one on the states of the training comparisons, and normalise anew."""
+        """Fit the head to the training comparisons, and scale the rewards again, since they have changed."""
         seed = [self.config.run.seed, Purpose.FOLDS]
         groups: Sequence[Group] = self.data.train
         if len(groups) > MOST_COMPARISONS:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
-import re
 import shlex
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-from trainer.confidence import mean_interval
 from trainer.config import config_warnings
 from trainer.config.schema import RewardConfig
 from trainer.errors import TrainerError, UsageError
@@ -18,11 +15,12 @@ from trainer.plurals import counted
 from trainer.ppo_run.sweep_file import check_folders, check_same, held, save_sweep, saved_sweep, sweep_names
 from trainer.ppo_run.sweeping import SUFFIX, Sweep, SweepRun, plan_sweep, short_keys, with_more_seeds
 from trainer.runs.checkpoint_index import newest_checkpoint
-from trainer.runs.folder import RunFolder, create_run
+from trainer.runs.folder import create_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_configuration, add_dir, add_trust_code, compare_command, dir_override
-from workbench.columns import aligned, fit
+from workbench.cli.parser import add_configuration, add_dir, add_trust_code, dir_override
+from workbench.cli.sweep_comparison import compare
+from workbench.columns import aligned
 from workbench.numbers import duration, gigabytes, number
 from workbench.run.detached import LOG, continue_headless
 from workbench.run.side_by_side import End, Process, SideBySide, TrainedElsewhere
@@ -31,9 +29,6 @@ from workbench.system.children import last_error, with_share_of_cores
 from workbench.system.code_trust import is_given, is_saved, require_trust
 from workbench.system.signals import INTERRUPTED, stop_on_signals
 from workbench.text import visible
-
-_LONGEST_GROUP = 40  # characters of a group's name; `compare` allows no more
-_COLUMN = 16  # columns of a group's name in its table
 
 _DESCRIPTION = """\
 Train every combination of some values of settings, each on the same seeds, as ordinary runs without the screen:
@@ -102,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         code = under_way.train()
     where = _where(args, sweep)
     if not under_way.is_interrupted:
-        _compare(sweep, where)
+        compare(sweep, where)
     if left := under_way.left:
         option = "" if where is None else f" --dir {shlex.quote(where)}"
         are = "1 run is" if left == 1 else f"{left} runs are"
@@ -354,56 +349,3 @@ class _UnderWay:
 
 def _is_done(summary: RunSummary | None) -> bool:
     return summary is not None and summary.state == "done"
-
-
-def _compare(sweep: Sweep, where: str | None) -> None:
-    """Print the comparison of the combinations and the command that prints it again, if there are two with numbers."""
-    begun = {
-        combination: [sweep.folder(one) for one in runs if sweep.folder(one).events.is_file()]
-        for combination, runs in sweep.combinations.items()
-    }
-    begun = {combination: folders for combination, folders in begun.items() if folders}
-    if len(begun) < 2:
-        output.note("nothing to compare: fewer than two combinations have begun")
-        return
-    from workbench.cli.compare import print_groups, read_groups  # here, because it takes a second
-    from workbench.compare.compared_run import LETTERS
-
-    if len(begun) > len(LETTERS):
-        what = f"{len(begun)} combinations are too many to compare one by one"
-        output.note(f"{what}: the best are first; compare some of them with {output.PROGRAM} compare --group")
-        output.data("\n".join(_ranking(begun)))
-        return
-    names = _group_names([*begun], [*sweep.runs[0].settings])
-    print_groups(read_groups({names[combination]: folders for combination, folders in begun.items()}))
-    patterns = {names[combination]: f"{sweep.name}_{combination}_seed-*" for combination in begun}
-    output.note(f"compare them again: {compare_command(where, groups=patterns)}")
-
-
-def _ranking(begun: Mapping[str, Sequence[RunFolder]]) -> Iterator[str]:
-    """Yield a table of combinations by the mean score of their runs' last iterations, with its 95% interval."""
-    import numpy as np  # here, because it takes a while
-
-    rows = []
-    for combination, folders in begun.items():
-        found = [summary for folder in folders if (summary := summary_of(folder)).score is not None]
-        score = mean_interval(np.array([one.score for one in found], dtype=np.float64))
-        kl = mean_interval(np.array([one.kl for one in found if one.kl is not None], dtype=np.float64))
-        interval = f"{number(score.low)} to {number(score.high)}" if math.isfinite(score.low) else ""
-        rows.append((score.value, (combination, str(len(found)), number(score.value), interval, number(kl.value, 2))))
-    rows.sort(key=lambda row: -math.inf if math.isnan(row[0]) else row[0], reverse=True)
-    heads = ("combination", "runs", "score last 5", "95% interval", "KL last 5")
-    yield from aligned([heads, *(row for _, row in rows)], left=(0,))
-
-
-def _group_names(combinations: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
-    """Return a short name of a group for each combination that can be told from the others in a narrow column.
-
-    If possible its text in the names of its runs, else the values alone, else a number.
-    """
-    pattern = "_".join(f"{re.escape(key)}-(.+)" for key in short_keys(keys))
-    values = ["_".join(found.groups()) if (found := re.fullmatch(pattern, one)) else "" for one in combinations]
-    for names in (combinations, values):
-        if len({fit(one, _COLUMN) for one in names}) == len(names) and max(map(len, names)) <= _LONGEST_GROUP:
-            return dict(zip(combinations, names, strict=True))
-    return {one: str(number) for number, one in enumerate(combinations, 1)}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from preference_samples import labelled, preference, reward_config
 
-from trainer.confidence import wilson_interval
+from trainer.confidence import Interval, wilson_interval
 from trainer.preference_data.groups import Group, Pair
 from trainer.reward_model.loaded import evaluate_held_out, evaluate_on, load_reward_model
 from trainer.reward_model.pair_evaluation import (
@@ -23,7 +23,7 @@ from trainer.reward_model.pair_evaluation import (
     outcomes_of,
     report_on,
 )
-from trainer.reward_model.predictions import Baseline, Difference, report_from_dict
+from trainer.reward_model.predictions import Baseline, report_from_dict
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from workbench.cli.reward_model import evaluation_lines
@@ -123,7 +123,7 @@ def test_the_lead_over_length_is_paired_and_has_an_interval() -> None:
     longer_by = [1.0] * 60 + [-1.0] * 40
     as_length = found([1.0] * 60 + [-1.0] * 40, longer_by)
     same = report_on(as_length, length_slope=0.5).over_length
-    assert same == Difference(0.0, 0.0, 0.0), "right on the same pairs, so the difference is known exactly"
+    assert same == Interval(0.0, 0.0, 0.0), "right on the same pairs, so the difference is known exactly"
     better = report_on(found([1.0] * 80 + [-1.0] * 20, longer_by), length_slope=0.5).over_length
     assert better is not None
     assert better.value == pytest.approx(0.2)

@@ -15,7 +15,8 @@ from reward_pane_app import REPORT, evaluation, pair, step
 from rich.cells import cell_len
 from scripted_run import ended, started
 
-from trainer.reward_model.predictions import CalibrationBin, Difference
+from trainer.confidence import Interval
+from trainer.reward_model.predictions import CalibrationBin
 from workbench.kit.lines import Line, plain
 from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.reward_model.charts import calibration_lines, curve_lines, reward_histogram
@@ -77,7 +78,7 @@ def test_a_model_that_is_not_clearly_better_than_length_is_marked_so():
 
 def test_the_lead_over_length_decides_where_the_pairs_are_known():
     for low, is_marked in ((-0.01, True), (0.01, False)):
-        lines = accuracy_lines(replace(REPORT, over_length=Difference(0.05, low, 0.11)), 9, 90, 20)
+        lines = accuracy_lines(replace(REPORT, over_length=Interval(0.05, low, 0.11)), 9, 90, 20)
         assert f" difference from length alone: 5.0 points, {100 * low:.1f} to 11.0" in texts(lines)
         assert bool(roles(lines, "alert")) is is_marked
 

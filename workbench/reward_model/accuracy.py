@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rich.cells import cell_len
@@ -51,22 +52,21 @@ def accuracy_lines(report: RewardModelReport | None, iteration: int, width: int,
             lines.append(_row(Accuracy(name, model.pairs, baseline.accuracy, math.nan, math.nan), width, "muted"))
     log_loss, error = number(report.log_loss, width=9), number(report.calibration_error, width=9)
     lines.append([(fit_start(f" log-loss {log_loss} nats   calibration error {error}", width), "text")])
-    if (ahead := report.over_length) is not None:
-        points, low, high = (number(100 * share, 1) for share in (ahead.value, ahead.low, ahead.high))
-        lines.append([(fit_start(f" difference from length alone: {points} points, {low} to {high}", width), "text")])
-    if not _beats_length(report):
-        lines.append([(fit_start(" △ not clearly better than length alone: label more", width), "alert")])
+    lines += [[(fit_start(text, width), role)] for text, role in _beside_length(report)]
     for heading, parts in (("better completion is", report.by_length), ("source", report.by_source)):
         if len(parts) > 1:
             lines += [[(fit_start(f" {heading}", width), "muted")], *(_row(one, width, "text") for one in parts)]
     return lines[:height]
 
 
-def _beats_length(report: RewardModelReport) -> bool:
-    """Return whether the model is clearly better than length alone; by its own interval where pairs are unknown."""
-    if report.over_length is not None:
-        return report.over_length.low > 0
-    return not math.isfinite(report.accuracy.low) or report.accuracy.low > report.length.accuracy
+def _beside_length(report: RewardModelReport) -> Iterator[tuple[str, str]]:
+    """Yield the line about model and length, with its role: one at most, because a small pane has room for one."""
+    if (ahead := report.over_length) is not None:
+        points, low, high = (number(100 * share, 1) for share in (ahead.value, ahead.low, ahead.high))
+        text = f"difference from length alone: {points} points, {low} to {high}"
+        yield (f" {text}", "text") if ahead.low > 0 else (f" △ {text}: label more", "alert")
+    elif math.isfinite(report.accuracy.low) and not report.accuracy.low > report.length.accuracy:  # also if unknown
+        yield " △ not clearly better than length alone: label more", "alert"
 
 
 def _row(one: Accuracy, width: int, role: str) -> Line:

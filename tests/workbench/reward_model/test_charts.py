@@ -79,7 +79,8 @@ def test_a_model_that_is_not_clearly_better_than_length_is_marked_so():
 def test_the_lead_over_length_decides_where_the_pairs_are_known():
     for low, is_marked in ((-0.01, True), (0.01, False)):
         lines = accuracy_lines(replace(REPORT, over_length=Interval(0.05, low, 0.11)), 9, 90, 20)
-        assert f" difference from length alone: 5.0 points, {100 * low:.1f} to 11.0" in texts(lines)
+        said = f"difference from length alone: 5.0 points, {100 * low:.1f} to 11.0"
+        assert (f" △ {said}: label more" if is_marked else f" {said}") in texts(lines)[:6], "a small pane shows six"
         assert bool(roles(lines, "alert")) is is_marked
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
@@ -16,23 +17,25 @@ from trainer.models.peft_adapters import check_peft, is_peft, read_peft
 from trainer.models.trunk import family_of
 from trainer.plurals import counted
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
-from trainer.reward_model.network import MEAN, Scale
+from trainer.reward_model.network import Scale
 from trainer.reward_model.snapshot import card_config, load_parameters, read_card, read_whole_card
 
 _HEAD = ("head.weight", "head.bias")
 
 
 def check_value_init(config: ModelConfig) -> None:
-    """Raise ModelError if `config.value_init` names no reward model, before the backbone is loaded for minutes."""
+    """Raise ModelError if no critic can begin with `config.value_init`, before the backbone is loaded for minutes."""
     if config.value_init:
-        folder = Path(config.value_init).expanduser()
-        if is_peft(folder):
-            check_peft(folder, "model.value_init")
+        name, given = f"model.value_init = '{config.value_init}'", Path(config.value_init).expanduser()
+        if is_peft(given):
+            check_peft(given, "model.value_init")
             return
         try:
-            read_card(reward_model_folder(folder))
+            folder = reward_model_folder(given)
+            trained = card_config(folder, read_card(folder))
         except TrainerError as error:
-            raise ModelError(f"model.value_init = '{config.value_init}': {error}") from error
+            raise ModelError(f"{name}: {error}") from error
+        _check_states(name, trained)
 
 
 def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelConfig) -> None:
@@ -54,20 +57,17 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
     try:
         folder = reward_model_folder(given)
         card = read_whole_card(folder)
-        model = card_config(folder, card).model
+        trained = card_config(folder, card)
         found = load_parameters(folder)
-        same_backbone = is_same_backbone(loaded, model)
+        same_backbone = is_same_backbone(loaded, trained.model)
     except TrainerError as error:
         raise ModelError(f"{name}: {error}") from error
+    _check_states(name, trained)
+    model = trained.model
     if not same_backbone:
         raise ModelError(
             f"{name} uses another backbone: set model.path = '{model.path}', model.adapter = '{model.adapter}', "
             f"model.dtype = '{model.dtype}' and model.quantize = '{model.quantize}', as it was trained with"
-        )
-    if MEAN in found:
-        raise ModelError(
-            f"{name} was trained with train.states = last+mean, and a critic reads one state: train one with "
-            "train.states = last"
         )
     needed = (model.lora_rank, model.lora_targets, f"model.lora_layers = {model.lora_layers}")
     _check_adapter(name, actor.value_parameters(), found, *needed)
@@ -79,6 +79,15 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
     begin["head.weight"] = found["head.weight"] / scale.std
     begin["head.bias"] = (found["head.bias"] - scale.mean) / scale.std
     actor.update_value(begin)
+
+
+def _check_states(name: str, trained: RewardModelConfig) -> None:
+    """Raise ModelError for a reward model that reads more of a completion than its last state."""
+    if trained.train.states != "last":
+        raise ModelError(
+            f"{name} was trained with train.states = {trained.train.states}, and a critic reads one state: train one "
+            "with train.states = last"
+        )
 
 
 def _init_from_peft(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelConfig, name: str, folder: Path) -> None:

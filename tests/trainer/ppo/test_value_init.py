@@ -154,8 +154,12 @@ def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(
 
 
 def test_a_reward_model_that_reads_the_mean_is_refused(made: Path) -> None:
-    with pytest.raises(ModelError, match="and a critic reads one state"):
-        begun(made, train_tiny(made, "mean", "train.states=last+mean"))
+    folder = train_tiny(made, "mean", "train.states=last+mean")
+    with pytest.raises(ModelError, match="and a critic reads one state") as early:
+        check_value_init(ModelConfig(path=str(made / "model"), value_model="adapter", value_init=str(folder)))
+    with pytest.raises(ModelError) as late:
+        begun(made, folder)
+    assert str(late.value) == str(early.value)
 
 
 def test_another_backbone_is_refused(made: Path, tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
+
+# isort: split
 import mlx.core as mx
 import mlx.nn as nn
 

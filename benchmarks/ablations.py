@@ -1,6 +1,7 @@
 """Train PPO with one setting changed at a time on the task of frontier.py, and print what each change is worth.
 
-On seeds that no reported run uses. Every variant has the base's settings and its own; differences are paired by seed.
+On seeds that no reported run uses. Differences are paired by seed. Most variants of PPO change one setting of "slower,
+prefix scores", so that is what to compare them with (--against).
 Each run leaves a journal in benchmarks/frontier/ablations/.
 
 Run: .venv/bin/python benchmarks/ablations.py [--seeds 10 11 12] [--variants NAME ...] [--jobs 2]
@@ -96,19 +97,22 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def table(runs: dict[str, dict[int, Rows]]) -> str:
-    """Return a Markdown table with a row for each variant: means over its seeds, and differences from the base."""
+def table(runs: dict[str, dict[int, Rows]], against: str = BASE) -> str:
+    """Return a Markdown table with a row for each variant: means over its seeds, and its differences from `against`.
+
+    The difference has an interval if both have at least two seeds.
+    """
     heads = [f"KL at most {level}" for level in LEVELS]
     lines = ["| | seeds | " + " | ".join(heads) + " | last five | explained variance |"]
     lines.append("|---" * (len(LEVELS) + 4) + "|")
-    base = runs.get(BASE, {})
+    base = runs.get(against, {})
     for name, by_seed in runs.items():
         cells = []
         for level in LEVELS:
             cell = f"{fmean(best_within(rows, level) for rows in by_seed.values()):.2f}"
-            if name != BASE and len(pairs := sorted(by_seed.keys() & base.keys())) > 1:
-                ours = [best_within(by_seed[seed], level) - best_within(base[seed], level) for seed in pairs]
-                cell += f"; {interval_text(ours)}"
+            if name != against and (pairs := sorted(by_seed.keys() & base.keys())):
+                gains = [best_within(by_seed[seed], level) - best_within(base[seed], level) for seed in pairs]
+                cell += f"; {interval_text(gains) if len(gains) > 1 else f'{gains[0]:+.2f}'}"
             cells.append(cell)
         last = [rows[-STRETCH:] for rows in by_seed.values()]
         half = [row.get("explained_variance") for rows in by_seed.values() for row in rows[len(rows) // 2 :]]
@@ -130,11 +134,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, each with its share of the cores")
     parser.add_argument("--dir", type=Path, default=Path("runs/ablations"), help="folder of the runs")
     parser.add_argument("--table", action="store_true", help="only print the table of the journals")
+    parser.add_argument("--against", default=BASE, help="variant from which the others' differences are shown")
     options = parser.parse_args()
     where, variants = JOURNALS / "ablations", VARIANTS[options.method]
     asked_for = options.variants or list(variants)
     if unknown := [name for name in asked_for if name not in variants]:
         parser.error(f"--variants: {unknown[0]!r} is none of {', '.join(variants)}")
+    if options.against not in variants:
+        parser.error(f"--against: {options.against!r} is none of {', '.join(variants)}")
 
     def place(name: str, seed: int) -> Path:
         return journal("ours", slug(name) if options.method == "ppo" else f"{options.method}-{slug(name)}", seed, where)
@@ -152,12 +159,13 @@ def main() -> None:
             asked = [pool.submit(run, name, seed) for seed in options.seeds for name in asked_for]
             for done in asked:
                 done.result()
-    found = {name: {seed: place(name, seed) for seed in options.seeds} for name in asked_for}
+    shown = list(dict.fromkeys([options.against, *asked_for]))
+    found = {name: {seed: place(name, seed) for seed in options.seeds} for name in shown}
     runs = {
         name: {seed: read_journal(path) for seed, path in paths.items() if path.exists()}
         for name, paths in found.items()
     }
-    print(table({name: by_seed for name, by_seed in runs.items() if by_seed}))
+    print(table({name: by_seed for name, by_seed in runs.items() if by_seed}, options.against))
 
 
 def slug(name: str) -> str:

@@ -96,6 +96,9 @@ def test_an_ablation_shows_its_difference_from_the_base_on_the_same_seeds(ablati
     assert head.count("|") == base.count("|") == other.count("|")
     assert base.startswith("| base | 2 | 0.40 |")
     assert other.startswith("| other | 3 | 0.63; +0.10 (+0.10 to +0.10) |")
+    *_, base, other = ablations.table(runs | {"other": {11: steady(0.8, 1.0)}}, against="other").splitlines()
+    assert base.startswith("| base | 2 | 0.40; -0.30 |")  # one seed in common: no interval
+    assert other.startswith("| other | 1 | 0.80 |")
 
 
 def test_names_of_variants_are_names_of_files(ablations: Any) -> None:

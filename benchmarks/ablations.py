@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from frontier import (
+    ITERATIONS,
     JOURNALS,
     LEVELS,
     STRETCH,
@@ -42,6 +43,7 @@ GRPO = ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "ppo.whit
 SLOWER = ("optim.policy_lr=1e-4",)
 BEST = (*SLOWER, *PREFIX)
 LINEAR = ("optim.schedule=linear",)
+LARGER = ("rollout.batch_size=16", f"ppo.iterations={ITERATIONS // 2}")  # as many sequences
 RAW = ("ppo.whiten_advantages=false",)
 CRITICS = {  # of critic_trials.py, on top of BEST
     "four more epochs of the critic": "more_epochs",
@@ -77,6 +79,8 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
         "running scores": (*BEST, "reward.normalize=running"),
         "Adam's epsilon 1e-8": (*BEST, "optim.eps=1e-8"),
         "LoRA scale 2": (*BEST, "model.lora_scale=2"),
+        "batches of 16": (*BEST, *LARGER),
+        "batches of 16, one epoch": (*BEST, *LARGER, "ppo.epochs=1"),
         **dict.fromkeys(CRITICS, BEST),
     },
     "rloo": {
@@ -162,10 +166,16 @@ def main() -> None:
     shown = list(dict.fromkeys([options.against, *asked_for]))
     found = {name: {seed: place(name, seed) for seed in options.seeds} for name in shown}
     runs = {
-        name: {seed: read_journal(path) for seed, path in paths.items() if path.exists()}
+        name: {seed: rows_of(path) for seed, path in paths.items() if path.exists()}
         for name, paths in found.items()
     }
     print(table({name: by_seed for name, by_seed in runs.items() if by_seed}, options.against))
+
+
+def rows_of(path: Path) -> Rows:
+    """Return the iterations of a run, each of a larger batch twice, so that a stretch is always as many sequences."""
+    rows = read_journal(path)
+    return [row for row in rows for _ in range(ITERATIONS // len(rows))]
 
 
 def slug(name: str) -> str:

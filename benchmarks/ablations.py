@@ -166,8 +166,7 @@ def main() -> None:
     shown = list(dict.fromkeys([options.against, *asked_for]))
     found = {name: {seed: place(name, seed) for seed in options.seeds} for name in shown}
     runs = {
-        name: {seed: rows_of(path) for seed, path in paths.items() if path.exists()}
-        for name, paths in found.items()
+        name: {seed: rows_of(path) for seed, path in paths.items() if path.exists()} for name, paths in found.items()
     }
     print(table({name: by_seed for name, by_seed in runs.items() if by_seed}, options.against))
 

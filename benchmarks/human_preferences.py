@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from train_runs import events, train, train_ppo
 
+from trainer.confidence import Interval
 from trainer.config.reward_model import RewardModelConfig
 from trainer.events import Alert, RewardModelEvaluation
 from trainer.models.backbone import load_tokenizer
@@ -132,35 +133,37 @@ def reward_models(folder: Path, places: Places) -> str:
     first, last = evaluations[0], evaluations[-1]
     ahead = read_predictions(folder / A / HELD_OUT).report.over_length
     assert ahead is not None
-    cells = [
-        str(last.pairs),
-        f"{100 * last.accuracy:.1f}%",
-        f"{100 * last.accuracy_low:.1f} to {100 * last.accuracy_high:.1f}%",
-        f"{100 * last.length_accuracy:.1f}%",
-        f"{100 * ahead.value:+.1f} ({100 * ahead.low:+.1f} to {100 * ahead.high:+.1f})",
-        f"{100 * first.accuracy:.1f}%",
-        f"{100 * last.untrained_accuracy:.1f}%",
-    ]
-    lines.append(f"| A | {' | '.join(cells)} |")
+    accuracy = Interval(last.accuracy, last.accuracy_low, last.accuracy_high)
+    head = f"{100 * first.accuracy:.1f}%"
+    lines.append(model_row("A", last.pairs, accuracy, last.length_accuracy, ahead, head, last.untrained_accuracy))
     kept = folder / B / "judged.json"
     if not kept.exists():
         command = ["reward-model", "eval", str(folder / B), "--data", str(places.known), "--json"]
         kept.write_text(output_of(command), encoding="utf-8")
     found = json.loads(kept.read_text(encoding="utf-8"))
-    accuracy, length = found["accuracy"], found["length"]
-    cells = [
-        str(accuracy["pairs"]),
-        f"{100 * accuracy['value']:.1f}%",
-        f"{100 * accuracy['low']:.1f} to {100 * accuracy['high']:.1f}%",
-        f"{100 * length['accuracy']:.1f}%",
-        "",
-        "",
-        f"{100 * found['untrained']['accuracy']:.1f}%",
-    ]
-    lines.append(f"| B | {' | '.join(cells)} |")
+    accuracy, ahead = (Interval(*map(found[key].get, Interval._fields)) for key in ("accuracy", "over_length"))
+    length, untrained = (found[key]["accuracy"] for key in ("length", "untrained"))
+    lines.append(model_row("B", found["accuracy"]["pairs"], accuracy, length, ahead, "", untrained))
     fits = [event for name in (A, B) for event in events(folder / name) if isinstance(event, Alert)]
     notes = [event.message for event in fits if event.code == "head_fitted"]
     return "\n".join([*lines, "", *notes, ""])
+
+
+def model_row(
+    letter: str, pairs: int, accuracy: Interval, length: float, ahead: Interval, head: str, untrained: float
+) -> str:
+    """Return a row of the reward models' table. The others are shares."""
+    cells = [
+        letter,
+        str(pairs),
+        f"{100 * accuracy.value:.1f}%",
+        f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f}%",
+        f"{100 * length:.1f}%",
+        f"{100 * ahead.value:+.1f} ({100 * ahead.low:+.1f} to {100 * ahead.high:+.1f})",
+        head,
+        f"{100 * untrained:.1f}%",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 POLICY_HEAD = "| seed | scored by | untrained | PPO | gain | wins | KL | tokens |\n" + "|---" * 8 + "|"

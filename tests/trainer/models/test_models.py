@@ -68,15 +68,14 @@ def rollout(actor: ActorCriticLLM, model: LoadedModel, temperature: float) -> Ex
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_logits_are_the_models_own_bit_for_bit_whether_its_head_is_tied_or_not(
-    family: str, tied: bool, tmp_path: Path
-) -> None:
+def test_logits_are_the_models_own_whether_its_head_is_tied_or_not(family: str, tied: bool, tmp_path: Path) -> None:
+    """Up to rounding: a BLAS may sum a row in another order where the product has other rows beside it."""
     actor, model = make_actor(make_checkpoint(tmp_path / "model", family, tied=tied))
     ids, starts, width = sequences()
     logits, whole = actor(ids, starts, width).logits, model.backbone(ids)
     assert logits is not None
     for row, (start, count) in enumerate(LENGTHS):
-        assert mx.array_equal(logits[row, :count], whole[row, start - 1 : start - 1 + count])
+        np.testing.assert_allclose(logits[row, :count], whole[row, start - 1 : start - 1 + count], rtol=1e-5, atol=1e-5)
 
 
 def test_values_are_the_head_on_the_state_before_each_token_and_after_the_last(folder: Path) -> None:

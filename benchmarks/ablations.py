@@ -51,6 +51,7 @@ CRITICS = {  # of critic_trials.py, on top of BEST
     "head with a hidden layer": "deeper_head",
     "head that begins at random": "random_head",
     "head on block 20 of 30": "middle_block",
+    "returns scaled for the critic": "scaled_returns",
 }
 VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "ppo": {

@@ -87,7 +87,7 @@ async def train() -> None:
         await pilot.press("f2", "slash", *"kl_coef", "enter")
         await pilot.pause(0.5)
         shoot(app, "search")
-        await pilot.press("enter", "backspace", "backspace", "backspace", "backspace", *"0.1", "enter")
+        await pilot.press("enter", "end", "ctrl+u", *"0.1", "enter")
         await pilot.pause(0.5)
         await pilot.press("f3", "down", "enter", "e")
         await pilot.pause(0.5)

@@ -11,12 +11,15 @@ Run: .venv/bin/python benchmarks/ablations.py [--seeds 10 11 12] [--variants NAM
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple, Self
 
+import numpy as np
 from frontier import (
     ITERATIONS,
     JOURNALS,
@@ -24,7 +27,6 @@ from frontier import (
     STRETCH,
     Rows,
     best_within,
-    interval_text,
     journal,
     read_journal,
     train_ours,
@@ -33,6 +35,7 @@ from frontier import (
 from train_runs import WORKBENCH
 from workload import HERE
 
+from trainer.confidence import t_quantile
 from workbench.system.children import with_share_of_cores
 
 BASE = "base"
@@ -66,6 +69,7 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
         "all three, lambda 0.95": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.95"),
         "lambda 0.95": (*BEST, "ppo.lam=0.95"),
         "lambda 0.4": (*BEST, "ppo.lam=0.4"),
+        "gamma 0.95": (*BEST, "ppo.gamma=0.95"),
         "critic with an adapter": (*BEST, "model.value_model=adapter"),
         "one epoch": (*BEST, "ppo.epochs=1"),
         "four epochs": (*BEST, "ppo.epochs=4"),
@@ -105,19 +109,23 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
 def table(runs: dict[str, dict[int, Rows]], against: str = BASE) -> str:
     """Return a Markdown table with a row for each variant: means over its seeds, and its differences from `against`.
 
-    The difference has an interval if both have at least two seeds.
+    Differences are means over the seeds that both have. Those that noise does not explain are bold; what it explains is
+    said below the table.
     """
     heads = [f"KL at most {level}" for level in LEVELS]
     lines = ["| | seeds | " + " | ".join(heads) + " | last five | explained variance |"]
     lines.append("|---" * (len(LEVELS) + 4) + "|")
     base = runs.get(against, {})
+    noise = {level: Noise.of(runs, level) for level in LEVELS}
     for name, by_seed in runs.items():
         cells = []
+        pairs = [] if name == against else sorted(by_seed.keys() & base.keys())
         for level in LEVELS:
             cell = f"{fmean(best_within(rows, level) for rows in by_seed.values()):.2f}"
-            if name != against and (pairs := sorted(by_seed.keys() & base.keys())):
-                gains = [best_within(by_seed[seed], level) - best_within(base[seed], level) for seed in pairs]
-                cell += f"; {interval_text(gains) if len(gains) > 1 else f'{gains[0]:+.2f}'}"
+            if pairs:
+                gain = fmean(best_within(by_seed[seed], level) - best_within(base[seed], level) for seed in pairs)
+                beyond = abs(gain) > noise[level].least_difference(len(pairs))
+                cell += f" (**{gain:+.2f}**)" if beyond else f" ({gain:+.2f})"
             cells.append(cell)
         last = [rows[-STRETCH:] for rows in by_seed.values()]
         half = [row.get("explained_variance") for rows in by_seed.values() for row in rows[len(rows) // 2 :]]
@@ -126,8 +134,43 @@ def table(runs: dict[str, dict[int, Rows]], against: str = BASE) -> str:
             f"{fmean(r['score'] for s in last for r in s):.2f} at {fmean(r['kl'] for s in last for r in s):.1f}"
         )
         cells.append(f"{fmean(known):.2f}" if known else "")
-        lines.append(f"| {name} | {len(by_seed)} | {' | '.join(cells)} |")
+        seeds = ", ".join(map(str, sorted(by_seed)))
+        lines.append(f"| {name} | {seeds} | {' | '.join(cells)} |")
+    if any(found.freedom for found in noise.values()):
+        for count in sorted({len(by_seed) for by_seed in runs.values()}):
+            least = ", ".join(f"{found.least_difference(count):.2f} within {at}" for at, found in noise.items())
+            on = f"{count} seed{'s' if count > 1 else ''}"
+            lines += ["", f"Smallest difference on {on} that noise does not explain: {least} nats."]
     return "\n".join(lines)
+
+
+class Noise(NamedTuple):
+    """How much a run's score varies beyond what its variant and its seed add to it."""
+
+    deviation: float
+    freedom: int  # degrees of freedom of the estimate
+
+    @classmethod
+    def of(cls, runs: dict[str, dict[int, Rows]], level: float) -> Self:
+        """Estimate it from the residuals of score = mean + variant + seed + noise.
+
+        That is the two-way analysis of variance without replication, over the variants with several seeds and the seeds
+        that all of these have. Few seeds suffice, because there are many variants. It takes all variants as equally
+        noisy.
+        """
+        several = {name: by_seed for name, by_seed in runs.items() if len(by_seed) > 1}
+        seeds = sorted(set.intersection(*map(set, several.values()))) if several else []
+        block = np.array([[best_within(by_seed[seed], level) for seed in seeds] for by_seed in several.values()])
+        block = block[~np.isnan(block).any(axis=1)] if block.size else block.reshape(0, 0)
+        freedom = (block.shape[0] - 1) * (block.shape[1] - 1) if block.size else 0
+        if freedom < 1:
+            return cls(math.nan, 0)
+        residuals = block - block.mean(axis=1, keepdims=True) - block.mean(axis=0) + block.mean()
+        return cls(math.sqrt(float((residuals**2).sum()) / freedom), freedom)
+
+    def least_difference(self, seeds: int) -> float:
+        """Return the least significant difference of two variants' means over so many seeds, at 95% (Fisher's)."""
+        return t_quantile(self.freedom) * self.deviation * math.sqrt(2 / seeds) if self.freedom else math.inf
 
 
 def main() -> None:

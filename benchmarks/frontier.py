@@ -3,8 +3,8 @@
 The task: the starter model continues 16 openings of stories, as chat prompts, and the sentiment lexicon scores its
 responses; 240 sequences of up to 32 tokens, 8 in an iteration, LoRA of rank 8 on the attention. Both sides have the
 same prompts in the same order, different for each seed. Draws differ, because MLX and torch have different generators.
-TRL runs at two learning rates, which fall to 0 as they do by default; ours is constant. Our PPO has the settings that
-were best in ablations.py, on other seeds.
+TRL runs at two learning rates, which fall to 0 as they do by default, and at the lower one with a constant rate, as
+ours is. Our PPO has the settings that were best in ablations.py, on other seeds.
 
 Each run leaves a journal in benchmarks/frontier/, so that the tables can be made again without it. What is compared is
 the best mean score of five iterations in a row whose mean KL is at most a level, paired by seed.
@@ -39,8 +39,8 @@ from workbench.system.children import with_share_of_cores
 
 JOURNALS = HERE / "frontier"
 METHODS = ("ppo", "rloo", "grpo")
-TRL_RATES = {"trl": 3e-4, "trl-slower": 1e-4}
-SIDES = ("ours", *TRL_RATES)
+TRL_SIDES = {"trl": (3e-4, "linear"), "trl-slower": (1e-4, "linear"), "trl-constant": (1e-4, "constant")}
+SIDES = ("ours", *TRL_SIDES)
 LEVELS = (2, 4, 8, 16)  # nats a sequence
 STRETCH = 5  # iterations of a mean
 ITERATIONS, BATCH, OPENINGS = 30, 8, 16
@@ -131,15 +131,21 @@ def train_ours(
 
 def train_trl(side: str, method: str, seed: int, folder: Path, python: Path) -> tuple[dict[str, Any], Rows]:
     """Train a side of TRL; return its versions and its iterations. Raises CalledProcessError if it fails."""
-    work = workload(method, seed, TRL_RATES[side])
+    rate, schedule = TRL_SIDES[side]
+    work = workload(method, seed, rate)
     place = folder / f"{side}-{method}-{seed}"
     place.mkdir(parents=True, exist_ok=True)
-    command = [*peer_command(work, place, python, "trl_frontier.py"), method]
+    command = [*peer_command(work, place, python, "trl_frontier.py"), method, schedule]
     quiet = os.environ | {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     with (place / "log").open("w", encoding="utf-8") as log:
         done = subprocess.run(command, env=quiet, stdout=subprocess.PIPE, stderr=log, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    head = {"versions": found[0]["versions"], "lora_scale": work.lora_scale, "learning_rate": work.learning_rate}
+    head = {
+        "versions": found[0]["versions"],
+        "lora_scale": work.lora_scale,
+        "learning_rate": rate,
+        "schedule": schedule,
+    }
     return head, [{key: row[key] for key in ("score", "kl", "seconds")} for row in found if row["event"] == "iteration"]
 
 
@@ -246,7 +252,7 @@ def main() -> None:
             side: {seed: read_journal(path) for seed, path in found.items() if path.exists()}
             for side, found in paths.items()
         }
-        for other in TRL_RATES:
+        for other in TRL_SIDES:
             if runs["ours"] and runs[other]:
                 print(f"\n{method}\n\n{table({side: runs[side] for side in ('ours', other)})}\n")
         for side, found in runs.items():

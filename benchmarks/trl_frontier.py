@@ -58,11 +58,10 @@ class Journal(TrainerCallback):
         self.first, self.started = {}, now
 
 
-def common_settings(workload: trl_side.Workload, output_dir: str) -> dict[str, Any]:
+def common_settings(workload: trl_side.Workload, output_dir: str, schedule: str) -> dict[str, Any]:
     """Return the settings of every trainer: those of the task, all on a CPU in float32, and without files."""
-    settings = trl_side.common_settings(workload) | {"output_dir": output_dir, "logging_steps": 1}
-    del settings["lr_scheduler_type"]  # TRL's own: linear, to 0
-    return settings
+    own = {"output_dir": output_dir, "logging_steps": 1, "lr_scheduler_type": schedule}
+    return trl_side.common_settings(workload) | own
 
 
 def tokenizer_of(workload: trl_side.Workload) -> PreTrainedTokenizerBase:
@@ -77,7 +76,7 @@ def messages(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
 
-def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str) -> Trainer:
+def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str, schedule: str) -> Trainer:
     """Return PPOTrainer with a value model of the policy's size, as in its examples."""
     tokenizer, vader = tokenizer_of(workload), SentimentIntensityAnalyzer()
     reward = TextReward(tokenizer, lambda text: vader.polarity_scores(text)["compound"], workload["max_new_tokens"])
@@ -92,7 +91,7 @@ def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str) -> Train
 
     trainer = PPOTrainer(
         args=PPOConfig(
-            **common_settings(workload, output_dir),
+            **common_settings(workload, output_dir, schedule),
             num_mini_batches=workload["minibatches"],
             num_ppo_epochs=workload["epochs"],
             total_episodes=len(rows),
@@ -116,7 +115,7 @@ def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str) -> Train
     return trainer
 
 
-def build_grouped(method: str, workload: trl_side.Workload, emit: Emit, output_dir: str) -> Trainer:
+def build_grouped(method: str, workload: trl_side.Workload, emit: Emit, output_dir: str, schedule: str) -> Trainer:
     """Return RLOOTrainer or GRPOTrainer. Their KL is a mean over tokens, so it is multiplied by the mean length."""
     vader = SentimentIntensityAnalyzer()
 
@@ -129,7 +128,7 @@ def build_grouped(method: str, workload: trl_side.Workload, emit: Emit, output_d
     config, trainer = (RLOOConfig, RLOOTrainer) if method == "rloo" else (GRPOConfig, GRPOTrainer)
     return trainer(
         args=config(
-            **common_settings(workload, output_dir),
+            **common_settings(workload, output_dir, schedule),
             num_train_epochs=1,
             num_generations=workload["samples_per_prompt"],
             steps_per_generation=1,
@@ -152,11 +151,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", type=Path, help="workload file written by frontier.py")
     parser.add_argument("method", choices=("ppo", "rloo", "grpo"))
+    parser.add_argument(
+        "schedule", choices=("linear", "constant"), help="of the learning rate; linear: to 0, as by default"
+    )
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text(encoding="utf-8"))
     build = build_ppo if options.method == "ppo" else functools.partial(build_grouped, options.method)
     with event_output() as emit, tempfile.TemporaryDirectory() as output_dir:
-        trainer = build(workload, emit, output_dir)
+        trainer = build(workload, emit, output_dir, options.schedule)
         versions = {module.__name__: module.__version__ for module in (trl, torch, transformers, peft)}
         emit({"event": "run", "versions": versions})
         trainer.train()

@@ -27,7 +27,7 @@ from workbench.opening import Opening
 
 SIZE = 110, 30
 CELL, LINE = 8.4, 18.0  # width and height of a character in pixels
-ITERATIONS = 10
+ITERATIONS = 20
 _FONT = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -147,7 +147,7 @@ async def record() -> list[Frame]:
         await press("t", seconds=2.5, wait=1.5)
         await pilot.press("enter")
         await until(pilot, lambda: run.view.phase is not None)
-        await recorder.while_not(pilot, lambda: run.view.iteration >= ITERATIONS, every=3.0, shown=0.2)
+        await recorder.while_not(pilot, lambda: run.view.iteration >= ITERATIONS, every=5.0, shown=0.2)
         await until(pilot, lambda: not run.trains_here)
         await pilot.pause(1.0)
         recorder.take(2.5)

@@ -158,11 +158,13 @@ class Noise(NamedTuple):
         that all of these have. Few seeds suffice, because there are many variants. It takes all variants as equally
         noisy.
         """
-        several = {name: by_seed for name, by_seed in runs.items() if len(by_seed) > 1}
-        seeds = sorted(set.intersection(*map(set, several.values()))) if several else []
-        block = np.array([[best_within(by_seed[seed], level) for seed in seeds] for by_seed in several.values()])
-        block = block[~np.isnan(block).any(axis=1)] if block.size else block.reshape(0, 0)
-        freedom = (block.shape[0] - 1) * (block.shape[1] - 1) if block.size else 0
+        several = [by_seed for by_seed in runs.values() if len(by_seed) > 1]
+        if len(several) < 2:
+            return cls(math.nan, 0)
+        seeds = sorted(set.intersection(*map(set, several)))
+        block = np.array([[best_within(by_seed[seed], level) for seed in seeds] for by_seed in several])
+        block = block[~np.isnan(block).any(axis=1)]  # one that never came within the level says nothing of the noise
+        freedom = (block.shape[0] - 1) * (block.shape[1] - 1)
         if freedom < 1:
             return cls(math.nan, 0)
         residuals = block - block.mean(axis=1, keepdims=True) - block.mean(axis=0) + block.mean()

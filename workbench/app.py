@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual._xterm_parser import XTermParser
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -76,7 +76,7 @@ class WorkbenchApp(Guarded, TypedAhead):
     Screen { background: $background; color: $foreground; }
     #program { padding: 0 1; background: $panel; text-style: bold; }
     """
-    COMMANDS: ClassVar = App.COMMANDS | {_commands}
+    COMMANDS: ClassVar = {_commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help on this pane and its keys"),
         Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),

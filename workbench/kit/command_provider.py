@@ -1,6 +1,7 @@
 """Commands of the palette: all actions of the screen, the application and each pane; the base of those that find more.
 
-What contains all typed words comes first, ordered by kind; the kind that the query begins with before the others.
+What is called like the query comes first, then what begins with it, then what contains all typed words, each ordered
+by kind. The kind that the query begins with comes before all others.
 """
 
 from __future__ import annotations
@@ -10,27 +11,32 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, NamedTuple
 
+from rich.cells import cell_len, set_cell_size
 from textual import actions
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from workbench.kit.keys import remapped
 from workbench.kit.pane import Pane
 from workbench.text import has_words, visible
 
 KINDS = ("action", "run", "setting", "preset", "sample", "docs")
 _STEP = 1000.0  # between two kinds; Textual's own scores, and the places within a kind, are far below it
 _WIDEST = 100  # characters of a name or a detail
+_BEFORE = 30  # characters shown before the word that was found in a text
+_MARGIN = 6  # columns beside a line of the palette, with its scroll bar
 
 
 class Command(NamedTuple):
     """One line of the palette."""
 
-    title: str
+    title: str  # begins with the pane that has the action
+    name: str  # of the action alone
     help: str
-    node: DOMNode  # the screen, application or pane that has the action
-    action: str
+    key: str  # or keys, as the footer spells them; empty without any
+    run: Callable[[], object]
 
 
 def commands(screen: Screen[object]) -> Iterator[Command]:
@@ -38,14 +44,28 @@ def commands(screen: Screen[object]) -> Iterator[Command]:
     nodes: list[tuple[str, DOMNode]] = [("", screen), ("", screen.app)]
     nodes += [(f"{pane.TITLE}: ", pane) for pane in screen.query(Pane)]
     for prefix, node in nodes:
-        for _, binding in node._bindings:  # Textual has no public list of a node's bindings
+        found = dict[str, Command]()
+        for _, binding in remapped(node):
             if not (binding.id and binding.description):  # Textual's own have no id
                 continue
             _, name, parameters = actions.parse(binding.action)
-            if node.check_action(name, parameters) is True:  # as far as it knows without a key press
-                title = f"{prefix}{binding.description}"
-                key = screen.app.get_key_display(binding)
-                yield Command(title, f"{binding.tooltip or binding.description}  ({key})", node, binding.action)
+            key = screen.app.get_key_display(binding)
+            if binding.id in found:
+                found[binding.id] = found[binding.id]._replace(key=f"{found[binding.id].key} {key}")
+            elif node.check_action(name, parameters) is True:  # as far as it knows without a key press
+                title, run = f"{prefix}{binding.description}", partial(_run, node, binding.action)
+                found[binding.id] = Command(title, binding.description, binding.tooltip or "", key, run)
+        yield from found.values()
+        if node is screen.app:
+            for title, about, callback, _ in screen.app.get_system_commands(screen):
+                yield Command(title, title, about, "", callback)
+
+
+async def _run(node: DOMNode, action: str) -> None:
+    """Run `action` of `node`; show a pane first."""
+    if isinstance(node, Pane):
+        await node.app.run_action(f"screen.show_pane({node.id!r})")
+    await node.app.run_action(action, node)
 
 
 class WorkbenchCommands(Provider):
@@ -53,19 +73,21 @@ class WorkbenchCommands(Provider):
 
     async def discover(self) -> Hits:
         for command in commands(self.screen):
-            yield DiscoveryHit(command.title, partial(self._run, command), help=command.help)
+            yield DiscoveryHit(self._line(command, Content(command.title)), command.run, command.title)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for command in commands(self.screen):
-            if (score := matcher.match(f"{command.title} {command.help}")) > 0:
-                score += rank("action", query) if has_words(command.title, query) else 0
-                yield Hit(score, matcher.highlight(command.title), partial(self._run, command), help=command.help)
+        found = (one for one in commands(self.screen) if has_words(f"{one.title} {one.help}", query))
+        for place, command in enumerate(found):
+            score = rank("action", command.name, query) if has_words(command.title, query) else 0
+            line = self._line(command, matcher.highlight(command.title))
+            yield Hit(score - place, line, command.run, command.title)
 
-    async def _run(self, command: Command) -> None:
-        if isinstance(command.node, Pane):
-            await self.app.run_action(f"screen.show_pane({command.node.id!r})")
-        await self.app.run_action(command.action, command.node)
+    def _line(self, command: Command, title: Content) -> Content:
+        """Return the action, what it does as far as there is room, and its key at the right end."""
+        room = max(self.app.size.width - _MARGIN - title.cell_length - cell_len(command.key) - 4, 1)
+        about = set_cell_size(_cut(command.help, room), room)
+        return Content.assemble(title, "  ", (about, "not bold dim"), "  ", (command.key, "not bold"))
 
 
 class Found(NamedTuple):
@@ -87,19 +109,37 @@ class Finder(Provider):
         """Return what contains all of `words`, the best first; with none of them, everything. Reads in a thread."""
 
     async def search(self, query: str) -> Hits:
+        width = min(self.app.size.width - _MARGIN, _WIDEST)
         first, _, rest = query.partition(" ")
         words = rest if first.casefold() == self.KIND else query
         for place, found in enumerate((await self.find(words))[: self.MOST]):
-            name, detail = (_cut(visible(text)) for text in (found.name, found.detail))
+            name = _cut(visible(found.name), width - len(self.KIND) - 1)
+            detail = _cut(visible(found.detail), width)
             line = Content.assemble((f"{self.KIND} ", "not bold"), name, (f"\n{detail}", "not bold dim"))
-            yield Hit(rank(self.KIND, query) - place, line, found.open, text=f"{self.KIND} {name}")
+            yield Hit(rank(self.KIND, name, query) - place, line, found.open, text=f"{self.KIND} {name}")
 
 
-def rank(kind: str, query: str) -> float:
-    """Return the score of what contains the words of `query`: by kind, first the one that the query begins with."""
-    first = query.partition(" ")[0].casefold()
-    return _STEP * (len(KINDS) + 1 if first == kind else len(KINDS) - KINDS.index(kind))
+def rank(kind: str, name: str, query: str) -> float:
+    """Return the score of what contains the words of `query`.
+
+    First the kind that the query begins with; then what is called like it, what begins with it, and the others, by
+    kind.
+    """
+    first, wanted = query.casefold().partition(" ")[0], query.casefold().strip()
+    kinds = len(KINDS)
+    if first == kind:
+        return _STEP * 4 * kinds
+    called = 2 if name.casefold() == wanted else name.casefold().startswith(wanted)
+    return _STEP * (called * kinds + kinds - KINDS.index(kind))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+def around(text: str, words: str) -> str:
+    """Return `text` from a little before `words`, or before the first of them if they are apart."""
+    text_folded, words = text.casefold(), words.casefold()
+    start = text_folded.find(words)
+    start = text_folded.find((words.split() or [""])[0]) if start < 0 else start
+    return f"…{text[start - _BEFORE :]}" if start > _BEFORE else text
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"

@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Markdown
 
-from workbench.kit.command_provider import Finder, Found
+from workbench.kit.command_provider import Finder, Found, around
 from workbench.kit.dialog import Dialog
 from workbench.text import has_words, visible
 
@@ -22,11 +22,12 @@ _HEADING = re.compile(r"^(#{1,3}) (.+)$")
 _FENCE = "```"
 
 
-class Heading(NamedTuple):
-    """A heading of a page."""
+class Section(NamedTuple):
+    """A heading of a page, and the text below it."""
 
     page: str  # name of the file, without .md
     title: str
+    text: str  # on one line, without marks of code
 
 
 def docs_dir() -> Path:
@@ -37,24 +38,25 @@ def docs_dir() -> Path:
 
 
 @cache
-def headings() -> tuple[Heading, ...]:
-    """Read the headings of all pages, page by page. Reads files."""
+def sections() -> tuple[Section, ...]:
+    """Read the sections of all pages, page by page. Reads files."""
     return tuple(
-        Heading(path.stem, title)
+        Section(path.stem, title, text)
         for path in sorted(docs_dir().glob("*.md"))
-        for title in _titles(path.read_text(encoding="utf-8"))
+        for title, text in _sections(path.read_text(encoding="utf-8"))
     )
 
 
-def _titles(text: str) -> list[str]:
-    """Return the headings of a page, as they are shown: without marks of code."""
-    titles, in_code = [], False
-    for line in text.splitlines():
-        if line.startswith(_FENCE):
-            in_code = not in_code
-        elif not in_code and (found := _HEADING.match(line)):
-            titles.append(found[2].replace("`", ""))
-    return titles
+def _sections(page: str) -> list[tuple[str, str]]:
+    """Return each heading as it is shown, with the text below it."""
+    found, in_code = list[tuple[str, list[str]]](), False
+    for line in page.splitlines():
+        in_code ^= line.startswith(_FENCE)
+        if not in_code and (heading := _HEADING.match(line)):
+            found.append((heading[2].replace("`", ""), []))
+        elif found:
+            found[-1][1].extend(line.replace("`", "").split())
+    return [(title, " ".join(words)) for title, words in found]
 
 
 class DocScreen(Dialog[None]):
@@ -106,19 +108,28 @@ def read_page(name: str) -> str | None:
 
 
 class DocsFinder(Finder):
-    """Finder of the pages of the documentation, by their headings."""
+    """Finder of the pages of the documentation: by their headings, then by the words as typed, then by all words."""
 
     KIND: ClassVar[str] = "docs"
 
     async def find(self, words: str) -> list[Found]:
-        found = await asyncio.to_thread(headings)
+        found = await asyncio.to_thread(_search, words)
         return [
-            Found(one.title, f"{one.page}.md", partial(self._open, one))
+            Found(one.title, f"{one.page}.md  {around(one.text, words) if words else ''}", partial(self._open, one))
             for one in found
-            if has_words(f"{one.title} {one.page}", words)
         ]
 
-    async def _open(self, heading: Heading) -> None:
-        text = await asyncio.to_thread(read_page, heading.page)
+    async def _open(self, section: Section) -> None:
+        text = await asyncio.to_thread(read_page, section.page)
         if text is not None:
-            self.app.push_screen(DocScreen(text, heading.title))
+            self.app.push_screen(DocScreen(text, section.title))
+
+
+def _search(words: str) -> list[Section]:
+    """Return the sections that contain every word, the best first. Reads files."""
+    ranked = []
+    for one in sections():
+        title, text = f"{one.title} {one.page}", one.text.casefold()
+        if has_words(f"{title} {text}", words):
+            ranked.append((not has_words(title, words), words.casefold() not in text, one))
+    return [one for *_, one in sorted(ranked, key=lambda found: found[:2])]

@@ -11,15 +11,13 @@ from textual.command import Provider
 from workbench.config.fields import search
 from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
-from workbench.kit.command_provider import Finder, Found
+from workbench.kit.command_provider import Finder, Found, around
 from workbench.kit.docs_reader import DocsFinder
 from workbench.run.run_listing import read_runs
 from workbench.run.sample_table import SampleKey
 from workbench.runs.pane import RunsPane
 from workbench.samples.pane import SamplesPane
 from workbench.text import has_words
-
-_BEFORE = 30  # characters shown before the word that was found in a sample
 
 
 class RunFinder(Finder):
@@ -88,13 +86,6 @@ class SampleFinder(Finder):
     async def _open(self, key: SampleKey) -> None:
         await self.app.run_action("screen.show_pane('samples')")
         self.screen.query_one(SamplesPane).open_sample(key)
-
-
-def around(text: str, words: str) -> str:
-    """Return `text` from a little before the first of `words`."""
-    first = (words.casefold().split() or [""])[0]
-    start = text.casefold().find(first) - _BEFORE
-    return f"…{text[start:]}" if start > 0 else text
 
 
 FINDERS: tuple[type[Provider], ...] = (RunFinder, SettingFinder, PresetFinder, SampleFinder, DocsFinder)

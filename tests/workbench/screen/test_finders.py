@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from scripted_run import make_run
 from snapshots import written_run
 from textual.command import CommandInput, CommandList, CommandPalette, Hit
+from textual.geometry import Size
 from textual.pilot import Pilot
 from textual.screen import Screen
 from waiting import until
@@ -17,10 +19,9 @@ from workbench_app import press_when_asked, settle, status, workbench
 
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow
-from workbench.kit.command_provider import Finder, Found
+from workbench.kit.command_provider import Finder, Found, around
 from workbench.kit.dialog import ConfirmScreen
 from workbench.samples.pane import SamplesPane
-from workbench.screen.finders import around
 
 HOSTILE = "[/x] [@click=app.quit]\x1b[31m\u202eabc\nnext \\"
 
@@ -42,6 +43,18 @@ async def choose(pilot: Pilot[Any], query: str, name: str) -> None:
     assert first().startswith(name)
     await pilot.press("enter")
     await until(pilot, lambda: pilot.app.screen is not palette)
+
+
+async def palette_lines(pilot: Pilot[Any], query: str) -> list[str]:
+    """Return what the palette lists for `query`."""
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
+    palette = pilot.app.screen
+    palette.query_one(CommandInput).value = query
+    await pilot.pause()
+    await until(pilot, lambda: not [worker for worker in palette.workers if worker.node is palette])
+    found = palette.query_one(CommandList)
+    return [str(option.prompt) for option in found.options]
 
 
 async def test_the_palette_finds_and_opens_one_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +92,7 @@ class HostileFinder(Finder):
 
 
 async def test_a_hit_is_text_on_two_lines_and_never_markup() -> None:
-    finder = HostileFinder(cast("Screen[Any]", None))
+    finder = HostileFinder(cast("Screen[Any]", SimpleNamespace(app=SimpleNamespace(size=Size(120, 40)))))
     (hit,) = [hit async for hit in finder.search("Run x y")]
     assert isinstance(hit, Hit)
     assert hit.help is None
@@ -93,4 +106,46 @@ async def test_a_hit_is_text_on_two_lines_and_never_markup() -> None:
 def test_what_was_found_in_a_sample_is_near_the_start_of_the_line() -> None:
     assert around("Once upon a time", "UPON") == "Once upon a time"
     assert around("x" * 90 + "needle", "Needle other") == "…" + "x" * 30 + "needle"
+    assert around("a" + "x" * 90 + "b a", "b a") == "…" + "x" * 30 + "b a", "the words as typed come first"
     assert around("", "") == ""
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("theme", "Theme  Choose the colours"),
+        ("screen", "Screenshot  "),
+        ("Help", "help  "),
+        ("run a", "run a theme"),
+    ],
+)
+async def test_what_is_called_like_the_query_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str, first: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run("a theme")
+    async with workbench() as (_, pilot):
+        assert (await palette_lines(pilot, query))[0].startswith(first)
+
+
+async def test_an_action_has_one_line_with_its_key_at_the_right() -> None:
+    async with workbench(size=(80, 24)) as (_, pilot):
+        lines = [line for line in await palette_lines(pilot, "zoom") if not line.startswith("docs ")]
+        assert all("\n" not in line and len(line) <= 76 for line in lines)
+        assert lines[0].startswith("zoom  Enlarge this pane")
+        assert lines[0].endswith("  z")
+        first, second = (await palette_lines(pilot, "quit"))[:2]
+        assert first.startswith("quit  ")
+        assert {*first.split()[-2:]} == {"q", "^q"}
+        assert not second.startswith("quit  ")
+
+
+@pytest.mark.parametrize(
+    ("query", "page"), [("docs judge", "labelling.md"), ("docs 4 bits", "families.md"), ("docs Wilson's", "health.md")]
+)
+async def test_pages_are_found_by_their_words(query: str, page: str) -> None:
+    words = query.removeprefix("docs ")
+    async with workbench() as (_, pilot):
+        found = [line for line in await palette_lines(pilot, query) if f"\n{page}" in line]
+        assert found
+        assert words in found[0], "the line shows the words in their place"

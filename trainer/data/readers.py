@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import difflib
 import gzip
@@ -11,13 +12,26 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import DataError, one_line
 from trainer.files import open_regular
 
+ROW_BYTES = 16 << 20
+"""Largest row, line of text or cell of a CSV file that is read: a prompt of millions of tokens."""
+
+UNPACKED_BYTES = 1 << 30
+"""Memory that the rows of a compressed file may take, unless it is itself larger than a part of this."""
+
+UNPACKED_RATIO = 50
+"""Factor by which the rows of a compressed file may always exceed it: text shrinks to a tenth, hardly to less."""
+
+_ROW_OVERHEAD = 300  # bytes of a row in memory beside its text
+_TOO_LARGE = f"has rows of more than {ROW_BYTES >> 20} MiB: shorten them"
+_JSON_BYTES = 256 << 20  # of a file that is parsed whole
+_SEPARATORS = (",", ";", "\t")  # the first of those that are equally frequent
+_EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -117,40 +131,60 @@ def suffix(path: Path) -> str:
     return "".join(path.suffixes[-2 if path.suffix.lower() == ".gz" else -1 :]).lower()
 
 
-def _text(path: Path) -> str:
+def _text_lines(path: Path, newline: str | None = None, longest: int = ROW_BYTES) -> Iterator[str]:
+    """Yield the lines of `path` one by one, so that a large file is never whole in memory.
+
+    newline: as for `open`. longest: characters of a line. Raises DataError for a longer one, for text that is not
+    UTF-8, and for a compressed file that unpacks to too much.
+    """
+    unpacked = _Unpacked(path, "unpack it with gunzip") if path.suffix.lower() == ".gz" else None
     with open_regular(path) as file:
-        content = file.read()
-    if path.suffix.lower() == ".gz":
+        content = gzip.GzipFile(fileobj=file) if unpacked else file
         try:
-            content = gzip.decompress(content)
+            start = content.peek(2)[:2]
+            if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start:
+                raise DataError(f"{path}: is UTF-16: save the file as UTF-8")
+            # Not splitlines(): it also breaks at U+2028 and U+0085, which may occur inside a JSON string.
+            with io.TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape", newline=newline) as text:
+                for number in itertools.count(1):
+                    line = text.readline(longest + 1)
+                    if not line:
+                        return
+                    _check_line(line, f"{path}:{number}", longest)
+                    if unpacked:
+                        unpacked.add(len(line))
+                    yield line
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(f"{path}: incomplete or damaged gzip file: {error}") from None
+
+
+def _check_line(line: str, place: str, longest: int) -> None:
+    if len(line) > longest:
+        raise DataError(f"{place}: is longer than {longest >> 20} MiB: shorten it")
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1  # of the object, which is without a byte-order mark
-        raise DataError(
-            f"{path}:{line}: byte 0x{error.object[error.start]:02x} is not UTF-8: save the file as UTF-8"
-        ) from None
+        line.encode()
+    except UnicodeEncodeError as error:
+        byte = line[error.start].encode(errors="surrogateescape")
+        guess = byte.decode("cp1252", errors="ignore")
+        guess = f" (in Windows-1252 it is '{guess}')" if guess.isprintable() and guess else ""
+        raise DataError(f"{place}: byte 0x{byte.hex()} is not UTF-8{guess}: save the file as UTF-8") from None
 
 
-def _text_lines(path: Path, newline: str | None = None) -> Iterator[str]:
-    """Yield the lines of `path` one by one, so that a large file is never whole in memory; newline: as for `open`."""
-    # Not splitlines(): it also breaks at U+2028 and U+0085, which may occur inside a JSON string.
-    try:
-        with (
-            open_regular(path) as file,
-            _decompressed(path, file) as content,
-            io.TextIOWrapper(content, encoding="utf-8-sig", newline=newline) as text,
-        ):
-            yield from text
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError):
-        _text(path)  # raises the error that names the place
-        raise
+class _Unpacked:
+    """A count of the memory that the rows of a compressed file take, so that a small file cannot fill all of it."""
 
+    def __init__(self, path: Path, way_out: str) -> None:
+        self._path, self._way_out = path, way_out
+        self._left = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
 
-def _decompressed(path: Path, file: BufferedReader) -> BufferedReader | gzip.GzipFile:
-    return gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file
+    def add(self, size: int) -> None:
+        """Count a row. Raises DataError once there are too many."""
+        self._left -= size + _ROW_OVERHEAD
+        if self._left < 0:
+            raise DataError(
+                f"{self._path}: unpacks to more than {UNPACKED_BYTES >> 30} GiB and {UNPACKED_RATIO} times its size: "
+                f"{self._way_out}"
+            )
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -180,9 +214,17 @@ def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow
             yield row
 
 
+def _json_text(path: Path) -> str:
+    if path.stat().st_size > _JSON_BYTES:
+        raise DataError(
+            f"{path}: is larger than {_JSON_BYTES >> 20} MiB: write one object per line, to a file named .jsonl"
+        )
+    return "".join(_text_lines(path, longest=_JSON_BYTES))
+
+
 def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     try:
-        rows = json.loads(_text(path))
+        rows = json.loads(_json_text(path))
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; "
@@ -205,16 +247,43 @@ def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]
 
 
 def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
-    reader = csv.DictReader(_text_lines(path, newline=""), strict=True)
+    """Yield the rows below the header, those without any text left out; a row's place is the line where it begins.
+
+    Of comma, semicolon and tab, the one that the header has most of separates fields, unless Excel's `sep=` names it.
+    """
+    csv.field_size_limit(ROW_BYTES)
+    lines = _text_lines(path, newline="")
+    start = []  # up to the first line that is not blank
+    for line in lines:
+        start.append(line)
+        if line.strip():
+            break
+    first = start[-1] if start else ""
+    if named := _EXCEL_SEPARATOR.fullmatch(first):
+        separator, start[-1] = named[1], "\n"
+    else:
+        separator = max(_SEPARATORS, key=lambda one: len(next(csv.reader([first], delimiter=one), ())))
+    reader = csv.reader(itertools.chain(start, lines), delimiter=separator, strict=True)
+    header: list[str] = []
+    begin = 1
     try:
-        for row in reader:
-            place = f"{path}:{reader.line_num}"
-            if None in row:
-                broken(DataError(f"{place}: has more fields than the header: quote fields that contain a comma"))
+        for cells in reader:
+            place, begin = f"{path}:{begin}", reader.line_num + 1
+            while len(cells) > len(header) and not cells[-1].strip():
+                cells.pop()  # spreadsheets fill all rows up to the longest
+            if not any(map(str.strip, cells)):
                 continue
-            yield SourceRow(place, dict(row))
+            if not header:
+                header = [cell.strip() for cell in cells]
+                if twice := next((name for name in header if header.count(name) > 1), None):
+                    raise DataError(f"{place}: the header has the column '{twice}' twice: rename or remove one")
+            elif len(cells) > len(header):
+                broken(DataError(f"{place}: has more fields than the header: quote fields that contain {separator!r}"))
+            else:
+                yield SourceRow(place, dict(itertools.zip_longest(header, cells)))
     except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+        line = f" in line {reader.line_num}" if reader.line_num > begin else ""
+        raise DataError(f"{path}:{begin}: not CSV: {error}{line}") from None
 
 
 def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
@@ -222,12 +291,32 @@ def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceR
     import pyarrow.parquet
 
     places = itertools.count()
+    unpacked = _Unpacked(path, "split it, or write it as .jsonl")
     try:
         with open_regular(path) as content, pyarrow.parquet.ParquetFile(content) as file:
-            for batch in file.iter_batches():
+            for stored in file.iter_batches(batch_size=_batch_rows(file.metadata, path)):
+                columns = [
+                    one.dictionary_decode() if isinstance(one, pyarrow.DictionaryArray) else one
+                    for one in stored.columns
+                ]
+                batch = pyarrow.record_batch(columns, stored.schema.names)
+                unpacked.add(batch.nbytes + _ROW_OVERHEAD * batch.num_rows)
                 yield from _rows_of(batch, path, places, broken)
     except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # of names of columns, of dates
         raise DataError(f"{path}: not a Parquet file: {one_line(error)}") from None
+
+
+def _batch_rows(metadata: Any, path: Path) -> int:
+    """Return how many rows to unpack at once: 1 where few bytes become so many that more might fill the memory."""
+    rows = 64  # as quick as more
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            size = max(chunk.total_uncompressed_size, chunk.num_values)
+            if size > ROW_BYTES and size > UNPACKED_RATIO * chunk.total_compressed_size:
+                if size > ROW_BYTES * group.num_rows:
+                    raise DataError(f"{path}: column '{chunk.path_in_schema}' {_TOO_LARGE}")
+                rows = 1
+    return rows
 
 
 def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) -> Iterator[SourceRow]:
@@ -236,17 +325,18 @@ def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) ->
     Rows with text that is not UTF-8, or with a value that is too large, go to `broken`.
     """
     try:
-        rows = batch.to_pylist()
-    except (ValueError, OverflowError):  # one by one, to find the broken row
-        if batch.num_rows == 1:
-            place = f"{path}[{next(places)}]"
-            broken(DataError(f"{place}: {_unreadable_columns(batch)}: save its text as UTF-8"))
-            return
+        rows = batch.to_pylist() if batch.nbytes <= ROW_BYTES else None
+    except (ValueError, OverflowError):
+        rows = None
+    if rows is not None:
+        for row in rows:
+            yield SourceRow(f"{path}[{next(places)}]", row)
+    elif batch.num_rows > 1:  # one by one, to find the broken row
         for index in range(batch.num_rows):
             yield from _rows_of(batch.slice(index, 1), path, places, broken)
-        return
-    for row in rows:
-        yield SourceRow(f"{path}[{next(places)}]", row)
+    else:
+        problem = _TOO_LARGE if batch.nbytes > ROW_BYTES else f"{_unreadable_columns(batch)}: save its text as UTF-8"
+        broken(DataError(f"{path}[{next(places)}]: {problem}"))
 
 
 def _unreadable_columns(batch: Any) -> str:

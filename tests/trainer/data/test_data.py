@@ -120,6 +120,30 @@ def test_every_file_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeffprompt;mood\r\none, two;warm\r\n",
+        "prompt\tmood\none, two\twarm\n",
+        'prompt,mood\r"one, two",warm\r',
+        "sep=|\r\nprompt|mood\r\none, two|warm\r\n",
+        '\n"prompt;long",prompt,mood,,\n\n,,,,\nx,"one, two",warm,,\n,,\n',
+        "prompt; mood;\none, two;warm;\n",
+    ],
+)
+def test_csv_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "prompts.csv"
+    path.write_bytes(content.encode())
+    [row] = load_prompts(DataConfig(prompts=str(path)))
+    assert (row.prompt, row.columns["mood"]) == ("one, two", "warm")
+
+
+def test_a_cell_of_csv_may_hold_a_book(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.csv"
+    path.write_text(f'prompt\n"{"a " * 500_000}"\n')
+    assert [len(row.prompt) for row in load_prompts(DataConfig(prompts=str(path)))] == [1_000_000]
+
+
 def test_plain_text_has_a_prompt_a_line_and_skips_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes("one \r\n\r\n  \r\n two\u2028three".encode())
@@ -161,6 +185,13 @@ BROKEN = {
     "deep.jsonl": (b"[" * 100_000, "deep.jsonl:1: JSON nested too deeply"),
     "quote.csv": (b'prompt\n"one\n', "not CSV: unexpected end of data"),
     "wide.csv": (b"prompt\none, two\n", "wide.csv:2: has more fields than the header"),
+    "open.csv": (b'prompt\none\n\n"two\nthree\n"four"\n', "open.csv:4: not CSV: ',' expected after '\"' in line 6"),
+    "late.csv": (b'prompt\n"one\ntwo"\nthree,four\n', "late.csv:4: has more fields"),
+    "multi.csv": (b'prompt\n"one\ntwo",three\n', "multi.csv:2: has more fields"),
+    "twice.csv": (b"prompt,n, prompt\none,1,two\n", "twice.csv:1: the header has the column 'prompt' twice"),
+    "utf16.csv": ("prompt\nö\n".encode("utf-16"), "utf16.csv: is UTF-16: save the file as UTF-8"),
+    "bare.jsonl": ('{"prompt": "ö"}\n'.encode("utf-16-le"), "bare.jsonl: is UTF-16: save the file as UTF-8"),
+    "latin.json": (b'[{"prompt":\n"gr\xfcn"}]', "latin.json:2: byte 0xfc is not UTF-8 (in Windows-1252 it is 'ü')"),
     "latin.txt": (b"one\ngr\xfc\xdfe\n", "latin.txt:2: byte 0xfc is not UTF-8"),
     "text.parquet": (b"one two", "not a Parquet file"),
     "prompts.xlsx": (b"PK", "unknown suffix '.xlsx': must be one of .jsonl, .jsonl.gz, .json, .csv, .parq"),

@@ -52,11 +52,12 @@ class TrustedCode:
     """Trusted code: what `file` lists, one JSON object per line, and what was trusted in this process.
 
     Deleting a line revokes trust. The file is read each time, because another process may have added to it.
+    passed_on: `passed_on` of the process that started this one, which may have failed to write the file.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, passed_on: str = "") -> None:
         self.file = file
-        self._here: set[tuple[str, str]] = set()
+        self._here = _pairs(passed_on.encode())
 
     def untrusted(self, codes: Sequence[Code]) -> list[Code]:
         """Return those of `codes` that may not run, each once. Raises StorageError."""
@@ -94,6 +95,10 @@ class TrustedCode:
                 f"cannot write '{self.file}': {error.strerror}; the code is trusted in this process only"
             ) from None
 
+    def passed_on(self) -> str:
+        """Return what was trusted in this process, path and hash, as lines for processes that it starts."""
+        return "\n".join(json.dumps({"code": name, "sha256": sha256}) for name, sha256 in sorted(self._here))
+
     def _read(self) -> set[tuple[str, str]]:
         try:
             descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -105,7 +110,7 @@ class TrustedCode:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
                 raise StorageError(f"'{self.file}' must be a file that only you can write: chmod 600, or remove it")
-            return {pair for line in file.read(_MAX_BYTES).splitlines() if (pair := _pair(line)) is not None}
+            return {pair for pair in _pairs(file.read(_MAX_BYTES)) if pair[1]}
 
 
 def is_file(place: str) -> bool:
@@ -275,11 +280,15 @@ def _candidates(name: str, root: Path) -> tuple[Path, Path]:
     return place / "__init__.py", place.with_name(f"{place.name}.py")
 
 
-def _pair(line: bytes) -> tuple[str, str] | None:
-    """Return path and hash in a line; None for any other line."""
-    try:
-        values = json.loads(line)
-        name, sha256 = values["code"], values["sha256"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return (name, sha256) if isinstance(name, str) and isinstance(sha256, str) and sha256 else None
+def _pairs(lines: bytes) -> set[tuple[str, str]]:
+    """Return path and hash in each line that has them."""
+    found = set()
+    for line in lines.splitlines():
+        try:
+            values = json.loads(line)
+            name, sha256 = values["code"], values["sha256"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+        if isinstance(name, str) and isinstance(sha256, str):
+            found.add((name, sha256))
+    return found

@@ -26,7 +26,7 @@ from workbench.run.detached import LOG, continue_headless
 from workbench.run.side_by_side import End, Process, SideBySide, TrainedElsewhere
 from workbench.system import output
 from workbench.system.children import last_error, with_share_of_cores
-from workbench.system.code_trust import is_given, is_saved, require_trust
+from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED, stop_on_signals
 from workbench.text import visible
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         output.data("\n".join(_listing(sweep, jobs)))
         return 0
-    trusts = _require_trust(args, sweep)
+    _require_trust(args, sweep)
     for warning in dict.fromkeys(_warnings(sweep, jobs)):
         output.warning(warning)
     if saved is None:
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         with held(saved):
             save_sweep(sweep)
     with held(sweep):
-        under_way = _UnderWay(sweep, jobs, trust_code=not trusts)
+        under_way = _UnderWay(sweep, jobs)
         code = under_way.train()
     where = _where(args, sweep)
     if not under_way.is_interrupted:
@@ -148,11 +148,8 @@ def _where(args: argparse.Namespace, sweep: Sweep) -> str | None:
     return given
 
 
-def _require_trust(args: argparse.Namespace, sweep: Sweep) -> bool:
-    """Check that the user trusts the code of all rewards; return whether the processes of the runs will know that.
-
-    They do not if it could not be saved. Raises UntrustedCodeError, RewardError, StorageError.
-    """
+def _require_trust(args: argparse.Namespace, sweep: Sweep) -> None:
+    """Check that the user trusts the code of all rewards. Raises UntrustedCodeError, RewardError, StorageError."""
     given = is_given(args) or any(text.partition("=")[0].strip() == "reward.sources" for text in args.vary)
     rewards: list[RewardConfig] = []
     for first, *_ in sweep.combinations.values():
@@ -160,7 +157,6 @@ def _require_trust(args: argparse.Namespace, sweep: Sweep) -> bool:
             rewards.append(first.config.reward)
     for reward in rewards:
         require_trust(reward, given=given)
-    return all(is_saved(reward) for reward in rewards)
 
 
 def _listing(sweep: Sweep, jobs: int) -> Iterator[str]:
@@ -223,10 +219,9 @@ def _state(sweep: Sweep, run: SweepRun) -> str:
 class _UnderWay:
     """A sweep that trains: which runs are next, and what to print about each."""
 
-    def __init__(self, sweep: Sweep, jobs: int, *, trust_code: bool) -> None:
+    def __init__(self, sweep: Sweep, jobs: int) -> None:
         self._sweep = sweep
         self._jobs = jobs
-        self._trust_code = trust_code
         self._runs = {one.name: one for one in sweep.runs}
         self._numbers = {name: number for number, name in enumerate(self._runs, 1)}
         self._processes = SideBySide()
@@ -276,7 +271,7 @@ class _UnderWay:
         try:
             if before is None:
                 create_run(one.config, one.name)
-            process: Process = continue_headless(folder.root, environment=environment, trust_code=self._trust_code)
+            process: Process = continue_headless(folder.root, environment=environment)
         except TrainerError as error:
             self._failed(one.name, str(error), error.exit_code)
             return

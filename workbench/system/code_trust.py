@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -19,6 +20,7 @@ from workbench.system.environment import state_dir
 from workbench.text import visible
 
 FILE = "trusted-code.jsonl"  # in the user's state folder
+PASSED_ON = "PPO_WORKBENCH_TRUSTED_CODE"  # in the environment of processes that continue runs: this process's trust
 
 
 def trusted_code() -> TrustedCode:
@@ -28,7 +30,8 @@ def trusted_code() -> TrustedCode:
 
 @cache
 def _trusted_code(file: Path) -> TrustedCode:
-    return TrustedCode(file)  # one object for the whole process: it also keeps what could not be saved
+    # One object for the whole process: it also keeps what could not be saved.
+    return TrustedCode(file, os.environ.get(PASSED_ON, ""))
 
 
 def untrusted_code(reward: RewardConfig) -> list[Code]:
@@ -45,11 +48,6 @@ def require_trust(reward: RewardConfig, *, given: bool) -> None:
     if codes and (given or _agreed(codes)):
         remember(codes)
     trusted_code().check(codes)
-
-
-def is_saved(reward: RewardConfig) -> bool:
-    """Return whether other processes of this user trust the code of `reward` too. Raises RewardError, StorageError."""
-    return not TrustedCode(trusted_code().file).untrusted(_codes(reward))
 
 
 def remember(codes: Sequence[Code]) -> None:

@@ -218,3 +218,18 @@ def test_trust_that_cannot_be_saved_lasts_for_this_process(code: Path) -> None:
     with pytest.raises(StorageError):
         store.remember(codes)
     store.check(codes)
+
+
+def test_what_is_passed_on_trusts_the_same_version_only(code: Path) -> None:
+    file = write(code / "a.py", "1") / "trusted-code.jsonl"
+    store, codes = TrustedCode(file), [*code_of(f"{code}/a.py:score"), *code_of("time:sleep")]
+    with pytest.raises(StorageError):
+        store.remember(codes)
+    child = TrustedCode(file, store.passed_on())
+    child.check(codes)
+    assert child.passed_on() == store.passed_on()
+    write(code / "a.py", "2")
+    with pytest.raises(UntrustedCodeError):
+        child.check(code_of(f"{code}/a.py:score"))
+    with pytest.raises(UntrustedCodeError):
+        TrustedCode(code / "other.jsonl", "not JSON\n[]\n{}").check(codes)

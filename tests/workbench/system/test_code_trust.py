@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scripted_run
@@ -18,6 +21,7 @@ from workbench_app import press_when_asked, start_run, workbench
 from trainer.config import Config
 from trainer.control.inbox import send
 from trainer.control.questions import Question
+from trainer.errors import StorageError
 from trainer.events import Alert, Event, Iteration
 from trainer.ppo_run.answers import SavedPolicy
 from trainer.ppo_run.training import train
@@ -26,6 +30,7 @@ from trainer.runs.folder import RunFolder
 from workbench.cli import main as cli
 from workbench.config.pane import ConfigPane
 from workbench.opening import Opening
+from workbench.run.detached import continue_headless
 from workbench.run.policy_thread import PolicyThread
 from workbench.screen.dialogs import TrustScreen
 from workbench.system.code_trust import trusted_code
@@ -128,6 +133,30 @@ def test_a_trust_list_that_cannot_be_written_causes_a_warning(
     (tmp_path / "state").write_text("a file")
     assert cli.main(["--no-ui", "--config", str(config), "--trust-code"]) == 0
     assert "warning: cannot" in capsys.readouterr().err
+
+
+def test_a_process_that_continues_a_run_gets_the_trust_that_could_not_be_saved_and_no_more(
+    evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").write_text("a file")
+    codes = code_of(evil)
+    with pytest.raises(StorageError):
+        trusted_code().remember(codes)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("workbench.run.detached.started", lambda command, *_, **more: given.update(more, its=command))
+    continue_headless(tmp_path, environment={"OMP_NUM_THREADS": "1"})
+    assert not any(word.startswith("--trust") for word in given["its"])
+    ask = "from workbench.system.code_trust import trusted_code; from trainer.rewards.code import code_of; import sys; "
+    ask += "print(len(trusted_code().untrusted(code_of(sys.argv[1]))))"
+    environment = {**os.environ, **given["environment"]}
+
+    def untrusted() -> str:
+        return subprocess.run([sys.executable, "-c", ask, evil], env=environment, capture_output=True, text=True).stdout
+
+    assert untrusted() == "0\n"
+    with Path(codes[0].name).open("a") as file:
+        file.write("# changed\n")
+    assert untrusted() == "1\n"
 
 
 def test_a_reward_without_code_asks_nothing(trainer: Script, tmp_path: Path) -> None:

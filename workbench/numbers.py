@@ -10,16 +10,14 @@ def number(value: float | None, digits: int = 3, *, signed: bool = False, width:
     """Format `value` with `digits` decimals; - where it is unknown (None, NaN or infinite).
 
     signed: with a + before a positive number.
-    width: columns to stay within, 7 or more, by scientific notation where the decimals do not fit; 0 for any.
+    width: columns to stay within, 7 or more, with fewer decimals or scientific notation if need be; 0 for any.
     """
     if value is None or not math.isfinite(value):
         return "-"
     sign = "+" if signed else ""
-    text = f"{value:{sign}.{digits}f}"
-    if not width or len(text) <= width:
-        return text
-    shorter = (f"{value:{sign}.{places}e}" for places in (3, 2, 1, 0))
-    return next((text for text in shorter if len(text) <= width), f"{value:{sign}.0e}")
+    forms = [f".{places}f" for places in range(digits, -1, -1)] + [".3e", ".2e", ".1e", ".0e"]
+    texts = (f"{value:{sign}{form}}" for form in forms)
+    return next((text for text in texts if not width or len(text) <= width), f"{value:{sign}.0e}")
 
 
 def percent(share: float | None, digits: int = 0) -> str:

@@ -22,6 +22,11 @@ def test_numbers_have_the_digits_and_the_sign_asked_for(value: float, digits: in
     assert number(value, digits, signed=signed) == text
 
 
+@pytest.mark.parametrize(("value", "text"), [(1815.0, "1815.00"), (-181512.25, "-181512"), (12345678.0, "1.2e+07")])
+def test_a_large_number_loses_decimals_before_it_is_written_in_scientific_notation(value: float, text: str) -> None:
+    assert number(value, 3, width=7) == text
+
+
 @pytest.mark.parametrize("value", [1e300, -1e300, 123456789.0, -1e9, 1e-300])
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("width", [7, 8, 12])

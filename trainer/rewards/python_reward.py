@@ -65,7 +65,7 @@ class PythonReward:
     def _called(self, batch: Sequence[RewardInput]) -> list[Any]:
         count, keywords = len(batch), self._accepted(_keywords(batch))
         try:
-            returned = self._returned(keywords)
+            returned = self._returned(keywords, count)
         except (Exception, SystemExit) as error:
             where = self._culprit(batch)
             raise self._error(f"raised {describe_failure(error, self._file)}{where}") from error
@@ -74,22 +74,29 @@ class PythonReward:
             raise self._error("returned a coroutine: write a plain function that calls asyncio.run")
         if not isinstance(returned, list):
             kind = "None" if returned is None else type(returned).__name__
+            if shape := _shape(returned):
+                kind += f" of shape {shape}"
             raise self._error(f"returned {kind}: must return a list of {count} scores, one per completion")
         if len(returned) != count:
             raise self._error(f"returned {len(returned)} scores for {count} completions: must return one each")
         return returned
 
-    def _returned(self, keywords: dict[str, list[Any]]) -> Any:
+    def _returned(self, keywords: dict[str, list[Any]], count: int) -> Any:
         returned = self._function(**keywords)
-        if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict):
-            return list(returned)  # here, because a generator fails only when it is read
+        match _shape(returned):
+            case None if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict):
+                return list(returned)  # here, because a generator fails only when it is read
+            case (rows, 1) if rows == count:
+                return [row[0] for row in returned]  # a column, as a head with one output gives it
+            case (rows,) | (rows, _) if rows == count:
+                return list(returned)
         return returned
 
     def _culprit(self, batch: Sequence[RewardInput]) -> str:
         """Find the sample that the function fails on, one call each. The run ends anyway, so time does not matter."""
         for index, row in enumerate(batch):
             try:
-                self._returned(self._accepted(_keywords([row])))
+                self._returned(self._accepted(_keywords([row])), 1)
             except (Exception, SystemExit):  # noqa: BLE001  a user's function may raise anything
                 return f" on {sequence_name(index, row.prompt)}"
         return " on the batch, but on none of its samples alone"
@@ -118,6 +125,8 @@ class PythonReward:
     def _number(self, value: Any, index: int, batch: Sequence[RewardInput]) -> float:
         sample = sequence_name(index, batch[index].prompt)
         try:
+            if isinstance(value, str | bytes) or _shape(value):
+                raise TypeError
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             raise self._error(f"{sample} has score {shortened(repr(value))}: must be a number, {_WAY_OUT}") from None
@@ -165,7 +174,13 @@ def _keywords(batch: Sequence[RewardInput]) -> dict[str, list[Any]]:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
+    return isinstance(value, list | tuple) or len(_shape(value) or ()) == 1
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of an array of any library; None for anything else."""
+    shape = getattr(value, "shape", None)
+    return tuple(shape) if isinstance(shape, tuple) else None
 
 
 def _source_file(function: Callable[..., Any]) -> str | None:

@@ -9,7 +9,7 @@ from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep
 from trainer.runs.listing import PPO
 from workbench.headless import Display
 from workbench.headless.summary import summary
-from workbench.numbers import duration
+from workbench.numbers import duration, number
 from workbench.run.history import kind_of, seconds
 from workbench.run.metrics import Numbers, table
 from workbench.run.sentences import sentences
@@ -78,17 +78,19 @@ def heading(kind: str) -> str:
 
 
 def row(event: Numbers, view: RunView) -> str:
-    """Return the numbers of `event`, right-aligned under `heading`."""
+    """Return the numbers of `event`, right-aligned under `heading`, with a space before each."""
     kind = kind_of(event)
+    columns = _columns(kind)
+    metrics = zip(table(kind), columns[1:], strict=False)
     cells = [
         f"{event.iteration}/{view.total}",
-        *(metric.text(metric.of(event)) for metric in table(kind)),
+        *(number(metric.of(event), metric.digits, width=width - 1) for metric, (_, _, width) in metrics),
         f"{event.tokens_per_second:.0f}",
         f"{event.memory_bytes / 1e9:.1f}",
         f"{seconds(event):.1f}",
         duration(view.seconds_left()),
     ]
-    return "".join(cell.rjust(width) for cell, (_, _, width) in zip(cells, _columns(kind), strict=True))
+    return "".join(f" {cell}".rjust(width) for cell, (_, _, width) in zip(cells, columns, strict=True))
 
 
 def _columns(kind: str) -> list[tuple[str, str, int]]:

@@ -185,7 +185,7 @@ class HomeList(CursorList[Item]):
             for value, digits, values in ((run.score, 3, glance.scores), (run.kl, 2, glance.kls)):
                 if pieces[-1][1] == "curve":
                     pieces.append(("  ", ""))
-                pieces.append((fit(number(value, digits, width=_NUMBER + 1), _NUMBER, right=True), ""))
+                pieces.append((fit(number(value, digits, width=_NUMBER), _NUMBER, right=True), ""))
                 curve = sparkline(shrunk(values, widths.spark), widths.spark) if widths.spark else ""
                 pieces.append((" " * bool(widths.spark) + curve.ljust(widths.spark), "curve"))
         state = "alarmed" if is_alarmed(run) else run.state if run.state in SIGNS else ""

@@ -70,7 +70,8 @@ class PointList(CursorList[BranchPoint], can_focus=False):
         point = self._items[index]
         marks = [word for word, has in (("newest", index == 0), ("best", point.is_best)) if has]
         name = fit(f"iteration {point.iteration:<5} {', '.join(marks)}", _NAME)
-        cells = fit(number(point.score), _NUMBER + 1, right=True) + fit(number(point.kl, 2), _NUMBER, right=True)
+        score, kl = number(point.score, width=_NUMBER), number(point.kl, 2, width=_NUMBER - 1)
+        cells = fit(score, _NUMBER + 1, right=True) + fit(kl, _NUMBER, right=True)
         pieces: Line = [(name + cells, "")]
         return under_cursor(pieces, width) if index == self.cursor else pieces
 

@@ -155,4 +155,4 @@ def rest_line(terms: list[AdvantageTerm], shown: int, width: int) -> Line:
 def _table_row(ahead: str, name: str, numbers: list[str], width: int) -> str:
     column = min((width - _AHEAD - 2 - _LEAST_NAME) // len(numbers), _NUMBER)
     name = fit(name, max(min(width - _AHEAD - 2 - len(numbers) * column, _WIDEST_NAME), _LEAST_NAME))
-    return f"{ahead:>{_AHEAD}}  {name}" + "".join(text.rjust(column) for text in numbers)
+    return f"{ahead:>{_AHEAD}}  {name}" + "".join(f" {text}".rjust(column) for text in numbers)

@@ -177,12 +177,15 @@ def test_changes_that_a_function_makes_to_its_arguments_stay_inside(load: Load) 
         "(1.0, 1, .5)",
         "np.array([1, 1, 0.5], np.float32)",
         "[np.float16(x) for x in (1, 1, .5)]",
+        "[np.array(x) for x in (1, 1, .5)]",
+        "np.array([[1], [1], [.5]])",
+        "mx.array([[1], [1], [.5]])",
         "(x for x in [1, 1, 0.5])",
-        "['1', '1', '0.5']",
     ],
 )
-def test_anything_that_float_accepts_is_a_score(load: Load, returned: str) -> None:
-    scores = load(f"import numpy as np\ndef score(**_):\n    return {returned}")([sequence()] * 3).scores
+def test_numbers_of_any_kind_and_a_column_of_them_are_scores(load: Load, returned: str) -> None:
+    code = f"import numpy as np, mlx.core as mx\ndef score(**_):\n    return {returned}"
+    scores = load(code)([sequence(completion_ids=[1])] * 3).scores
     assert scores == [1.0, 1.0, 0.5]
     assert {type(score) for score in scores} == {float}
 
@@ -285,6 +288,12 @@ RUN_ERRORS = {
     "def score(**_): return [1, float('nan')]": "sample 1 ('The second prompt is a rather long one,…') has score nan",
     "def score(**_): return [float('-inf'), 1]": "sample 0 ('Once') has score -inf: must be finite, or None",
     "def score(**_): return [1, 'good']": "has score 'good': must be a number, or None if the reward does not apply",
+    "def score(**_): return ['1', '2']": "sample 0 ('Once') has score '1': must be a number, or None",
+    "import numpy as np\ndef score(**_): return np.array([[1.0, 2.0]])": "returned ndarray of shape (1, 2): must "
+    "return a list of 2 scores, one per completion",
+    "import numpy as np\ndef score(**_): return np.array(1.0)": "returned ndarray: must return a list of 2 scores",
+    "import numpy as np\ndef score(**_): return np.ones(3)": "returned ndarray of shape (3,): must return a list of 2",
+    "import numpy as np\ndef score(**_): return np.ones((2, 1, 1))": "returned ndarray of shape (2, 1, 1): must return",
     "def score(**_): return [10**400, 1]": "must be a number",
     "def score(**_): return [[1], 1]": "rather long one,…') has 1 where others have lists",
     "def score(**_): return [[1], [1]]": "has 1 token rewards for 2 tokens: return one each",

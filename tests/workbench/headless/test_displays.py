@@ -125,6 +125,17 @@ def test_plain_writes_one_heading_and_a_line_an_iteration_to_stdout_and_the_rest
     assert any("iteration 12: checkpoint checkpoints/step-000012" in line for line in reported)
 
 
+@pytest.mark.parametrize("size", [1815.0, -1815.0, 1e6, 1e12, -1e300])
+def test_numbers_of_any_size_are_separated(size: float) -> None:
+    names = [metric.field for metric in table("ppo")]
+    event = iteration(123456, **dict.fromkeys(names, size), tokens_per_second=1e12, memory_bytes=10**18)
+    found = row(event, view_of(started(), event)).split()
+    assert len(found[1 : len(names) + 1]) == len(names)
+    assert [float(text) for text in found[1 : len(names) + 1]] == pytest.approx(
+        [metric.of(event) for metric in table("ppo")], rel=0.5
+    )
+
+
 def test_a_metric_that_is_not_finite_is_a_dash_and_keeps_its_column() -> None:
     view = view_of(started(), iteration(3, kl=math.nan))
     assert len(row(iteration(3, kl=math.nan), view)) == len(row(iteration(3), view))

@@ -57,7 +57,7 @@ class RunStarted(Event):
     seed: int
     versions: dict[str, str]
     warnings: list[str] = field(default_factory=list)
-    resumed_at: int | None = None  # the iteration of the checkpoint that the run continues from
+    resumed_at: int | None = None  # the iteration of the checkpoint that the run continues from; -1: it had none
     run_kind: str = "ppo"  # or "reward-model" or "dpo": its iterations are optimiser steps, its prompts comparisons
     branched_from: BranchedFrom | None = None
     schema: int = SCHEMA_VERSION

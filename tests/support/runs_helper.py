@@ -24,7 +24,7 @@ from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, S
 from trainer.ppo import checkpoint
 from trainer.ppo_run.training import train
 from trainer.rewards.code import code_of
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs import checkpoint_files
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
@@ -256,3 +256,8 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """Return the newest whole checkpoint of a run."""
+    return checkpoint_files.newest_checkpoint(folder)[0]

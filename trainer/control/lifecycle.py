@@ -26,7 +26,7 @@ from trainer.models.backbone import LoadedModel
 from trainer.monitoring import Monitor
 from trainer.runs.branch_folder import origin
 from trainer.runs.checkpoint_files import CheckpointWriter
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
 from trainer.runs.journal import Journal
 from trainer.runs.lock import Lock
@@ -255,7 +255,7 @@ class RunUnderWay(Steered):
                 seed=config.run.seed,
                 versions=versions(),
                 warnings=self.warnings,
-                resumed_at=self._trained.iteration if self.resume else None,
+                resumed_at=self.checkpoints.saved_at if self.resume else None,
                 run_kind="ppo" if isinstance(config, Config) else config.kind,
                 branched_from=origin(self.folder) if self.resume else None,
             )
@@ -325,21 +325,21 @@ class RunUnderWay(Steered):
             self._trained.save()
         except StorageError as error:
             return str(error)
-        newest = newest_checkpoint(self.folder)
-        what = f"saved as {newest.name}" if newest else "there is no checkpoint yet"
+        saved = checkpoints(self.folder).paths
+        what = f"saved as {saved[-1].name}" if saved else "there is no checkpoint yet"
         return f"{what}; continue with --resume {self.folder.root}"
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
         with contextlib.suppress(StorageError):  # a lost folder has no inbox
             self.control.take_rest()  # events that arrived while the last checkpoint was saved
         self.control.detach()  # answers waiting questions while the folder is still ours
-        newest = newest_checkpoint(self.folder)
+        saved = checkpoints(self.folder).paths
         event = RunEnded(
             state=state,
             exit_code=exit_code,
             reason=reason,
             iteration=self._trained.iteration,
-            checkpoint=str(newest.relative_to(self.folder.root)) if newest else "",
+            checkpoint=str(saved[-1].relative_to(self.folder.root)) if saved else "",
             seconds=time.perf_counter() - self._started,
             alarms=self.watch.unresolved_alarms if self.watch else {},
         )

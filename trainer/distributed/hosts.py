@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from trainer.errors import UsageError, shortened
+from trainer.files import read_given
 
 Backend = Literal["ring", "jaccl", "jaccl-ring", "nccl"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -43,18 +45,18 @@ def read_hosts(path: Path, backend: Backend | None = None) -> Hosts:
     backend: instead of the file's. Raises UsageError for what does not fit.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_given(path))
     except OSError as error:
         raise UsageError(f"cannot read the hosts in {path}: {error.strerror}: check the path") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON ({error}): write {_FORM}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON ({shortened(str(error))}): write {_FORM}") from None
     table = content if isinstance(content, dict) else {"hosts": content}
     if unknown := sorted(table.keys() - {"hosts", "backend", "envs"}):
         raise UsageError(f"{path}: unknown field '{shortened(unknown[0])}': write {_FORM}")
     hosts, envs = table.get("hosts"), table.get("envs", [])
     if not isinstance(hosts, list):
         raise UsageError(f"{path} has no list of hosts: write {_FORM}")
-    if not _are_texts(envs) or not all("=" in each for each in envs):
+    if not _are_texts(envs) or not all(re.fullmatch(r"[A-Za-z_]\w*=[^\0]*", each, re.ASCII) for each in envs):
         raise UsageError(f"{path}: envs must be a list of texts such as 'NAME=VALUE'")
     named = backend or table.get("backend") or "ring"
     if named not in BACKENDS:
@@ -86,7 +88,7 @@ def _checked(hosts: list[dict[str, Any]], backend: Backend, envs: list[str], sou
 def _host(entry: object, where: str) -> dict[str, Any]:
     """Return a host in mlx.launch's form; a mere name gets the address that it has here."""
     if isinstance(entry, str) and entry:
-        name = LOCAL if entry == "localhost" else entry
+        name = _name(LOCAL if entry == "localhost" else entry, where)
         return {"ssh": name, "ips": [_address(name, where)], "rdma": []}
     if not isinstance(entry, dict) or not isinstance(entry.get("ssh"), str) or not entry["ssh"]:
         raise UsageError(f"{where} is {shortened(json.dumps(entry))}: write a name, or {_FORM.partition('[')[2][:-6]}")
@@ -98,16 +100,24 @@ def _host(entry: object, where: str) -> dict[str, Any]:
     for ip in ips:
         if not _is_address(ip):
             raise UsageError(f"{where}: '{shortened(ip)}' is not an address such as '192.168.1.10'")
-    if not isinstance(rdma, list):
+    if not isinstance(rdma, list) or not all(one is None or isinstance(one, str) or _are_texts(one) for one in rdma):
         raise UsageError(f"{where}: rdma must be a list with a device for each host, null for itself")
-    return {"ssh": entry["ssh"], "ips": ips or [_address(entry["ssh"], where)], "rdma": rdma}
+    name = _name(entry["ssh"], where)
+    return {"ssh": name, "ips": ips or [_address(name, where)], "rdma": rdma}
+
+
+def _name(name: str, where: str) -> str:
+    """Return `name`. Raises UsageError unless ssh takes it for a host: one that begins with - would be an option."""
+    if not re.fullmatch(r"(\w[\w.\-]*@)?\w[\w.\-:%]*", name):
+        raise UsageError(f"{where}: {shortened(repr(name))} is not the name of a host: write it as in 'user@host'")
+    return name
 
 
 def _address(name: str, where: str) -> str:
     host = name.rpartition("@")[2]  # of user@host
     try:
         return socket.gethostbyname(host)
-    except OSError:
+    except (OSError, UnicodeError):  # a label of a name that is too long
         raise UsageError(
             f"{where}: the address of '{shortened(host)}' is unknown here: give it, as in "
             f'{{"ssh": "{shortened(name)}", "ips": ["192.168.1.10"]}}'

@@ -135,9 +135,9 @@ def _script(*commands: list[str]) -> str:
     return "\n".join(lines).replace(_EXPORT, '"$PWD"') + "\n"
 
 
-def readme(run: str, facts: Facts, engines: list[Engine], contents: dict[str, str], warnings: list[str]) -> str:
-    """Return README.md of an export. contents: what is in it, by path."""
-    lines = [f"# Export of {run}", "", "| path | content |", "|---|---|"]
+def readme(source: str, facts: Facts, engines: list[Engine], contents: dict[str, str], warnings: list[str]) -> str:
+    """Return README.md of an export. source: run and checkpoint; contents: what is in it, by path."""
+    lines = [f"# Export of {source}", "", "| path | content |", "|---|---|"]
     lines += [f"| {path} | {what} |" for path, what in contents.items()]
     if warnings:
         lines += ["", *(f"- {warning}" for warning in warnings)]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as
+from trainer.config.problems import shown
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.reward_sources import ModelSource, PythonSource
 from trainer.config.schema import BackboneConfig
@@ -21,7 +23,7 @@ from trainer.exchange.checkpoints import adapter_layers, write_classifier, write
 from trainer.exchange.prompts import HELD_OUT, TRAIN, ExportPrompts, export_prompts, write_prompts, write_verl_prompts
 from trainer.exchange.rows import only_source
 from trainer.exchange.settings import Facts
-from trainer.files import remove, replace_folder
+from trainer.files import is_folder, read_regular, replace_folder
 from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.classifier import ScalarHead
@@ -36,6 +38,7 @@ from trainer.rewards.model_reward import classifier_config
 from trainer.runs.folder import RunFolder, read_config
 
 _BASE, _REWARD, _VALUE = report.PARTS
+_MARKER = ".ppo-workbench-export.json"  # lists the files of an export
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +57,58 @@ class Exported(NamedTuple):
     """A written export: its folder, its content by path, what each trainer gets, and warnings, one line each."""
 
     folder: Path
+    source: str  # run and checkpoint
     contents: dict[str, str]
     engines: list[report.Engine]
     warnings: list[str]
 
 
-def export_run(folder: RunFolder, output: Path, options: ExportOptions) -> Exported:
-    """Write the export of a run of any kind to the folder `output`.
+def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> Exported:
+    """Write the export of a run of any kind to the folder `given`.
 
-    Raises UsageError if `output` exists and may not be replaced, StorageError if it cannot be written, and another
+    Raises UsageError if it exists and may not be replaced, StorageError if it cannot be written, and another
     TrainerError for what the run or its model cannot give.
     """
-    if output.exists() and not options.overwrite:
-        raise UsageError(f"'{output}' exists: choose another folder with --output, or replace it with --force")
+    output = Path(os.path.abspath(given))  # noqa: PTH100  "." has no name to write beside; no link is followed
+    if os.path.lexists(output):
+        if not options.overwrite:
+            raise UsageError(f"'{output}' exists: choose another folder with --output, or replace it with --force")
+        _check_replaceable(output, folder)
     kind = str(read_config(folder).get("kind", "ppo"))
     fill = {"ppo": _fill_ppo, "dpo": _fill_dpo, "reward-model": _fill_reward_model}[kind]
-    temporary = output.with_name(f".{output.name}.tmp")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        remove(temporary)
-        temporary.mkdir()
-        found = _Export(folder, temporary, output, options)
-        fill(found)
-        text = report.readme(folder.name, found.facts, found.engines, found.contents, found.warnings)
-        (temporary / "README.md").write_text(text, encoding="utf-8")
-        replace_folder(output, temporary, output.with_name(f".{output.name}.replaced"))
+        with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent, ignore_cleanup_errors=True) as temporary:
+            new, old = Path(temporary, "new"), Path(temporary, "old")
+            new.mkdir()
+            found = _Export(folder, new, output, options)
+            fill(found)
+            text = report.readme(found.source, found.facts, found.engines, found.contents, found.warnings)
+            (new / "README.md").write_text(text, encoding="utf-8")
+            (new / _MARKER).write_text(json.dumps([*_files(new), _MARKER], indent=2) + "\n", encoding="utf-8")
+            replace_folder(output, new, old)
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
         raise cannot_write(f"the export '{output}'", error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            remove(temporary)
-    return Exported(output, found.contents, found.engines, found.warnings)
+    return Exported(given, found.source, found.contents, found.engines, found.warnings)
+
+
+def _check_replaceable(output: Path, run: RunFolder) -> None:
+    """Raise UsageError unless an earlier export wrote all that is in `output`, and nobody works inside it."""
+    refused = f"--force does not replace '{output}'"
+    inside = [place for place in (run.root.resolve(), Path.cwd()) if place.is_relative_to(output.resolve())]
+    try:
+        written = set(json.loads(read_regular(output / _MARKER))) if is_folder(output) and not inside else set()
+    except (OSError, ValueError, TypeError, RecursionError):
+        written = set()
+    if not written:
+        raise UsageError(f"{refused}, which is not the folder of an earlier export: choose another --output")
+    if others := [name for name in _files(output) if name not in written]:
+        raise UsageError(f"{refused}: no export wrote {shown(others[0])} in it; move that, or choose another --output")
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the paths in `folder` of everything but folders, sorted."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not is_folder(path))
 
 
 @dataclass
@@ -99,6 +123,14 @@ class _Export:
     warnings: list[str] = field(default_factory=list)
     engines: list[report.Engine] = field(default_factory=list)
     facts: Facts = field(default_factory=lambda: Facts(Config()))
+    source: str = ""  # run and checkpoint
+
+    def checkpoint(self) -> Path:
+        """Return the checkpoint to export; damaged ones that are newer become warnings."""
+        path, ignored = find_checkpoint(self.run, self.options.checkpoint)
+        self.source = f"{self.run.name}, {path.name}"
+        self.warnings += ignored
+        return path
 
     def base(self, loaded: LoadedModel, config: BackboneConfig) -> str:
         """Return the base model's name for others; write the model if no folder or hub name stands for it."""
@@ -206,7 +238,7 @@ class _Export:
 
 def _fill_ppo(export: _Export) -> None:
     config = load_config_as(Config, export.run.config)
-    path = find_checkpoint(export.run, export.options.checkpoint)
+    path = export.checkpoint()
     settings = read_adapter_config(path / "policy")
     snapshot = load_checkpoint(path, settings)
     config = with_saved_layers(config, path / "policy")
@@ -241,7 +273,7 @@ def _function(config: Config) -> str:
 
 def _fill_dpo(export: _Export) -> None:
     config = load_config_as(DPOConfig, export.run.config)
-    path = find_checkpoint(export.run, export.options.checkpoint)
+    path = export.checkpoint()
     settings = read_adapter_config(path / "policy")
     export.policy(load_checkpoint(path, settings), settings, load_backbone(config.model), config.model)
     export.preferences(config)
@@ -249,5 +281,5 @@ def _fill_dpo(export: _Export) -> None:
 
 def _fill_reward_model(export: _Export) -> None:
     config = load_config_as(RewardModelConfig, export.run.config)
-    export.reward_model(_REWARD, load_reward_model(find_checkpoint(export.run, export.options.checkpoint)))
+    export.reward_model(_REWARD, load_reward_model(export.checkpoint()))
     export.preferences(config)

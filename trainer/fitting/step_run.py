@@ -38,8 +38,7 @@ from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.plurals import counted
-from trainer.runs.checkpoint_files import load_newest
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_files import load_newest, newest_checkpoint
 from trainer.runs.folder import write_config
 from trainer.runs.sinks import Sinks
 
@@ -158,7 +157,7 @@ class StepRun:
         ranks.tell("load", config=self.config.model_dump(mode="json"))
         found, self.memory_limit, warnings = _read(ranks, self.config, kind)  # bytes
         ranks.idle = True
-        saved = newest_checkpoint(run.folder) if run.resume else None
+        saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
         config = with_saved_layers(self.config, saved / kind.adapter) if saved else self.config
         ranks.tell("begin", config=config.model_dump(mode="json"))
         self.fit = kind.build(config, found)

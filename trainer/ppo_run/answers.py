@@ -31,8 +31,8 @@ from trainer.rewards.code import trust_none
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
-from trainer.runs.checkpoint_files import read_newest
-from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
+from trainer.runs.checkpoint_files import newest_checkpoint, read_newest
+from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 
@@ -231,7 +231,7 @@ class SavedPolicy:
         self._config = load_config(folder.config)
         self._model = load_backbone(self._config.model)
         key = key_for(self._config.run.seed, Purpose.ADAPTER)
-        newest = newest_checkpoint(folder)
+        newest, _ = newest_checkpoint(folder)  # `use` reports damaged ones
         config = with_saved_layers(self._config, newest / "policy") if newest else self._config
         self._actor = ActorCriticLLM(self._model.backbone, config.model, key=key)
         self._reward_problem = ""

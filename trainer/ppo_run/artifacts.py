@@ -16,7 +16,15 @@ from trainer.ppo.loop import IterationResult
 from trainer.ppo.metrics import sample_rows
 from trainer.rewards.weighted_sum import SMALLEST_DEVIATION, RunningMoments
 from trainer.runs.checkpoint_files import CheckpointWriter
-from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
+from trainer.runs.checkpoint_index import (
+    Best,
+    best_checkpoint,
+    checkpoints,
+    iteration_of,
+    prune_checkpoints,
+    read_best,
+    write_best,
+)
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
 from trainer.runs.samples import write_samples
@@ -89,7 +97,7 @@ def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
 
     None: the best, or else the oldest kept. Raises UsageError if there is none.
     """
-    older = {number: path for path in checkpoints(folder).paths if (number := _iteration(path)) < before}
+    older = {number: path for path in checkpoints(folder).paths if (number := iteration_of(path)) < before}
     if not older:
         raise UsageError(
             f"no checkpoint from before iteration {before} is kept: raise checkpoint.keep, or set eval.every and "
@@ -112,7 +120,3 @@ def forget_best(folder: RunFolder, iteration: int) -> None:
         folder.best.unlink()
     except OSError as error:
         raise StorageError(f"cannot delete '{folder.best}': {error.strerror}; fix the folder") from None
-
-
-def _iteration(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))

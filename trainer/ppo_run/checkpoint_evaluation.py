@@ -37,8 +37,8 @@ from trainer.preference_data.comparisons import load_preferences, policy_compari
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
-from trainer.runs.checkpoint_files import read_newest
-from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.checkpoint_files import check_content, read_newest
+from trainer.runs.checkpoint_index import best_checkpoint, checkpoints, iteration_of, read_best
 from trainer.runs.folder import RunFolder, read_config, read_pairs
 from trainer.seeding import Purpose, key_for
 
@@ -77,16 +77,11 @@ def evaluate_checkpoint(
     emit: receives the progress. trust: as for `build_rewards`; without it no Python code of the run is executed. Raises
     a TrainerError if something that `options` names is not available.
     """
-    path = find_checkpoint(folder, options.checkpoint)
+    path, damaged = find_checkpoint(folder, options.checkpoint)
     run = _load(folder, options, trust)
     key = key_for(run.config.run.seed, Purpose.ADAPTER)
     actor = ActorCriticLLM(run.model.backbone, with_saved_layers(run.config, path / "policy").model, key=key)
-    damaged = list[str]()
-    if options.checkpoint == LAST:
-        found, damaged = read_newest(folder, lambda path: (path, load_checkpoint(path, actor.adapter_config)))
-        path, snapshot = found
-    else:
-        snapshot = load_checkpoint(path, actor.adapter_config)
+    snapshot = load_checkpoint(path, actor.adapter_config)
     if options.average and snapshot.average is None:
         raise UsageError(
             f"'{path.name}' of run '{folder.name}' keeps no average of its policy (optim.ema_decay = 0): leave out "
@@ -111,23 +106,26 @@ def evaluate_checkpoint(
     return Evaluated(_report(measured, about, best_of), warnings)
 
 
-def find_checkpoint(folder: RunFolder, which: str) -> Path:
-    """Return the complete checkpoint that `which` names: LAST, BEST or a number.
+def find_checkpoint(folder: RunFolder, which: str) -> tuple[Path, list[str]]:
+    """Return the complete checkpoint that `which` names, LAST, BEST or a number, and why newer ones are not the last.
 
-    Raises UsageError, with the available ones, if there is none.
+    Raises UsageError, with the available ones, if there is none, StorageError if all are damaged.
     """
-    paths = checkpoints(folder).paths
-    if not paths:
+    paths, damages = checkpoints(folder)
+    if not (paths or damages):
         raise UsageError(
             f"run '{folder.name}' has no complete checkpoint yet; it saves one every checkpoint.every iterations"
         )
+    newest, ignored = read_newest(folder, check_content)
     if which == LAST:
-        return paths[-1]
-    numbers = {int(path.name.removeprefix("step-")): path for path in paths}
-    there = f"last ({paths[-1].name}), or one of {', '.join(map(str, numbers))}"
+        return newest, ignored
+    numbers = {iteration_of(path): path for path in paths}
+    there = f"last ({newest.name}), or one of {', '.join(map(str, numbers))}"
     if which == BEST:
-        if best := best_checkpoint(folder):
-            return best
+        if path := best_checkpoint(folder):
+            return path, []
+        if (best := read_best(folder)) and (damage := damages.get(folder.checkpoint(best.iteration))):
+            raise UsageError(f"best {damage}: choose {there}")
         raise UsageError(
             f"run '{folder.name}' keeps no best checkpoint (set eval.every and checkpoint.best); choose {there}"
         )
@@ -135,7 +133,7 @@ def find_checkpoint(folder: RunFolder, which: str) -> Path:
         raise UsageError(f"--checkpoint {short(which)}: choose best, {there}")
     if int(which) not in numbers:
         raise UsageError(f"run '{folder.name}' has no complete checkpoint {which}: choose best, {there}")
-    return numbers[int(which)]
+    return numbers[int(which)], []
 
 
 def reward_of(folder: RunFolder, options: EvaluationOptions) -> RewardConfig:

@@ -23,6 +23,7 @@ from trainer.files import open_file, read_regular, whole_file
 from trainer.format_versions import FileFormat
 from trainer.plurals import counted
 from trainer.ppo_run.sweeping import SUFFIX, Sweep, as_tables, named_run
+from trainer.runs.checkpoint_files import damage_of
 from trainer.runs.folder import check_name_is_free
 
 _FORMAT = FileFormat("sweep")
@@ -52,7 +53,7 @@ def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
     except ConfigError as error:
         raise ConfigError(error.problems, str(path)) from None
     except (ValidationError, ValueError, RecursionError) as error:
-        raise _damaged(path, str(error).splitlines()[0]) from None
+        raise _damaged(path, damage_of(error)) from None
     runs = [
         named_run(name, runs_dir, one.combination, one.settings, config)
         for one, config in zip(saved.runs, configs, strict=True)

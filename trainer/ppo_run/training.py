@@ -38,8 +38,7 @@ from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.ppo_run.prompts import run_prompts
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
-from trainer.runs.checkpoint_files import load_newest
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_files import load_newest, newest_checkpoint
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sample_index import complete_index
@@ -112,7 +111,7 @@ class _PPORun:
         self.saved = _saved_config(run.folder) if run.resume else None
         rows = load_prompts(self.config.data)
         functions = load_functions(self.config.reward, trust=self.trust)
-        saved = newest_checkpoint(run.folder) if run.resume else None
+        saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
         if saved is None:
             check_policy_init(self.config.model)
             check_value_init(self.config.model)

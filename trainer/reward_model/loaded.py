@@ -23,7 +23,7 @@ from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
 from trainer.reward_model.predictions import RewardModelReport
 from trainer.reward_model.snapshot import CARD, card_config, load_parameters, read_state, read_whole_card
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 
@@ -110,10 +110,16 @@ def load_reward_model(folder: Path, *backbones: LoadedModel) -> LoadedRewardMode
 
 
 def reward_model_folder(folder: Path) -> Path:
-    """Return `folder` if it is a checkpoint, or the newest checkpoint if it is a run. Raises UsageError."""
+    """Return `folder` if it is a checkpoint, or the newest checkpoint if it is a run.
+
+    An older one is never taken in its place: its scores are others. Raises UsageError, StorageError if it is damaged.
+    """
     if (folder / CARD).is_file():
         return folder
-    found = newest_checkpoint(RunFolder(folder))
+    found, damaged = newest_checkpoint(RunFolder(folder))
+    if damaged:
+        older = f"to use the one before, name '{found}'" if found else "none before it is whole"
+        raise StorageError(f"{'; '.join(damaged)}: restore a copy; {older}")
     if found is None or not (found / CARD).is_file():
         raise UsageError(
             f"'{folder}' holds no reward model: name a run of `ppo-workbench reward-model train`, or one of its "

@@ -32,7 +32,7 @@ from trainer.reward_model.loaded import load_reward_model, reward_model_folder
 from trainer.reward_model.network import score_sequences, states_at
 from trainer.reward_model.snapshot import read_card
 from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
-from trainer.runs.checkpoint_index import keep_for_others, newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints, keep_for_others
 from trainer.runs.folder import RunFolder
 
 Rewarded = TypeVar("Rewarded", Config, DPOConfig)
@@ -276,8 +276,8 @@ def _place(path: str) -> str:
         raise RewardError(f"reward source '{path}': no such folder{_offer(folder)}")
     if _is_classifier(folder):
         return path
-    newest = newest_checkpoint(RunFolder(folder))
-    if (folder / "policy").is_dir() or (newest and (newest / "policy").is_dir()):
+    saved = checkpoints(RunFolder(folder)).paths
+    if (folder / "policy").is_dir() or (saved and (saved[-1] / "policy").is_dir()):
         raise RewardError(
             f"reward source '{path}' is a run of PPO, which has no reward model: name a run of `ppo-workbench "
             "reward-model train`"

@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainer.config import Config
@@ -25,9 +25,16 @@ from trainer.events import (
     RunStarted,
     SettingChanged,
 )
-from trainer.files import open_regular, own_folder, read_regular, remove, sync
+from trainer.files import JSON_BYTES, open_file, open_regular, own_folder, read_regular, sync
 from trainer.runs.checkpoint_files import STATE, DamagedCheckpointError, check_content
-from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.checkpoint_index import (
+    best_checkpoint,
+    checkpoints,
+    iteration_of,
+    listed_sizes,
+    read_best,
+    write_best,
+)
 from trainer.runs.folder import RunFolder, versions, write_config
 from trainer.runs.journal import Journal
 from trainer.runs.journal_lines import parsed
@@ -35,6 +42,7 @@ from trainer.runs.journal_lines import parsed
 _HEAD_LINES = 2  # the journal's header and its first event
 _LINE_BYTES = 1024 * 1024
 _SETTING = b'"setting"'  # within a JSON string the quotes are escaped
+_CHUNK = 1 << 20
 _DIGITS = 16  # of a SHA-256
 _HISTORY = (Alert, CheckpointSaved, Evaluation, HumanEvaluation, Iteration, RolledBack)
 
@@ -86,9 +94,8 @@ def checkpoint_at(folder: RunFolder, iteration: int) -> Path:
     """
     found, path = checkpoints(folder), folder.checkpoint(iteration)
     if path not in found.paths:
-        whole = ", ".join(str(_number(each)) for each in found.paths)
-        damage = "; ".join(problem for problem in found.problems if f"'{path.name}'" in problem)
-        missing = damage or f"run '{folder.name}' has no checkpoint of iteration {iteration}"
+        whole = ", ".join(str(iteration_of(each)) for each in found.paths)
+        missing = found.problems.get(path) or f"run '{folder.name}' has no checkpoint of iteration {iteration}"
         choose = f"choose from {whole}" if whole else "it has none that is whole"
         raise UsageError(f"{missing}: {choose} (checkpoint.keep = 0 keeps all of a new run)")
     check_content(path)
@@ -120,20 +127,18 @@ def create_branch(
     is not of a later iteration, also becomes the branch's. Raises UsageError for a name in use, StorageError.
     """
     folder = RunFolder(parent.root.with_name(name))
-    workplace = parent.root.with_name(f".{name}.branch")
+    if os.path.lexists(folder.root):
+        raise name_in_use(folder)
     try:
-        workplace.mkdir(exist_ok=True)
-        with RunFolder(workplace).lock():  # against another process that makes the same branch
-            made = RunFolder(workplace / name)
-            remove(made.root)  # left behind by a killed process
+        with TemporaryDirectory(prefix=f".{name}.", dir=parent.root.parent, ignore_cleanup_errors=True) as temporary:
+            made = RunFolder(Path(temporary, name))
             _fill(made, parent, past, config, branched_from, changes, with_best=with_best)
-            if os.path.lexists(folder.root):
-                raise name_in_use(folder)
-            made.root.rename(folder.root)
+            made.root.rename(folder.root)  # fails if another process was faster: a run's folder is never empty
             with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
                 sync(folder.root.parent)
-            shutil.rmtree(workplace, ignore_errors=True)
     except OSError as error:
+        if os.path.lexists(folder.root):
+            raise name_in_use(folder) from None
         raise cannot_write(f"run '{folder.root}'", error) from None
     return folder
 
@@ -160,11 +165,11 @@ def _fill(
     copied = {iteration}
     _copy(parent.checkpoint(iteration), made.checkpoint(iteration))
     best = best_checkpoint(parent) if with_best else None
-    if best and _number(best) <= iteration:
-        copied.add(_number(best))
+    if best and iteration_of(best) <= iteration and (about := read_best(parent)):
+        copied.add(iteration_of(best))
         if best != parent.checkpoint(iteration):
             _copy(best, made.checkpoints / best.name)
-        shutil.copyfile(parent.best, made.best)
+        write_best(made, about)
     if identity(made.checkpoint(iteration)) != branched_from.checkpoint:
         raise StorageError(f"checkpoint {iteration} of run '{parent.name}' was replaced meanwhile: branch again")
     write_config(made, config)
@@ -213,14 +218,25 @@ def _is_history(event: Event, iteration: int, copied: set[int]) -> bool:
 
 
 def _copy(checkpoint: Path, target: Path) -> None:
-    """Copy a checkpoint, and check that the copy is whole: its run may be deleting it."""
-    shutil.copytree(checkpoint, target)
-    for path in target.rglob("*"):
-        sync(path)
+    """Copy the files that state.json lists, and check that the copy is whole: its run may be deleting it.
+
+    No link is followed, and no file is read beyond its size: others may have prepared the checkpoint.
+    """
+    try:
+        sizes = {STATE: JSON_BYTES} | listed_sizes(checkpoint)
+    except (OSError, ValueError) as error:
+        raise DamagedCheckpointError(checkpoint, str(error)) from None
+    for name, size in sizes.items():
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = open_file(checkpoint / name)
+        except OSError as error:
+            raise DamagedCheckpointError(checkpoint, f"{name}: {error.strerror}") from None
+        with open(descriptor, "rb") as file, place.open("xb") as copy:  # noqa: PTH123  so that no link is followed
+            while size > 0 and (part := file.read(min(size, _CHUNK))):
+                size -= copy.write(part)
+        sync(place)
     check_content(target)
     if target not in checkpoints(RunFolder(target.parent.parent)).paths:
         raise DamagedCheckpointError(checkpoint, "files are missing")
-
-
-def _number(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))

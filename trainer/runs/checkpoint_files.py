@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from trainer.errors import StorageError, cannot_write
 from trainer.events import CheckpointSaved, Event, StateChanged
 from trainer.files import open_regular, own_folder, read_regular, remove, replace_folder, sync
-from trainer.runs.checkpoint_index import checkpoints, left_behind, prune_checkpoints
+from trainer.runs.checkpoint_index import checkpoints, iteration_of, left_behind, prune_checkpoints
 from trainer.runs.folder import RunFolder
 
 STATE = "state.json"
@@ -73,8 +73,8 @@ def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
     return files
 
 
-def check_content(folder: Path) -> None:
-    """Raise DamagedCheckpointError if the checkpoint in `folder` is not what was written, by its SHA-256.
+def check_content(folder: Path) -> Path:
+    """Return `folder`. Raise DamagedCheckpointError if the checkpoint there is not what was written, by its SHA-256.
 
     Older checkpoints have none, and pass. A missing file is left to its reader: for a reward model, a user may have
     kept only what scoring needs. Raises StorageError for a file that cannot be read now.
@@ -85,7 +85,7 @@ def check_content(folder: Path) -> None:
         state = json.loads(content)
         files = {name: about["sha256"] for name, about in state["files"].items() if isinstance(about, dict)}
         if not files and "sha256" not in state:
-            return
+            return folder
         signature = state["sha256"].encode()
         if hashlib.sha256(content.replace(signature, _UNSIGNED.encode())).hexdigest().encode() != signature:
             raise DamagedCheckpointError(folder, f"{STATE} is not what was written")
@@ -94,19 +94,20 @@ def check_content(folder: Path) -> None:
                 if _hash(folder / name) != expected:
                     raise DamagedCheckpointError(folder, f"{name} is not what was written")
     except FileNotFoundError:
-        return
+        pass
     except OSError as error:
         raise StorageError(
             f"cannot read '{folder / name}': {error.strerror}; check the disk and your permissions"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(folder, f"{STATE} cannot be read ({type(error).__name__})") from None
+    return folder
 
 
 def load_newest(
     folder: RunFolder, load: Callable[[Path], Loaded], *, is_own: bool = True
 ) -> tuple[Loaded | None, list[str]]:
-    """Return the newest checkpoint of a run that `load` can load, None if there is none, and why others are ignored.
+    """Return the newest checkpoint of a run that `load` can load, None if there is none, and why newer ones cannot.
 
     is_own: whether the caller trains the run. A damaged checkpoint is then renamed to `.step-000012.damaged`, so that
     it does not count as one of those that are kept, and a checkpoint that a killed process was replacing is put back
@@ -115,14 +116,25 @@ def load_newest(
     for old in left_behind(folder.checkpoints, _REPLACED) if is_own else ():
         _put_back(old)
     found = checkpoints(folder)
-    problems = found.problems
-    for path in reversed(found.paths):
+    ignored = list[str]()
+    for path in sorted([*found.paths, *found.problems], key=iteration_of, reverse=True):
+        if path in found.problems:
+            ignored.append(found.problems[path])
+            continue
         try:
-            return load(path), problems
+            return load(path), ignored
         except DamagedCheckpointError as error:
             kept = f"; it is kept as '{_put_aside(path).name}'" if is_own else ""
-            problems.append(f"checkpoint '{path.name}' ignored: {error.damage}{kept}")
-    return None, problems
+            ignored.append(f"checkpoint '{path.name}' ignored: {error.damage}{kept}")
+    return None, ignored
+
+
+def newest_checkpoint(folder: RunFolder) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint in `folder` that is what was written, None if there is none, and why newer are not.
+
+    Whoever uses it reports the newer ones. Raises StorageError for a file that cannot be read now.
+    """
+    return load_newest(folder, check_content, is_own=False)
 
 
 def read_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Loaded, list[str]]:

@@ -17,22 +17,21 @@ class Checkpoints(NamedTuple):
     """Whole checkpoints of a run, oldest first, and why others are ignored."""
 
     paths: list[Path]
-    problems: list[str]
+    problems: dict[Path, str]
 
 
 def checkpoints(folder: RunFolder) -> Checkpoints:
     """Return the checkpoints in `folder`. One is whole if every file has the size that state.json gives."""
     found = list(filter(_is_checkpoint, folder.checkpoints.glob("step-*")))
-    found.sort(key=lambda path: int(path.name.removeprefix("step-")))
+    found.sort(key=iteration_of)
     damages = [(path, _damage(path)) for path in found]
-    problems = [f"checkpoint '{path.name}' ignored: {damage}" for path, damage in damages if damage]
+    problems = {path: f"checkpoint '{path.name}' ignored: {damage}" for path, damage in damages if damage}
     return Checkpoints([path for path, damage in damages if not damage], problems)
 
 
-def newest_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the newest whole checkpoint in `folder`, None if there is none."""
-    paths = checkpoints(folder).paths
-    return paths[-1] if paths else None
+def iteration_of(checkpoint: Path) -> int:
+    """Return the number of iterations after which `checkpoint` was saved, from its name."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 class Best(NamedTuple):
@@ -121,16 +120,36 @@ def left_behind(checkpoints: Path, why: str) -> list[Path]:
     return [path for path in checkpoints.iterdir() if re.fullmatch(rf"\.step-[0-9]{{6,}}\.{why}", path.name)]
 
 
+def listed_sizes(checkpoint: Path) -> dict[str, int]:
+    """Return the size in bytes of each file that state.json of `checkpoint` lists, by its path in the checkpoint.
+
+    Raises OSError, and ValueError for a list that cannot be read, or that names a file outside of the checkpoint or
+    behind a link.
+    """
+    try:
+        files = json.loads(read_regular(checkpoint / "state.json"))["files"]
+        # Older ones have no SHA-256.
+        sizes = {name: int(about["bytes"] if isinstance(about, dict) else about) for name, about in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"state.json cannot be read ({type(error).__name__})") from None
+    for name in sizes:
+        path = Path(name)
+        folders = [checkpoint / part for part in path.parents]
+        if path.is_absolute() or ".." in path.parts or not all(map(is_folder, folders)):
+            raise ValueError(f"state.json lists '{name}', which is not in the checkpoint")
+    return sizes
+
+
 def _damage(checkpoint: Path) -> str:
     """Return why the checkpoint cannot be used; empty if it is whole."""
     try:
-        files = json.loads(read_regular(checkpoint / "state.json"))["files"]
-        for name, about in files.items():
-            size = about["bytes"] if isinstance(about, dict) else about  # older ones have no SHA-256
+        for name, size in listed_sizes(checkpoint).items():
             if (actual := (checkpoint / name).stat().st_size) != size:
                 return f"{name} has {actual} bytes instead of {size}"
     except FileNotFoundError as error:
         return f"{os.path.relpath(error.filename, checkpoint)} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
         return f"state.json cannot be read ({type(error).__name__})"
+    except ValueError as error:
+        return str(error)
     return ""

@@ -12,7 +12,7 @@ from trainer.errors import StorageError
 from trainer.events import BranchedFrom, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.monitoring.alarms import active_alarms
 from trainer.plurals import counted
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, read_config, run_folders
 from trainer.runs.journal import JournalEnds, read_journal_ends
 
@@ -72,7 +72,7 @@ def is_complete(folder: RunFolder, iterations: int) -> bool:
     """
     run = summary_of(folder)
     is_done = run.kind == PPO and run.state == "done" and run.iteration >= iterations
-    return is_done and newest_checkpoint(folder) == folder.checkpoint(run.iteration)
+    return is_done and checkpoints(folder).paths[-1:] == [folder.checkpoint(run.iteration)]
 
 
 def summary_of(folder: RunFolder) -> RunSummary:

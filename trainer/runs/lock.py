@@ -73,7 +73,8 @@ def _locked(folder: Path) -> int:
         while not _try_lock(file, fcntl.LOCK_EX):
             # `lock_is_held` takes a shared lock for an instant and must not pass for a trainer: that one is exclusive.
             if not _try_lock(file, fcntl.LOCK_SH):
-                pid = os.pread(file, 20, 0).decode(errors="replace") or "unknown"
+                if not (pid := os.pread(file, 20, 0).decode(errors="replace")):  # not written yet
+                    raise UsageError(f"run '{folder.name}' is in use by another process: try again")
                 raise UsageError(f"run '{folder.name}' is being trained by process {pid}: stop it first, or wait")
         with contextlib.suppress(PermissionError):  # a file system without permissions
             os.fchmod(file, PRIVATE)  # older versions let everyone open it

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
     from trainer.ppo_run.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
 
-    output.note(f"evaluating '{find_checkpoint(folder, options.checkpoint).name}' of run '{folder.name}'")
+    output.note(f"evaluating '{find_checkpoint(folder, options.checkpoint)[0].name}' of run '{folder.name}'")
     require_trust(reward_of(folder, options), given=args.trust_code or bool(options.reward))
     with _progress() as emit:
         found = evaluate_checkpoint(folder, options, emit, trust=trusted_code().check)

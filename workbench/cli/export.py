@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--average", action="store_true", help="export the moving average of the policy")
     parser.add_argument("--base", metavar="MODEL", default="", help="name of the base model, for another machine")
     parser.add_argument("--copy-base", action="store_true", help="write the base model too, for another machine")
-    parser.add_argument("--force", action="store_true", help="replace FOLDER")
+    parser.add_argument("--force", action="store_true", help="replace FOLDER if an earlier export wrote all of it")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     )
     found = export_run(folder, Path(args.output or Path("exports") / folder.name), options)
     output.data(visible(str(found.folder)))
+    output.note(f"exported {visible(found.source)}")
     for warning in found.warnings:
         output.warning(warning)
     for one in found.engines:

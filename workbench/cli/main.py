@@ -39,6 +39,7 @@ EXIT_CODES = {
     2: "wrong usage or configuration",
     3: "unusable data, model, reward or storage",
     4: "training diverged",
+    75: "a rank did not answer",
     130: "interrupted by a signal, or because the reader of the output went away",
 }
 

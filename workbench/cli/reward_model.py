@@ -13,7 +13,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import DataError, UsageError
 from trainer.events import RunEnded
 from trainer.plurals import counted
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import PREFERENCES, add_dir, add_preference_training, add_run
@@ -105,7 +105,7 @@ def _evaluation(folder: Path) -> dict[str, Any]:
     """Return the last evaluation of the run in `folder`; empty if nothing was held out."""
     from trainer.reward_model.snapshot import read_card
 
-    checkpoint = newest_checkpoint(RunFolder(folder))
+    checkpoint, _ = newest_checkpoint(RunFolder(folder))
     return (checkpoint and read_card(checkpoint).get("evaluation")) or {}
 
 

@@ -14,7 +14,7 @@ from trainer.errors import TrainerError, UsageError
 from trainer.plurals import counted
 from trainer.ppo_run.sweep_file import check_folders, check_same, held, save_sweep, saved_sweep, sweep_names
 from trainer.ppo_run.sweeping import SUFFIX, Sweep, SweepRun, plan_sweep, short_keys, with_more_seeds
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import create_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
@@ -267,7 +267,7 @@ class _UnderWay:
             self._elsewhere.add(one.name)
             self._processes.add(one.name, TrainedElsewhere(folder))
             return
-        checkpoint = newest_checkpoint(folder) if before else None
+        checkpoint, damaged = newest_checkpoint(folder) if before else (None, [])
         try:
             if before is None:
                 create_run(one.config, one.name)
@@ -275,7 +275,7 @@ class _UnderWay:
         except TrainerError as error:
             self._failed(one.name, str(error), error.exit_code)
             return
-        self._note(one.name, f"resumed from {checkpoint.name}" if checkpoint else "started")
+        self._note(one.name, "; ".join([f"resumed from {checkpoint.name}" if checkpoint else "started", *damaged]))
         self._processes.add(one.name, process)
 
     def _take(self, end: End | None) -> None:

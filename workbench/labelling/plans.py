@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 from trainer.errors import DataError, UsageError
 from trainer.plurals import counted
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_files import newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO, list_runs
 from trainer.runs.samples import kept_iterations
@@ -99,7 +100,7 @@ def labelling_material(runs_dir: Path) -> Material:
     runs = sorted(list_runs(runs_dir), key=lambda run: (run.started or 0.0, run.name), reverse=True)
     return Material(
         [run.folder.root for run in runs if run.kind == PPO and (run.folder.is_live() or kept_iterations(run.folder))],
-        [run.folder.root for run in runs if run.kind == "reward-model" and newest_checkpoint(run.folder)],
+        [run.folder.root for run in runs if run.kind == "reward-model" and checkpoints(run.folder).paths],
     )
 
 
@@ -212,13 +213,16 @@ def _check_run(run: Path, queue: UserQueue) -> None:
         return
     if not kept_iterations(folder):
         raise UsageError(f"queue {queue}: '{run.name}' has no samples: choose a run with run.save_samples = true")
-    if queue == "policy-reference" and newest_checkpoint(folder) is None:
+    if queue == "policy-reference" and not checkpoints(folder).paths:
         raise UsageError(f"queue {queue}: '{run.name}' is not running and has no checkpoint: choose another run")
 
 
 def _model(path: Path, queue: UserQueue) -> Path:
     model = path.resolve()
-    checkpoint = newest_checkpoint(RunFolder(model)) or model
+    newest, damaged = newest_checkpoint(RunFolder(model))
+    if damaged:
+        raise UsageError(f"queue {queue}: '{model.name}': {'; '.join(damaged)}; name one of its other checkpoints")
+    checkpoint = newest or model
     if not (checkpoint / "reward_model.json").is_file():
         raise UsageError(f"queue {queue}: '{model.name}' is not a trained reward model: name a run that is")
     return model

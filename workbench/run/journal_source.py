@@ -140,7 +140,7 @@ class JournalSource:
                 self._iteration = event.iteration
                 self._older_count_to = min(self._older_count_to, event.iteration - 1)
             case RunStarted():
-                self._iteration = event.resumed_at or 0
+                self._iteration = max(event.resumed_at or 0, 0)
                 self._older_count_to = min(self._older_count_to, self._iteration)
 
     def _that_count(self, older: list[Event]) -> list[Iteration | RewardModelStep]:

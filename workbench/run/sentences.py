@@ -193,8 +193,13 @@ def _run(event: RunStarted) -> list[str]:
     if event.branched_from is not None:
         lines.append(_branched(event.branched_from))
     if event.resumed_at is not None:
-        lines.append(f"resumed after iteration {event.resumed_at}")
+        lines.append(resumption(event.resumed_at))
     return lines + [f"warning: {warning}" for warning in event.warnings]
+
+
+def resumption(iteration: int) -> str:
+    """Describe a resumption from the checkpoint of `iteration`, as in `RunStarted.resumed_at`."""
+    return f"resumed after iteration {iteration}" if iteration >= 0 else "begun again: there was no checkpoint"
 
 
 def _branched(origin: BranchedFrom) -> str:

@@ -30,7 +30,7 @@ from trainer.monitoring.alarms import is_active_after
 from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
-from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, state_words
+from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, resumption, state_words
 from workbench.text import visible
 
 _KEPT = 500  # newest events of a kind that are kept
@@ -129,7 +129,7 @@ class RunView:
         """Number of finished iterations, including those before a resumption."""
         if self.history:
             return self.history.numbers[-1]
-        return (self.started.resumed_at or 0) if self.started else 0
+        return max(self.started.resumed_at or 0, 0) if self.started else 0
 
     @property
     def total(self) -> int:
@@ -170,7 +170,7 @@ class RunView:
                 setattr(self, each.name, getattr(fresh, each.name))
         else:
             self._go_back_to(event.resumed_at)
-            self._mark(event.resumed_at, "resumed", f"resumed after iteration {event.resumed_at}")
+            self._mark(max(event.resumed_at, 0), "resumed", resumption(event.resumed_at))
         if not self.history:
             self.history = History(event.run_kind)
         self.started = event

@@ -13,7 +13,7 @@ from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.events import Event, Iteration
 from trainer.ppo_run.branching import Plan, Wanted, can_change, config_at, plan_branches, plan_warnings
-from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.checkpoint_index import best_checkpoint, checkpoints, iteration_of
 from trainer.runs.folder import TRASH, RunFolder, read_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO, RECENT, last_mean, summary_of
@@ -74,7 +74,7 @@ def read_parent(path: Path) -> Parent:
         )
     found = checkpoints(folder)
     if not found.paths:
-        why = "; ".join(found.problems) or "it has no checkpoint yet"
+        why = "; ".join(found.problems.values()) or "it has no checkpoint yet"
         raise UsageError(f"cannot branch {folder.name}: {why}; resume it, and save one")
     _settings()  # not first while a key waits
     past = read_journal(folder.events).events
@@ -86,7 +86,7 @@ def read_parent(path: Path) -> Parent:
 
 
 def _point(checkpoint: Path, ran: Mapping[int, Iteration], *, is_best: bool) -> BranchPoint:
-    number = int(checkpoint.name.removeprefix("step-"))
+    number = iteration_of(checkpoint)
     near = range(number - RECENT + 1, number + 1) if number in ran else ()
     last = [ran[before] for before in near if before in ran]
     score, kl = last_mean([event.score_mean for event in last]), last_mean([event.kl for event in last])

@@ -50,7 +50,7 @@ def read_detail(folder: RunFolder) -> Detail:
     whole, problems = checkpoints(folder)
     best = best_checkpoint(folder)
     newest = whole[-1].name if whole else ""
-    return Detail(folder, seed, len(whole), newest, problems, best.name if best else "", _origin(folder))
+    return Detail(folder, seed, len(whole), newest, list(problems.values()), best.name if best else "", _origin(folder))
 
 
 def _origin(folder: RunFolder) -> str:

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from trainer.config import Config, config_warnings
 from trainer.plurals import counted
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, expected_run
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown
@@ -59,7 +59,7 @@ def start_plan(config: Config, preset: str, changed: Sequence[str], *, one_itera
 def resume_plan(folder: Path, config: Config) -> Plan:
     """Return the plan of continuing the run in `folder` with `config`. Reads files."""
     run = RunFolder(folder)
-    checkpoint = newest_checkpoint(run)
+    checkpoint, damaged = newest_checkpoint(run)
     if checkpoint is None:
         begins = "no checkpoint was saved: the run begins again"
     else:
@@ -70,7 +70,7 @@ def resume_plan(folder: Path, config: Config) -> Plan:
         ("run folder", str(folder)),
         _memory(config),
     ]
-    return Plan(f"Resume {run.name}?", facts, config_warnings(config))
+    return Plan(f"Resume {run.name}?", facts, damaged + config_warnings(config))
 
 
 def _material(config: Config, iterations: str) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look names up in ADDRESSES."""
 
     def looked_up(name: str) -> str:
+        name.encode("idna")  # as the real one does
         if name not in ADDRESSES:
             raise socket.gaierror("unknown")
         return ADDRESSES[name]
@@ -72,6 +74,18 @@ def test_mlx_launch_reads_what_is_written_of_its_own_form(tmp_path: Path) -> Non
         ([{"ssh": "a", "rdma": "en2"}, "a"], "rdma must be a list"),
         ({"hosts": ["a", "a"], "backend": "mpi"}, "backend 'mpi' is unknown"),
         ({"hosts": ["a", "a"], "envs": ["A"]}, "envs must be a list"),
+        ({"hosts": ["a", "a"], "envs": ["A=\0"]}, "envs must be a list"),
+        ({"hosts": ["a", "a"], "envs": ["A;B=1"]}, "envs must be a list"),
+        ("[" * 100_000, "not JSON"),
+        (f"[{'1' * 10_000}]", "not JSON"),
+        (["a", "-oProxyCommand=touch x"], "is not the name of a host"),
+        (["a", "me@-oProxyCommand=touch x"], "is not the name of a host"),
+        (["a", "a b"], "is not the name of a host"),
+        (["a", "a\0b"], "is not the name of a host"),
+        (["a", "a\n"], "is not the name of a host"),
+        ([{"ssh": "-v", "ips": ["10.0.0.1"]}, "a"], "is not the name of a host"),
+        (["a", "a" * 300], "is unknown"),
+        ([{"ssh": "a", "rdma": [{}]}, "a"], "rdma must be a list"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(content: Any, says: str, tmp_path: Path) -> None:
@@ -84,6 +98,22 @@ def test_a_mistake_is_one_line_that_names_it(content: Any, says: str, tmp_path: 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the hosts in .*nope"):
         read_hosts(tmp_path / "nope")
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder", "large"])
+def test_only_a_file_of_a_moderate_size_is_read(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.json"
+    match what:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+        case "large":
+            path.write_text(f'["a"{" " * (1 << 20)}]')
+    with pytest.raises(UsageError, match=r"cannot read the hosts in .*hosts\.json: "):
+        read_hosts(path)
 
 
 def test_this_machine_several_times() -> None:

@@ -14,7 +14,7 @@ import pytest
 import runs_helper
 from dpo_helper import dpo_config
 from preference_samples import labelled, preference, reward_config
-from runs_helper import Killed, Recorder, comparable, killed_at, tiny_config
+from runs_helper import Killed, Recorder, comparable, killed_at, newest_checkpoint, tiny_config
 from tiny import load_tiny, make_tokenizer
 from wrapped_tokenizer import TEMPLATE, Wrapper
 
@@ -48,7 +48,7 @@ from trainer.preference_data.grouping import group_preferences
 from trainer.preference_data.groups import split_groups
 from trainer.preferences.records import Preference
 from trainer.reward_model.reward_model_run import train_reward_model
-from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
@@ -423,8 +423,30 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bi
         with pytest.raises(Killed):
             trained(tmp_path, f"run.name={run.name}", *settings, watch=killed_at(phase, number))
         resumed = trained(tmp_path, resume=run)
-        assert [started.resumed_at for started in resumed.of(RunStarted)] == [max(number - 1, 0)]
+        assert [started.resumed_at for started in resumed.of(RunStarted)] == [number - 1]
         assert outcome(run) == outcome(tmp_path / "runs" / "whole"), (phase, number)
+
+
+def test_a_run_killed_before_its_first_checkpoint_has_its_first_evaluation_once(tmp_path: Path) -> None:
+    def killed(event: Event) -> None:
+        if isinstance(event, StateChanged) and event.state == "saving":
+            raise Killed
+
+    trained(tmp_path, "run.name=whole")
+    with pytest.raises(Killed):
+        trained(tmp_path, "run.name=a", watch=killed)
+    resumed = trained(tmp_path, resume=tmp_path / "runs" / "a")
+    assert [started.resumed_at for started in resumed.of(RunStarted)] == [-1]
+    found, whole = (
+        [event for event in read_journal(tmp_path / "runs" / name / "events.jsonl").events if name_of(event)]
+        for name in ("a", "whole")
+    )
+    assert [name_of(event) for event in found] == [name_of(event) for event in whole]
+
+
+def name_of(event: Event) -> tuple[str, int] | None:
+    """Return the kind and the iteration of an evaluation; None for another event."""
+    return (type(event).__name__, event.iteration) if isinstance(event, Evaluation | DPOEvaluation) else None
 
 
 def test_two_steps_and_two_more_are_four_to_the_bit(tmp_path: Path) -> None:

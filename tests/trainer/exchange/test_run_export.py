@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from preference_samples import labelled
 from reward_model_runs import reward_workspace, train_tiny
-from runs_helper import PROMPTS, record, tiny_config
+from runs_helper import PROMPTS, flip, newest_checkpoint, record, tiny_config
 
 from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig, ModelConfig
@@ -26,7 +27,7 @@ from trainer.ppo.checkpoint import load_checkpoint
 from trainer.preferences.formats import write_preferences
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rewards.model_reward import ClassifierModel
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [5, 6, 7, 8, 9, 10, 11], [50, 51]]
@@ -131,12 +132,11 @@ def test_the_readme_and_the_content_agree(made: Path, tmp_path: Path) -> None:
 
 
 def test_an_export_is_replaced_only_by_force_and_whole(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("")
+    export(made, "head", tmp_path / "out")
     with pytest.raises(UsageError, match="exists: choose another folder with --output, or replace it with --force"):
         export(made, "head", tmp_path / "out")
     export(made, "head", tmp_path / "out", engines=["trl"], overwrite=True)
-    assert not (tmp_path / "out" / "mine").exists()
+    assert not (tmp_path / "out" / "verl").exists()
     with pytest.raises(UsageError, match="has no complete checkpoint 99"):
         export(made, "head", tmp_path / "out", checkpoint="99", overwrite=True)
     assert (tmp_path / "out" / "policy").is_dir()  # the one before
@@ -144,6 +144,61 @@ def test_an_export_is_replaced_only_by_force_and_whole(made: Path, tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write the export"):
         export(made, "head", tmp_path / "file" / "out")
+
+
+def test_force_replaces_nothing_but_what_an_export_wrote(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(output: Path, match: str) -> None:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(UsageError, match=match):
+            export(made, "head", output, engines=["trl"], overwrite=True)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    run, others = made / "runs" / "head", "not the folder of an earlier export: choose another --output"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("")
+    for output in (tmp_path / "mine", tmp_path / "mine" / "notes", run, run.parent, made):
+        refused(output, others)
+    export(made, "head", tmp_path / "out", engines=["trl"])
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    refused(tmp_path / "link", others)
+    monkeypatch.chdir(tmp_path / "out" / "policy")
+    for output in (Path(), Path(".."), Path("../policy/..")):
+        refused(output, others)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / "policy" / "notes").symlink_to(tmp_path / "mine")
+    refused(Path("out"), r"no export wrote 'policy/notes' in it")
+    (tmp_path / ".out.tmp").symlink_to(tmp_path / "mine")
+    (tmp_path / "out" / "policy" / "notes").unlink()
+    export(made, "head", Path("out"), engines=["trl"], overwrite=True)
+    assert (tmp_path / "mine" / "notes").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.tmp", "link", "mine", "out"]
+
+
+@pytest.mark.parametrize("damage", ["size", "state", "content", "folder"])
+def test_an_export_names_its_checkpoint_and_the_damaged_one_that_is_newer(
+    made: Path, tmp_path: Path, damage: str
+) -> None:
+    run = RunFolder(shutil.copytree(made / "runs" / "head", tmp_path / "runs" / "head"))
+    newest, before = checkpoints(run).paths[-1], checkpoints(run).paths[-2]
+    weights = newest / "policy" / "adapters.safetensors"
+    match damage:
+        case "size":
+            weights.write_bytes(weights.read_bytes()[:-1])
+        case "state":
+            (newest / "state.json").write_text("[]")
+        case "content":
+            flip(weights, 8 * weights.stat().st_size - 1)
+        case "folder":
+            weights.unlink()
+            weights.mkdir()
+    found = export_run(run, tmp_path / "out", ExportOptions(engines=["trl"]))
+    assert found.source == f"head, {before.name}"
+    assert [warning for warning in found.warnings if warning.startswith(f"checkpoint '{newest.name}' ignored: ")]
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert text.startswith(f"# Export of head, {before.name}\n")
+    assert f"checkpoint '{newest.name}' ignored" in text
 
 
 def test_an_average_is_exported_where_there_is_one(made: Path, tmp_path: Path) -> None:

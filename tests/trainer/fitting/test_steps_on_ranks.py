@@ -14,7 +14,7 @@ import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from ranks_helper import Ended, ended, hurt, largest_difference, started, wait_for
-from runs_helper import comparable, outcome
+from runs_helper import comparable, newest_checkpoint, outcome
 
 from trainer.config import AnyConfig
 from trainer.config.loading import config_text
@@ -35,7 +35,6 @@ from trainer.events import (
 from trainer.fitting.step_run import check_shares
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.reward_model_run import train_reward_model
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from runs_helper import record, tiny_config
+from runs_helper import newest_checkpoint, record, tiny_config
 from tiny import make_checkpoint
 
 from trainer.config.schema import ModelConfig
@@ -20,7 +20,6 @@ from trainer.models.backbone import load_backbone
 from trainer.models.peft_adapters import write_peft
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.ppo.policy_init import check_policy_init, init_policy
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 
 TOKENS = mx.array([[72, 101, 108, 108, 111], [1, 2, 3, 4, 5]])

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from reward_model_runs import reward_workspace, train_tiny
-from runs_helper import comparable, record, tiny_config, workspace
+from runs_helper import comparable, newest_checkpoint, record, tiny_config, workspace
 from tiny import make_checkpoint
 
 from trainer.arrays import pad
@@ -26,7 +26,7 @@ from trainer.ppo.value_init import check_value_init, init_value_model
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rewards.model_reward import ClassifierModel
 from trainer.runs.checkpoint_files import write_state
-from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint, prune_checkpoints
+from trainer.runs.checkpoint_index import checkpoints, prune_checkpoints
 from trainer.runs.folder import RunFolder
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]

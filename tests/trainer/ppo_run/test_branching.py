@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -238,6 +239,47 @@ def test_a_damaged_checkpoint_gives_no_branch(parent: RunFolder, how: str) -> No
     with pytest.raises(StorageError, match=r"damaged|replaced"):
         plan.create(plan.branches[0])
     assert [run.name for run in list_runs(parent.root.parent)] == ["a"]
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "list", "device", "loop"])
+def test_a_branch_copies_no_link_and_leaves_nothing_behind(parent: RunFolder, tmp_path: Path, what: str) -> None:
+    saved, private = parent.checkpoint(2), tmp_path / "private"
+    plan = plan_branches(parent, Wanted(at=2))
+    shutil.copytree(saved / "policy", private)
+    match what:
+        case "file":
+            (saved / "policy" / "adapters.safetensors").unlink()
+            (saved / "policy" / "adapters.safetensors").symlink_to(private / "adapters.safetensors")
+        case "folder":
+            shutil.rmtree(saved / "policy")
+            (saved / "policy").symlink_to(private)
+        case "list":
+            state = json.loads((saved / "state.json").read_text())
+            state["files"] = {"../../../../private/adapters.safetensors": {"bytes": 1, "sha256": ""}}
+            (saved / "state.json").write_text(json.dumps(state))
+        case "device":
+            (saved / "zero").symlink_to("/dev/zero")  # not listed: it is left out
+        case "loop":
+            (saved / "loop").symlink_to(saved)
+    if what in ("device", "loop"):
+        copy = plan.create(plan.branches[0]).checkpoint(2)
+        assert not {"zero", "loop"} & {path.name for path in copy.iterdir()}
+        return
+    with pytest.raises(StorageError, match="damaged"):
+        plan.create(plan.branches[0])
+    assert [path.name for path in parent.root.parent.iterdir()] == ["a"]
+
+
+def test_a_folder_prepared_beside_a_branch_is_left_alone(parent: RunFolder, tmp_path: Path) -> None:
+    plan = plan_branches(parent, Wanted(at=2, name="b"))
+    (tmp_path / "mine" / "b").mkdir(parents=True)
+    (parent.root.parent / ".b.branch").symlink_to(tmp_path / "mine")
+    (parent.root / "best.json").unlink()
+    (parent.root / "best.json").symlink_to("/dev/zero")
+    plan.create(plan.branches[0])
+    assert (tmp_path / "mine" / "b").is_dir()
+    with pytest.raises(UsageError, match=r"--name b: .* exists and is not this branch"):
+        plan.create(plan.branches[0])
 
 
 def test_a_branch_keeps_the_best_policy_of_its_run_unless_it_is_measured_otherwise(parent: RunFolder) -> None:

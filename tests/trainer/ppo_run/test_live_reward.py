@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from reward_model_runs import copy_workspace, train_tiny, two_reward_models
-from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
+from runs_helper import Killed, Recorder, comparable, newest_checkpoint, outcome, record, tiny_config, within
 
 from trainer.config import load_config
 from trainer.control.control import Control
@@ -17,7 +17,6 @@ from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError
 from trainer.events import Alert, Event, Iteration, RunEnded, RunStarted, SettingChanged, StateChanged
 from trainer.ppo_run.training import train
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples

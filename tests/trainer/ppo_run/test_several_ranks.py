@@ -11,14 +11,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from ranks_helper import ROUNDING, Ended, ended, hurt, largest_difference, run_ranks, started, wait_for
-from runs_helper import comparable, outcome, record, tiny_config, workspace
+from runs_helper import comparable, newest_checkpoint, outcome, record, tiny_config, workspace
 
 from trainer.config import load_config
 from trainer.control.inbox import send
 from trainer.distributed.ranks import HUNG
 from trainer.events import Alert, Evaluation, Event, Iteration, RunEnded, SettingChanged
 from trainer.ppo_run.branching import Wanted, plan_branches
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples

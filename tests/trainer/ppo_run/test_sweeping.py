@@ -185,10 +185,10 @@ def test_another_plan_of_the_name_is_refused_with_the_difference(other: object, 
         ("{", "cannot read the plan"),
         ("[]", "not a table"),
         ('{"sweep": 99}', "written by a newer version"),
-        ('{"sweep": 1, "jobs": 1, "runs": [], "config": {}}', "cannot read the plan"),
+        ('{"sweep": 1, "jobs": 1, "runs": [], "config": {}}', r"cannot read the plan '.*': runs: List should have"),
         (
             '{"sweep": 1, "jobs": 1, "runs": [{"combination": "../x", "seed": 0, "settings": {}}], "config": {}}',
-            "cannot",
+            r"runs\.0\.combination: String should match",
         ),
     ],
 )

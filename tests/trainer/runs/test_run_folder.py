@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
-from runs_helper import Killed, Recorder, record, tiny_config
+from runs_helper import Killed, Recorder, newest_checkpoint, record, tiny_config
 
 from trainer.control.control import Control
 from trainer.dpo.dpo_run import train_dpo
@@ -22,7 +22,6 @@ from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, R
 from trainer.ppo_run.training import train
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.reward_model.reward_model_run import train_reward_model
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.journal import read_journal
 from workbench.cli import main as cli

@@ -21,11 +21,12 @@ from typing import Any
 
 import pytest
 from run_folders import checkpoint, config
+from runs_helper import newest_checkpoint
 
 from trainer.config import load_config
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
-from trainer.runs.checkpoint_index import checkpoints, keep_for_others, newest_checkpoint, prune_checkpoints, read_best
+from trainer.runs.checkpoint_index import checkpoints, keep_for_others, prune_checkpoints, read_best
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_run, trash_run, versions
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary, list_runs
@@ -217,6 +218,9 @@ def test_a_lock_is_held_once_and_names_the_process(folder: RunFolder) -> None:
         ):
             pass
         assert folder.is_live()
+        (folder.root / "lock").write_bytes(b"")  # as before the process has written its number
+        with pytest.raises(UsageError, match="run 'alpha' is in use by another process: try again"), folder.lock():
+            pass
     assert not folder.is_live()
     with folder.lock():
         assert folder.is_live()
@@ -411,7 +415,7 @@ def test_the_newest_checkpoint_is_the_highest_number(folder: RunFolder) -> None:
 def test_folders_under_construction_are_not_checkpoints(folder: RunFolder) -> None:
     for name in (".step-000010.tmp", "step-000010.tmp", "step-10", "other"):
         checkpoint(folder, 10).rename(folder.checkpoints / name)
-    assert checkpoints(folder) == ([], [])
+    assert checkpoints(folder) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -435,7 +439,8 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(
     else:
         (damaged / file).write_bytes(content)
     assert newest_checkpoint(folder) == whole
-    found, [problem] = checkpoints(folder)
+    found, problems = checkpoints(folder)
+    [problem] = problems.values()
     assert found == [whole]
     assert re.search(f"'step-000010' ignored: {damage}", problem)
 
@@ -475,7 +480,7 @@ def test_leftovers_of_a_killed_pruning_are_cleared_by_the_next(
         patch.setattr("trainer.runs.folder.shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             prune_checkpoints(folder, 1)
-    assert checkpoints(folder) == ([newest], [])
+    assert checkpoints(folder) == ([newest], {})
     assert prune_checkpoints(folder, 1) == []
     assert list(folder.checkpoints.iterdir()) == [newest]
 

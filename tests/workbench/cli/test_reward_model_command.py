@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from preference_samples import labelled, reward_config
+from runs_helper import newest_checkpoint
 
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import open_run
 from workbench.cli.main import main, parser
 

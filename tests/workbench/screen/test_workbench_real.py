@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runs_helper import workspace
+from runs_helper import newest_checkpoint, workspace
 from waiting import until
 from workbench_app import press_when_asked, screen_text, start_run, status, workbench
 
 from trainer.events import SettingChanged
-from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.config.pane import ConfigPane

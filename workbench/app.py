@@ -32,6 +32,7 @@ from workbench.kit.theming import (
     theme_files,
     theme_stamps,
 )
+from workbench.kit.throttled import Throttled
 from workbench.kit.typed_ahead import TypedAhead
 from workbench.opening import Opening
 from workbench.system.environment import config_dir
@@ -108,6 +109,7 @@ class WorkbenchApp(Guarded, TypedAhead):
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
         self._saving = asyncio.Lock()
+        self._theme_reading = Throttled(rests=False)
         self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
 
     def compose(self) -> ComposeResult:
@@ -195,12 +197,16 @@ class WorkbenchApp(Guarded, TypedAhead):
         async with self._saving:  # so that the newest settings are written last
             await asyncio.to_thread(self._settings.save, config_dir())
 
-    @work(exclusive=True, group="themes")
+    @work(group="themes")
     async def _look_at_themes(self) -> None:
-        folder = config_dir() / "themes"
-        if (stamps := await asyncio.to_thread(theme_stamps, folder)) != self._theme_stamps:
-            themes, problems = await asyncio.to_thread(_load_themes, folder)
-            self._theme_stamps = stamps
+        folder, known = config_dir() / "themes", self._theme_stamps
+
+        def changed() -> tuple[dict[Path, tuple[int, int]], dict[str, Theme], list[str]] | None:
+            stamps = theme_stamps(folder)
+            return None if stamps == known else (stamps, *_load_themes(folder))
+
+        if (found := await self._theme_reading.read(changed)) is not None:
+            self._theme_stamps, themes, problems = found
             apply_themes(self, themes)
             if self._shown_theme == self._default_theme and self._settings.theme in themes:
                 self.theme = self._settings.theme  # its file could not be read before

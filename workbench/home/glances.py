@@ -24,31 +24,35 @@ class Workspace(NamedTuple):
     glances: list[Glance]
     total: int  # runs in the folder, more than glances if there are very many
     problem: str  # why the folder cannot be read; empty if it can
+    stamp: Stamp = ()  # of the listing
 
 
 class GlanceReader:
-    """Reader of the runs of one folder. It reads a journal again only if that has changed. For one thread at a time."""
+    """Reader of the runs of one folder. It reads a journal again only if that has changed.
+
+    On several threads at once, it may read one twice.
+    """
 
     def __init__(self, runs_dir: Path) -> None:
         self._runs_dir = runs_dir
-        self._stamp: Stamp = ()
         self._known: dict[Path, tuple[object, Glance]] = {}
 
-    def read(self) -> Workspace | None:
-        """Return the runs; None if nothing has changed since the last call."""
-        listing = read_runs(self._runs_dir, self._stamp)
-        if listing is None:
-            return None
-        self._stamp = listing.stamp
+    def read(self, shown: Workspace | None = None) -> Workspace:
+        """Return the runs; `shown` itself if nothing has changed since that was read."""
+        listing = read_runs(self._runs_dir, shown.stamp if shown else ())
+        if listing is None and shown is not None:
+            return shown
+        assert listing is not None
         runs = sorted(listing.runs, key=lambda run: (run.started or 0.0, run.name), reverse=True)
-        known, self._known = self._known, {}
+        found: dict[Path, tuple[object, Glance]] = {}
         for run in runs[:MOST]:
-            before = known.get(run.folder.root)
+            before = self._known.get(run.folder.root)
             stamp = _journal_stamp(run)
             unchanged = before is not None and before[0] == stamp
             glance = before[1]._replace(run=run) if before and unchanged else glance_at(run)
-            self._known[run.folder.root] = (stamp, glance)
-        return Workspace([glance for _, glance in self._known.values()], len(runs), listing.problem)
+            found[run.folder.root] = (stamp, glance)
+        self._known = found
+        return Workspace([glance for _, glance in found.values()], len(runs), listing.problem, listing.stamp)
 
 
 def _journal_stamp(run: RunSummary) -> object:

@@ -46,6 +46,9 @@ class HomeActions(Protocol):
     def here(self) -> Path | None:
         """Folder of the run that trains in this process."""
 
+    def first_facts(self) -> Facts:
+        """Return the facts that are known before anything is read."""
+
     def facts(self) -> Callable[[Workspace], Facts]:
         """Return a function, to be called on a thread, that reads the facts."""
 
@@ -105,6 +108,7 @@ class HomePane(Pane):
             yield CutText(most=2, id="home-machine")
 
     def on_mount(self) -> None:
+        self._facts = self._actions.first_facts()  # so that the keys work while the runs are read
         self._show()
         self.set_interval(_INTERVAL, self._look)
 
@@ -132,15 +136,17 @@ class HomePane(Pane):
         if self.is_attached and self.display:
             self._read()
 
-    @work(exclusive=True, group="read")
+    @work(group="read")
     async def _read(self) -> None:
-        reader, before, facts, here = self._reader, self._workspace, self._actions.facts(), self._here
+        throttled, reader, before, here = self._throttled, self._reader, self._workspace, self._here
+        facts = self._actions.facts()
 
         def read() -> tuple[Workspace, list[RunRow], Facts]:
-            workspace = reader.read() or before or Workspace([], 0, "")
+            workspace = reader.read(before)
             return workspace, placed(workspace, here), facts(workspace)
 
-        if (found := await self._throttled.read(read)) is not None and reader is self._reader:
+        found = await throttled.read(read)
+        if found is not None and throttled is self._throttled:  # no refresh was requested since
             self._workspace, self._rows, self._facts = found
             self._show()
 
@@ -190,7 +196,8 @@ class HomePane(Pane):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "choose":
-            return any(choice.key == parameters[0] for choice in self._facts.choices)
+            unknown = parameters[0] == "runs" and self._workspace is None
+            return unknown or any(choice.key == parameters[0] for choice in self._facts.choices)
         if action == "copy":
             return isinstance(self.query_one(HomeList).selected, RunRow)
         if action == "enter":
@@ -222,7 +229,7 @@ class HomePane(Pane):
                 self._actions.open(glance.run.folder.root)
 
     def action_choose(self, key: str) -> None:
-        self._actions.choose(next(choice.what for choice in self._facts.choices if choice.key == key))
+        self._actions.choose(next((choice.what for choice in self._facts.choices if choice.key == key), key))
 
     def action_copy(self) -> None:
         if isinstance(row := self.query_one(HomeList).selected, RunRow):

@@ -27,8 +27,9 @@ from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.save_prompt import ask_and_save
-from workbench.kit.throttled import Throttled
+from workbench.kit.throttled import Latest, Throttled
 from workbench.run.config_differences import RunComparison, compare_runs
+from workbench.run.glance import Glance
 from workbench.run.run_listing import Stamp, read_runs
 from workbench.run.view import RunView
 from workbench.runs.curves import CurveReader, RunCurves
@@ -105,6 +106,7 @@ class RunsPane(Pane):
         self._compared: list[Path] = []  # as last posted to the app
         self._open = ""  # name of the run on the screen, if it is in this folder
         self._curves = CurveReader()
+        self._curve_reading, self._detail_reading, self._comparing = Latest(), Latest(), Latest()
         self._in_trash = False
         self._listed: list[RunSummary] = []  # before the filter
         self._none = ""  # what an empty list says
@@ -188,28 +190,35 @@ class RunsPane(Pane):
         self._arrange()
         self.border_subtitle = ", ".join(filter(None, ("trash" if self._in_trash else "", found)))
 
-    @work(exclusive=True, group="curves")
+    @work(group="curves")
     async def _read_curves(self) -> None:
         table, large = self.query_one(RunTable), self.query_one(RunCurves)
         by_name = {run.name: run for run in self._listed}
         runs = [by_name[name] for name in self._marked if name in by_name]
         if len(runs) < 2:
             runs = [table.selected] if table.selected else []
-        table.show_curves(await asyncio.to_thread(self._curves.read, list(table.in_view)))
-        if large.display:
-            large.show(await asyncio.to_thread(self._curves.read_large, runs))
+        listed, is_large = list(table.in_view), large.display
 
-    @work(exclusive=True, group="detail")
+        def read() -> tuple[dict[str, list[float]], list[Glance]]:
+            return self._curves.read(listed), self._curves.read_large(runs) if is_large else []
+
+        if (found := await self._curve_reading.read(read)) is not None:
+            table.show_curves(found[0])
+            large.show(found[1])
+
+    @work(group="detail")
     async def _read_detail(self, folder: RunFolder) -> None:
-        detail = await asyncio.to_thread(read_detail, folder)
-        if self.selected is not None and detail.folder == self.selected.folder:
+        detail = await self._detail_reading.read(partial(read_detail, folder))
+        if detail is not None and self.selected is not None and detail.folder == self.selected.folder:
             self._detail = detail
             self._show_detail()
 
-    @work(exclusive=True, group="comparison")
+    @work(group="comparison")
     async def _compare(self, folders: list[RunFolder]) -> None:
-        self._comparison = await asyncio.to_thread(compare_runs, folders)
-        self._show_comparison()
+        found = await self._comparing.read(partial(compare_runs, folders))
+        if found is not None and [folder.name for folder in folders] == self._marked:
+            self._comparison = found
+            self._show_comparison()
 
     @work(group="change")
     async def _trash(self, folder: RunFolder) -> None:

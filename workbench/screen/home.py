@@ -66,12 +66,19 @@ class HomeController:
         """Folder of the run that trains in this process; None without one."""
         return self._supervisor.folder if self._supervisor.trains_here else None
 
+    def first_facts(self) -> Facts:
+        """Return what Home shows before anything has been read."""
+        return Facts(_choices(self._plan(), Workspace([], 0, ""), ""))
+
     def facts(self) -> Callable[[Workspace], Facts]:
         """Return a function, to be called on a thread, that reads what Home shows besides the runs."""
+        return partial(read_facts, self._plan())
+
+    def _plan(self) -> _Plan:
         document = self._screen.config.document
         quickstart = document.preset == "quickstart" and document.path is None and not document.dirty
         name = "the quickstart" if quickstart else visible(document.name)
-        plan = _Plan(
+        return _Plan(
             name,
             document.config,
             len(document.problems),
@@ -80,7 +87,6 @@ class HomeController:
             self._labelling.workspace.store,
             self.since,
         )
-        return partial(read_facts, plan)
 
     def choose(self, what: str) -> None:
         """Do what a choice says."""
@@ -143,15 +149,19 @@ def _configured(source: str | Path, settings: Settings) -> ConfigDocument:
 
 def read_facts(plan: _Plan, workspace: Workspace) -> Facts:
     """Read what Home shows besides the runs: blocks on files."""
+    waiting, new = _labels(plan)
+    return Facts(_choices(plan, workspace, waiting), new, machine_line(plan.config))
+
+
+def _choices(plan: _Plan, workspace: Workspace, waiting: str) -> list[Choice]:
     choices = [_training(plan, workspace)]
     if workspace.total:
         newest = age(workspace.glances[0].run.started, time.time())
         choices.append(Choice("runs", "runs", "Open a run", f"{workspace.total:,} here, newest {newest} old"))
-    waiting, new = _labels(plan)
     choices.append(Choice("label", "label", "Label", waiting))
     if not plan.training:
         choices.append(Choice("configure", "configure", "New configuration", "model, prompts, reward: three questions"))
-    return Facts(choices, new, machine_line(plan.config))
+    return choices
 
 
 def _training(plan: _Plan, workspace: Workspace) -> Choice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 import scripted_run
@@ -17,10 +18,13 @@ from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
+from trainer.runs.listing import RunSummary
+from workbench.home import glances
 from workbench.home.home_list import Choice, HomeList, RunRow
 from workbench.home.pane import HomePane
 from workbench.kit.pane import Pane
 from workbench.kit.screen_settings import ScreenSettings
+from workbench.run.glance import Glance
 from workbench.screen.main_screen import MainScreen
 
 CONFIG = Path("config")
@@ -45,11 +49,11 @@ def choices(screen: MainScreen) -> list[str]:
 
 async def test_an_empty_workspace_says_how_to_begin_and_offers_nothing_that_is_refused() -> None:
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: "Train the quickstart" in screen_text(screen))
+        await until(pilot, lambda: "No runs yet." in screen_text(screen))
         text = screen_text(screen)
         assert shown(screen) == {"home"}
         assert "SmolLM2-135M, 50 iterations" in text
-        assert "No runs yet." in text
+        assert "Train the quickstart" in text
         assert "GB, fits up to" in text
         assert choices(screen)[:1] == ["train"]
         assert "runs" not in choices(screen)
@@ -80,6 +84,44 @@ async def test_runs_are_listed_with_state_and_curves_at_every_size() -> None:
         await pilot.resize_terminal(60, 20)
         await settle(pilot)
         assert "Train the quickstart" in screen_text(screen)
+
+
+async def test_what_a_slow_reading_finds_is_shown_though_another_was_requested_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_workspace(time.time())
+    reading, go_on, glance_at = Event(), Event(), glances.glance_at
+
+    def slow(run: RunSummary) -> Glance:
+        reading.set()
+        go_on.wait(60)
+        return glance_at(run)
+
+    monkeypatch.setattr(glances, "glance_at", slow)
+    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, reading.is_set)
+        await pilot.press("f2")
+        await until(pilot, lambda: shown(screen) == {"config"})
+        await pilot.press("f9")  # which looks at the folder again
+        await until(pilot, lambda: shown(screen) == {HOME})
+        assert "Reading runs" in screen_text(screen)
+        go_on.set()
+        await until(pilot, lambda: "broken" in screen_text(screen))
+
+
+@pytest.mark.parametrize("key", ["t", "enter"])
+async def test_a_run_can_be_started_while_the_runs_are_read(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_workspace(time.time())
+    go_on, glance_at = Event(), glances.glance_at
+    monkeypatch.setattr(glances, "glance_at", lambda run: go_on.wait(60) and glance_at(run))
+    async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
+        assert "Reading runs" in screen_text(screen)
+        await pilot.press("r")
+        await until(pilot, lambda: shown(screen) == {"runs"})
+        await pilot.press("f9")
+        await start_run(pilot, key)
+        await until(pilot, lambda: screen.supervisor.trains_here)
+        go_on.set()
 
 
 async def test_the_cursor_passes_over_headings_and_enter_opens_a_run() -> None:

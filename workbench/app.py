@@ -8,6 +8,7 @@ import contextvars
 import os
 import signal
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
@@ -40,8 +41,6 @@ from workbench.system.output import log_bug
 from workbench.system.signals import REASONS, leave_now
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from textual.command import Provider
     from textual.notifications import SeverityLevel
 
@@ -273,7 +272,26 @@ class WorkbenchApp(Guarded, TypedAhead):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
-        yield SystemCommand("Screenshot", "Save the screen as SVG", lambda: self.deliver_screenshot())
+        yield SystemCommand("Screenshot", "Save the screen as SVG, in the current folder", self._save_screenshot)
+
+    @work
+    async def _save_screenshot(self) -> None:
+        from trainer.errors import StorageError
+        from workbench.kit.file_names import unused
+        from workbench.kit.save_prompt import write_lines
+
+        picture = self.export_screenshot()
+
+        def save() -> Path:
+            write_lines(path := unused(Path("screenshot.svg")), [picture])
+            return path
+
+        try:
+            path = await asyncio.to_thread(save)
+        except StorageError as error:
+            self.notify(str(error), severity="error", markup=False)
+        else:
+            self.notify(f"Saved {path} in the current folder", markup=False)
 
     def action_leave(self) -> None:
         """Ask what should happen to a run that is trained here. Without one, leave if nothing else would be lost."""

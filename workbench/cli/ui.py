@@ -6,7 +6,6 @@ Functions import what the screen's first frame does not need.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
@@ -73,7 +72,7 @@ def watch(args: argparse.Namespace) -> int:
 
 
 def opening(args: argparse.Namespace) -> Opening:
-    """Return what to open: configuration, --set and --name, or the run of --resume. Raises UsageError."""
+    """Return what to open: configuration, --set and --name, or the run of --resume. Raises TrainerError."""
     if args.display is not None:
         from trainer.errors import UsageError
 
@@ -85,25 +84,26 @@ def opening(args: argparse.Namespace) -> Opening:
         config, folder = resumed(args, Config)
         _trust_given(args, config)
         return Opening(resume=folder.root, overrides=tuple(args.overrides))
-    if args.trust_code or args.overrides:
-        from trainer.errors import TrainerError
+    if args.config_given is not None or args.overrides or args.name is not None or args.trust_code:
+        from trainer.config import Config
+        from trainer.runs.folder import check_name_is_free
+        from workbench.cli.config import configuration
 
-        with contextlib.suppress(TrainerError):  # the screen shows what is wrong with the configuration
-            _trust_given(args)
+        # What the command line names is refused here, as without the screen; the problems of a workspace's own
+        # configuration are shown in Config.
+        config = configuration(args, Config)
+        check_name_is_free(config)
+        _trust_given(args, config)
     named = [f"run.name={args.name}"] if args.name is not None else []
     return Opening(source=args.config, overrides=(*args.overrides, *named, *dir_override(args)))
 
 
-def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None:
+def _trust_given(args: argparse.Namespace, config: Config) -> None:
     """Trust the code of the configuration if the command line says so. Raises TrainerError."""
-    if not (args.trust_code or args.overrides):
-        return
-    from trainer.config import Config
-    from workbench.cli.config import configuration
     from workbench.system.code_trust import is_given, remember, untrusted_code
 
     if is_given(args):
-        remember(untrusted_code((config or configuration(args, Config)).reward))
+        remember(untrusted_code(config.reward))
 
 
 def open_workbench(opening: Opening) -> int:

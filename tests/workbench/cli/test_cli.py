@@ -26,6 +26,7 @@ from trainer.doctor import Check
 from trainer.errors import TrainerError
 from trainer.runs.journal import Journal
 from workbench.cli import main as cli
+from workbench.cli import train, ui
 from workbench.cli.config import configuration
 
 
@@ -63,6 +64,41 @@ def test_wrong_usage_is_one_line_on_stderr_that_names_it_and_exit_2(
     assert (code, out, len(err)) == (2, [], 1)
     assert err[0].startswith(ERROR)
     assert names in err[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (["--set", "ppo.klcoef=0.1"], "ppo.kl_coef"),
+        (["--set", "ppo.kl_coef=-1"], "ppo.kl_coef"),
+        (["--set", "kl_coef"], "table.key=value"),
+        (["--config", "nope"], "no preset or file 'nope'"),
+        (["--config", "bad.toml"], "not TOML"),
+        (["--config", "."], "cannot read configuration"),
+        (["--name", "a/b"], "run.name"),
+        (["--name", "taken"], "taken"),
+    ],
+)
+def test_what_is_wrong_with_the_command_line_is_said_before_the_screen_opens_as_without_it(
+    argv: list[str], names: str
+) -> None:
+    Path("bad.toml").write_text("[ppo\n")
+    make_run("taken")
+    said = []
+    for open_or_train, args in ((ui.opening, cli.parse(argv)), (train.run, cli.parse(["--no-ui", *argv]))):
+        with pytest.raises(TrainerError) as refused:
+            open_or_train(args)
+        said.append((str(refused.value), refused.value.exit_code))
+    assert said[0] == said[1]
+    assert names in said[0][0]
+    assert said[0][1] == 2
+
+
+def test_the_configuration_of_a_workspace_opens_with_its_problems() -> None:
+    Path("runs").mkdir()
+    Path("config.toml").write_text("[ppo]\nkl_coef = -1\n")
+    [problem] = ui.opening(cli.parse([])).document().problems
+    assert problem.key == "ppo.kl_coef"
 
 
 def test_every_problem_of_a_configuration_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,27 @@ async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: py
         screen.notify("careful", severity="warning")
         await pilot.press("escape")
         assert "cannot write it" in screen_text(screen), "a warning covers an error, and does not remove it"
+
+
+async def test_a_screenshot_is_saved_in_the_current_folder_without_a_folder_of_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+    async with workbench(size=(80, 24)) as (screen, pilot):
+        take = next(one.callback for one in screen.app.get_system_commands(screen) if one.title == "Screenshot")
+        for name in ("screenshot.svg", "screenshot-2.svg"):
+            take()
+            await until(pilot, lambda name=name: f"› Saved {name} in the current folder" in screen_text(screen))
+            assert Path(name).read_text().startswith("<svg")
+        monkeypatch.setattr("workbench.kit.save_prompt.open_file", _full)
+        take()
+        await until(pilot, lambda: "✖ cannot write 'screenshot-3.svg': No space left on device" in screen_text(screen))
+
+
+def _full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 async def test_a_dialog_shows_the_screen_behind_it_and_a_message_above_it() -> None:

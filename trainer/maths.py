@@ -93,14 +93,17 @@ def root_mean_square(x: mx.array, mask: mx.array) -> mx.array:
     return mx.sqrt(masked_mean(mx.square(x), mask))
 
 
-def whiten(x: mx.array, mask: mx.array, *, shift_mean: bool = True, eps: float = 1e-8) -> mx.array:
+def whiten(x: mx.array, mask: mx.array, *, shift_mean: bool = True) -> mx.array:
     """Scale x to deviation 1 over the real tokens, and to mean 0 unless `shift_mean` is false.
 
+    Numbers that are equal but for rounding get the deviation 0. There is no epsilon, which would depend on x's unit.
     Rewards are whitened with their mean kept ("N Implementation Details", detail 1.4). x, mask: [B, T]. Returns [B, T],
     0 outside the mask.
     """
     mean = masked_mean(x, mask)
-    whitened = (x - mean) * mx.rsqrt(masked_variance(x, mask) + eps)
+    variance = masked_variance(x, mask)
+    is_rounding = variance <= 1e-12 * masked_mean(mx.square(x), mask)
+    whitened = mx.where(is_rounding, 0.0, (x - mean) * mx.rsqrt(variance))
     return mx.where(mask > 0, whitened if shift_mean else whitened + mean, 0.0)
 
 

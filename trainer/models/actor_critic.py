@@ -80,6 +80,8 @@ class ActorCriticLLM:
         self.shares_trunk = config.value_model == "head"
         # Zero, so that the first advantages are the rewards themselves and not the noise of a random head.
         self._value = {"head.weight": mx.zeros((hidden_size(backbone),)), "head.bias": mx.zeros(())}
+        self.value_scale: float | None = None
+        """Value of which the head predicts the multiple; None, as good as 1, before the first returns."""
         if not self.shares_trunk:
             policy = self.policy_parameters()
             draw_lora(self._layers.values(), value_key)
@@ -152,6 +154,12 @@ class ActorCriticLLM:
         _check_fit(parameters, self._value, "critic")
         self._value = dict(parameters)
 
+    def use_value_scale(self, scale: float) -> None:
+        """Have the head predict multiples of `scale`, and leave its values as they are."""
+        factor = (self.value_scale or 1.0) / scale
+        self._value |= {name: self._value[name] * factor for name in ("head.weight", "head.bias")}
+        self.value_scale = scale
+
     @contextmanager
     def _value_adapter_on(self) -> Iterator[None]:
         policy = self.policy_parameters()
@@ -162,7 +170,8 @@ class ActorCriticLLM:
             update_lora(self._layers, policy)
 
     def _values(self, states: mx.array) -> mx.array:
-        return states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
+        multiples = states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
+        return multiples * (self.value_scale or 1.0)
 
     def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
         hidden = hidden_states(self.backbone, sequences)  # [B, L, D]

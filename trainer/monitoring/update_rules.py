@@ -32,8 +32,8 @@ OFTEN_SPIKED = 3
 SILENT_ITERATIONS = 3
 LONG_SILENT_ITERATIONS = 10
 NO_SPREAD = 1e-6
-"""Deviation of raw advantages, and spread of scores as a share of the score, that are still rounding errors: no step is
-taken on less."""
+"""Deviation of raw advantages, and spread of scores as a share of the score, that are still rounding errors: the
+policy's loss leaves out less."""
 
 CRITIC_ITERATIONS = 10
 """Consecutive iterations with an explained variance below 0: rlprobe's sign."""

@@ -63,6 +63,7 @@ class _State(BaseModel):
     kl_coef: float | None = None
     kl_coef_start: float | None = None
     prefix_values: _PrefixValues | None = None
+    value_scale: Annotated[float, Field(gt=0)] | None = None
     rollback: Rollback | None = None
 
 
@@ -81,6 +82,7 @@ class Snapshot(NamedTuple):
     kl_coef_start: float | None = None  # ppo.kl_coef when the controller began
     average: Parameters | None = None  # of the policy's adapter; None: disabled
     prefix_values: dict[str, Any] | None = None  # state of `PrefixValues`; None if they are off
+    value_scale: float | None = None  # of the critic's head; None: no returns have set it yet
     rollback: Rollback | None = None  # that replaced another state after `iteration`
 
 
@@ -99,6 +101,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
         ppo.config.ppo.kl_coef,
         ppo.learner.average,
         ppo.prefix_values.state() if ppo.config.ppo.prefix_scores else None,
+        ppo.actor.value_scale,
     )
 
 
@@ -110,6 +113,7 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
     """
     ppo.actor.update_policy(snapshot.policy)
     ppo.actor.update_value(snapshot.value)
+    ppo.actor.value_scale = snapshot.value_scale
     ppo.learner.restore(snapshot.optimizer, snapshot.optimizer_steps)
     if ppo.learner.average is not None:
         average = snapshot.average or snapshot.policy
@@ -124,8 +128,8 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
 
 def plain_state(snapshot: Snapshot) -> dict[str, Any]:
     """Return what is not an array in the state that a run continues from, as plain values."""
-    names = ("iteration", "optimizer_steps", "rewards", "tokens", "kl_coef", "kl_coef_start", "prefix_values")
-    return {name: getattr(snapshot, name) for name in names}
+    names = ("iteration", "optimizer_steps", "rewards", "tokens", "kl_coef", "kl_coef_start")
+    return {name: getattr(snapshot, name) for name in (*names, "prefix_values", "value_scale")}
 
 
 def arrays_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -162,6 +166,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         "kl_coef": snapshot.kl_coef,
         "kl_coef_start": snapshot.kl_coef_start,
         "prefix_values": snapshot.prefix_values,
+        "value_scale": snapshot.value_scale,
         "rollback": snapshot.rollback and snapshot.rollback._asdict(),
     }
     write_folder(folder, fill, state)
@@ -203,5 +208,6 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         checked.kl_coef_start,
         average,
         state.get("prefix_values"),
+        checked.value_scale,
         checked.rollback,
     )

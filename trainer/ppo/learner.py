@@ -27,6 +27,8 @@ Trainables = dict[str, Parameters]  # by "policy" and "value", as far as the ste
 Outcome = Literal["taken", "not_finite", "ratio_spike", "target_kl"]
 MAX_LOG_RATIO = 20.0
 """Largest plausible |log-ratio| of a token; beyond it something broke."""
+ROUNDING = 1e-6
+"""Largest share of the returns, or of 1, that float32 may have made of their differences."""
 
 
 class StepOptions(TypedDict):
@@ -288,15 +290,17 @@ class Learner:
 
 
 def has_signal(batch: Experience) -> bool:
-    """Return whether the raw advantages vary.
-
-    If they do not, Adam would turn rounding noise into a full step.
-    """
+    """Return whether the raw advantages vary by more than rounding errors, of which Adam would make a full step."""
     advantages = filled(batch.advantages)
     if batch.advantage_scales is not None:  # in the unit of the reward: a small divisor enlarges rounding
         advantages = advantages * batch.advantage_scales[:, None]
-    variance = float(maths.masked_variance(advantages, batch.mask))
-    return not variance <= 1e-12  # NaN passes: its step will be skipped and reported
+    deviation = math.sqrt(float(maths.masked_variance(advantages, batch.mask)))
+    return not deviation < rounding_error(batch)  # NaN passes: its step will be skipped and reported
+
+
+def rounding_error(batch: Experience) -> float:
+    """Return the deviation up to which advantages, in the unit of the reward, may be rounding errors."""
+    return ROUNDING * max(1.0, float(maths.root_mean_square(filled(batch.returns), batch.mask)))
 
 
 def _metrics(sums: LossSums, objective: Objective, *, tokens: float, total: float, norm: float) -> StepMetrics:

@@ -5,6 +5,7 @@ Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.ppo import steps
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.kl_controller import adapted_kl_coef
-from trainer.ppo.learner import Learner, StepMetrics, StepOptions, has_signal
+from trainer.ppo.learner import Learner, StepMetrics, StepOptions, has_signal, rounding_error
 from trainer.ppo.losses import Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
 from trainer.ppo.prefix_values import PrefixValues
@@ -37,6 +38,11 @@ from trainer.rollout.generation import Response, lay_out
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.samples import SampleSettings
 from trainer.seeding import Purpose, key_for
+
+SCALE_MEMORY = 0.9
+"""Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
+SMALLEST_SCALE = 1e-4
+"""Returns that are smaller may be rounding errors of the KL, which are not to be learned."""
 
 
 class Update(NamedTuple):
@@ -144,6 +150,7 @@ class PPO:
             batch = steps.compute_td_errors(batch, gamma=c.ppo.gamma, bootstrap_truncated=c.ppo.bootstrap_truncated)
             batch = steps.compute_gae_advantages(batch, gamma=c.ppo.gamma, lam=c.ppo.lam)
             batch = steps.add_reward_to_go(batch)
+            self._follow_returns(batch)
             if batch.prefix_scores is not None:
                 self.prefix_values.learn(batch, c.ppo.prefix_scores, c.ppo.gamma)
         else:
@@ -227,14 +234,14 @@ class PPO:
     def learn(self, number: int, batch: Experience, progress: steps.Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
         ppo, rollout = self.config.ppo, self.config.rollout
-        warms_up = self._critic_learns_alone(number)
-        if not warms_up and not has_signal(batch):
-            message = "all advantages are equal, so no step was taken: is the reward constant?"
-            self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
-            return Update([])
-        advantages = filled(batch.advantages)
+        objectives, advantages = self.objectives(number), filled(batch.advantages)
         error = maths.root_mean_square(advantages, batch.mask)  # returns less values, before whitening
-        if ppo.whiten_advantages:
+        if objectives != ["value"] and not has_signal(batch):
+            objectives = self._without_signal(number, objectives, is_wrong=float(error) > rounding_error(batch))
+            if not objectives:
+                return Update([])
+            batch = batch._replace(advantages=mx.zeros_like(advantages))  # Adam would follow their rounding errors
+        elif ppo.whiten_advantages:
             batch = batch._replace(advantages=maths.whiten(advantages, batch.mask))
         options = StepOptions(
             temperature=rollout.temperature,
@@ -244,7 +251,7 @@ class PPO:
             value_unit=float(error),
             alternatives=self.alternatives,
         )
-        objectives = self.objectives(number)
+        trains_policy = objectives != ["value"]
         passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
         results: list[StepMetrics] = []
         ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
@@ -254,20 +261,51 @@ class PPO:
             if step.scores:  # of the first step, whose minibatch is the whole batch
                 scores: Scores = {name: batch.gathered([found], rows) for name, found in step.scores.items()}
                 batch = steps.add_kl(batch._replace(**scores), ppo.kl_estimator)
-            if step.metrics.taken and not warms_up:
+            if step.metrics.taken and trains_policy:
                 ratios.put(epoch, rows, step.ratios)  # how the step pushed each token; a skipped one pushed none
             self.learner.steps += step.metrics.outcome != "target_kl"
             results.append(step.metrics)
             self._check_step(number, step.metrics)
             if step.metrics.outcome == "target_kl":
                 break
-        if warms_up:
+        if not trains_policy:
             return Update(results)
         if self._measures_final_ratios:
             for rows in self._minibatches(number, batch.size, ppo.epochs):
                 found = self.learner.ratios(batch.take(rows), temperature=rollout.temperature, progress=progress)
                 ratios.put(ppo.epochs, rows, found)
         return Update(results, ratios.array(), batch._replace(advantages=advantages))
+
+    def _without_signal(self, number: int, objectives: list[Objective], *, is_wrong: bool) -> list[Objective]:
+        """Report that all advantages are equal; return what still has a gradient.
+
+        is_wrong: whether the critic has something to learn.
+        """
+        ppo = self.config.ppo
+        rest = ["the KL penalty"] * (ppo.kl_in == "loss" and self.kl_coef > 0)
+        rest += ["the entropy bonus"] * (ppo.entropy_coef > 0)
+        if rest:
+            result = f"only {' and '.join(rest)} moved the policy"
+        else:
+            objectives = ["value"] if self.has_critic and is_wrong else []
+            result = "only the critic was trained" if objectives else "no step was taken"
+        message = f"all advantages are equal, so {result}: is the reward constant?"
+        self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
+        return objectives
+
+    def _follow_returns(self, batch: Experience) -> None:
+        """Give the head as its scale the running root mean square of the returns that it is to predict.
+
+        It then learns as fast, and pulls as hard on a shared trunk, whatever the scale of the rewards is (van Hasselt
+        et al. 2016, arXiv 1602.07714, without their shift, which would change nothing but the head's bias).
+        """
+        returns = filled(batch.returns)
+        if batch.prefix_values is not None:
+            returns = returns - batch.prefix_values
+        new, before = float(maths.root_mean_square(returns, batch.mask)), self.actor.value_scale
+        if math.isfinite(new):
+            square = new**2 if before is None else SCALE_MEMORY * before**2 + (1 - SCALE_MEMORY) * new**2
+            self.actor.use_value_scale(max(math.sqrt(square), SMALLEST_SCALE))
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""

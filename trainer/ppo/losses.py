@@ -149,7 +149,9 @@ def loss_of(
         values = real(forward.values[:, :-1])
         if batch.prefix_values is not None:
             values = values + real(batch.prefix_values)
-        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip or None))
+        scale = actor.value_scale or 1.0
+        values, old_values, returns = values / scale, old_values / scale, returns / scale
+        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip / scale or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
     return loss, Found(sums, ratios, scores)

@@ -25,8 +25,9 @@ class PrefixValues:
         V_0(s_t) = Phi_t + b . x_t,   x_t = (1, Phi_t, t/T, Phi_t t/T, 1 where nothing is scored yet)
 
     Phi is 0 where nothing is scored yet. At first b is 0: the score stays as it is. Then b minimises the squared error
-    of V_0 on the returns of all batches so far, each with half the weight of the next one, plus |b|^2: least squares
-    with forgetting. The critic's head learns what is left.
+    of V_0 on the returns of all batches so far, each with half the weight of the next one, plus |b|^2, where a
+    coefficient of Phi counts in the root mean square of Phi, so that the unit of the rewards does not matter: least
+    squares with forgetting. The critic's head learns what is left.
     """
 
     def __init__(self, max_new_tokens: int) -> None:
@@ -37,7 +38,9 @@ class PrefixValues:
     def add(self, batch: Experience, every: int) -> Experience:
         """Add V_0 to the values of a batch with `prefix_scores`, which are of every so many tokens."""
         phi = np.array(filled(batch.prefix_scores), dtype=np.float64)
-        b = np.linalg.solve(self._moments + np.eye(FEATURES), self._products)
+        weight, square = self._moments[0, 0], self._moments[1, 1]
+        unit = square / weight if square > 0 else 1.0
+        b = np.linalg.solve(self._moments + np.diag([1, unit, 1, unit, 1]), self._products)
         mask = np.array(batch.mask) > 0
         predicted = mx.array(np.where(mask, phi + self._features(phi, every) @ b, 0.0).astype(np.float32))
         return batch._replace(prefix_values=predicted, values=filled(batch.values) + predicted)

@@ -225,6 +225,7 @@ def _restored(
     actor.update_policy(snapshot.policy)
     if snapshot.value:
         actor.update_value(snapshot.value)
+        actor.value_scale = snapshot.value_scale
     ppo.prefix_values.restore(snapshot.prefix_values)
     ppo.learner.average = snapshot.average if options.average else None
     if snapshot.kl_coef is not None:

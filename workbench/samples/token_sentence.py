@@ -94,7 +94,7 @@ def _no_step(facts: TokenFacts, settings: SampleSettings) -> str:
     if not settings.trains_policy:
         return "only the critic is trained in this iteration"
     if settings.advantage_std <= _NO_SIGNAL:
-        return "all advantages of the batch are equal, so no step was taken"
+        return "all advantages of the batch are equal"
     if any(one.skipped for one in facts.passes) and not any(one.in_loss for one in facts.passes):
         return "no optimiser step used its minibatches"
     return ""

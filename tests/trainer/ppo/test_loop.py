@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
 import pytest
 from runs_helper import record, tiny_config
 
@@ -29,3 +31,40 @@ def test_the_adaptive_coefficient_waits_for_the_policy_to_learn(tmp_path: Path) 
     iterations = record(tiny_config(tmp_path, *settings)).of(Iteration)
     assert [each.kl_coef for each in iterations[:3]] == [0.1, 0.1, 0.1]
     assert iterations[3].kl_coef < 0.1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("model.value_model=head",),
+        ("model.value_model=head", "ppo.relative_value_clip=0", "ppo.kl_in=loss", "ppo.kl_estimator=full"),
+        ("model.value_model=head", "ppo.prefix_scores=2", "ppo.lam=0.7"),
+        ("model.value_model=adapter",),
+    ],
+)
+def test_the_scale_of_the_rewards_matters_to_neither_policy_nor_critic(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Rewards times c, and a KL coefficient in the rewards times c, give the same policy, and values times c."""
+    tiny_config(tmp_path)
+    policies, moments, values, grad_norms = [], [], [], []
+    for scale in (1.0, 0.01, 10.0, 100.0, 1000.0):
+        source = f"reward.sources=[{{kind='python', path='{tmp_path}/rewards.py:score', weight={scale}}}]"
+        kl = f"ppo.kl_coef={0.05 if 'ppo.kl_in=loss' in settings else 0.05 * scale}"
+        critic = ("ppo.value_coef=1.0", "optim.value_lr=0.03")  # that pulls hard on a shared trunk
+        recorder = record(tiny_config(tmp_path, f"run.name=times-{scale}", source, kl, *critic, *settings))
+        checkpoint = tmp_path / f"runs/times-{scale}/checkpoints/step-000003"
+        policies.append(mx.load(str(checkpoint / "policy/adapters.safetensors")))
+        moments.append(mx.load(str(checkpoint / "optimizer/optimizer.safetensors")))
+        values.append([event.value_mean / scale for event in recorder.of(Iteration)])
+        grad_norms.append([event.grad_norm for event in recorder.of(Iteration)])
+    assert abs(values[0][1]) > 0.01  # the critic has learned something
+    for found in (values, grad_norms):
+        for other in found[1:]:
+            assert other == pytest.approx(found[0], rel=1e-3)
+    for arrays in (policies, moments):
+        for other in arrays[1:]:
+            for name, array in arrays[0].items():
+                np.testing.assert_allclose(
+                    np.array(other[name]), np.array(array), atol=1e-3 * max(1e-9, float(mx.abs(array).max()))
+                )

@@ -68,9 +68,12 @@ def test_it_is_least_squares_with_each_batch_half_the_weight_of_the_next() -> No
     values, batches = PrefixValues(WIDTH), [batch_of(seed, slope=0.1 * seed) for seed in range(4)]
     for batch in batches:
         values.learn(batch, EVERY, 1.0)
-    rows, targets = [np.eye(FEATURES)], [np.zeros(FEATURES)]  # |b|^2
-    for seed, batch in enumerate(batches):
-        root = np.sqrt(FORGETTING ** (len(batches) - 1 - seed))
+    roots = [np.sqrt(FORGETTING ** (len(batches) - 1 - seed)) for seed in range(len(batches))]
+    phi = np.concatenate([root * real(one, one.prefix_scores) for root, one in zip(roots, batches, strict=True)])
+    counts = np.concatenate([np.full(int(one.mask.sum()), root**2) for root, one in zip(roots, batches, strict=True)])
+    unit = np.sqrt((phi**2).sum() / counts.sum())
+    rows, targets = [np.diag([1, unit, 1, unit, 1])], [np.zeros(FEATURES)]  # |b|^2, in the unit of each feature
+    for seed, (root, batch) in enumerate(zip(roots, batches, strict=True)):
         rows.append(root * features(batch))
         targets.append(root * (0.5 + (0.1 * seed - 1) * real(batch, batch.prefix_scores)))
     b = np.linalg.lstsq(np.concatenate(rows), np.concatenate(targets), rcond=None)[0]

@@ -85,7 +85,7 @@ def test_the_batch_is_scored_before_where_something_needs_it(settings: tuple[str
 def test_a_batch_that_no_step_trains_on_is_scored_after_all(tmp_path: Path) -> None:
     settings = (f"reward.sources=['{tmp_path}/rewards.py:constant']", "ppo.estimator=grpo", "ppo.kl_in=loss")
     tiny_config(tmp_path)
-    recorder = record(tiny_config(tmp_path, *GROUPS, *settings, "ppo.kl_estimator=k3"))
+    recorder = record(tiny_config(tmp_path, *GROUPS, *settings, "ppo.kl_estimator=k3", "ppo.kl_coef=0"))
     assert {alert.code for alert in recorder.of(Alert)} >= {"no_signal"}
     assert phases_of(recorder, 1) == ["generate", "reward", "update", "score"]
     assert all(math.isfinite(event.entropy) and event.kl == 0.0 for event in recorder.of(Iteration))

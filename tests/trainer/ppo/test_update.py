@@ -210,31 +210,118 @@ def test_the_progress_of_an_update_rises_to_its_end(
 # Updates without a step
 
 
+def equally_good(actor: ActorCriticLLM, score: float = 0.7) -> Experience:
+    return scored(actor, random_batch(), kl_coef=0, scores=[score] * len(LENGTHS))
+
+
+def grouped(batch: Experience, scores: mx.array, size: int, estimator: Any) -> Experience:
+    rewards = maths.shaped_rewards(mx.zeros(batch.mask.shape), scores, batch.mask, kl_coef=0)
+    return ESTIMATORS[estimator](batch._replace(rewards=rewards), PPOConfig(estimator=estimator), size)
+
+
+def reported(events: list[Event]) -> list[tuple[str, str, str]]:
+    return [(event.code, event.level, event.message) for event in events if isinstance(event, Alert)]
+
+
 def test_a_batch_without_signal_takes_no_step_and_says_so(folder: Path) -> None:
     actor, events = make_actor(folder, fresh=True), []
-    ppo, before = algorithm(actor, events), arrays(actor)
-    batch = scored(actor, random_batch(), kl_coef=0, scores=[0.7] * len(LENGTHS))
+    ppo, before = algorithm(actor, events, estimator="rloo"), arrays(actor)
+    batch = equally_good(actor)
     assert not has_signal(batch)
     assert update(ppo, batch) == Update([], None)
     assert same(arrays(actor), before)
-    assert [(event.code, event.level) for event in events if isinstance(event, Alert)] == [("no_signal", "warning")]
+    message = "all advantages are equal, so no step was taken: is the reward constant?"
+    assert reported(events) == [("no_signal", "warning", message)]
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_equal_advantages_teach_the_critic_alone_until_it_is_right(folder: Path, value_model: Any) -> None:
+    actor, events = make_actor(folder, value_model=value_model, fresh=True), []
+    ppo, before = algorithm(actor, events, epochs=3), arrays(actor)
+    batch = equally_good(actor)
+    result = update(ppo, batch)
+    assert [step.taken for step in result.steps] == [True] * 3
+    assert result.ratios is None
+    changed = {name for name, array in arrays(actor).items() if not np.array_equal(array, before[name])}
+    assert "value.head.weight" in changed
+    assert all(name.startswith("value.") for name in changed)
+    assert reported(events)[0][2] == "all advantages are equal, so only the critic was trained: is the reward constant?"
+    right = batch._replace(values=batch.returns, advantages=mx.zeros_like(filled(batch.advantages)))
+    assert update(ppo, right) == Update([], None)
+
+
+def exact_kl(actor: ActorCriticLLM, batch: Experience) -> float:
+    """Return the mean KL of policy and reference at the responses' tokens."""
+
+    def logits() -> mx.array:
+        return filled(actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").logits)
+
+    policy = logits()
+    with actor.reference():
+        reference_logits = logits()
+    return float(maths.masked_mean(maths.kl_divergence(policy, reference_logits), batch.mask))
+
+
+def test_equal_scores_let_the_kl_in_the_loss_pull_the_policy_back(folder: Path) -> None:
+    actor, events = make_actor(folder), []
+    ppo = algorithm(
+        actor, events, estimator="grpo", kl_in="loss", kl_estimator="full", kl_coef=5.0, whiten_advantages=False
+    )
+    kls = [exact_kl(actor, random_batch())]
+    for _ in range(5):
+        batch = grouped(scored(actor, random_batch()), mx.full((len(LENGTHS),), 0.7), 3, "grpo")
+        update(ppo, batch)
+        kls.append(exact_kl(actor, batch))
+    assert kls == sorted(kls, reverse=True)
+    assert kls[-1] < 0.5 * kls[0]
+    message = "all advantages are equal, so only the KL penalty moved the policy: is the reward constant?"
+    assert reported(events) == [("no_signal", "warning", message)] * 5
+
+
+def test_equal_advantages_leave_the_entropy_bonus_its_gradient(folder: Path) -> None:
+    actor, events = make_actor(folder), []
+    ppo = algorithm(actor, events, estimator="rloo", entropy_coef=0.1, epochs=4)
+    batch = grouped(scored(actor, random_batch()), mx.full((len(LENGTHS),), 0.7), 3, "rloo")
+    update(ppo, batch)
+    before, after = (float(maths.masked_mean(filled(one.entropy), one.mask)) for one in (batch, scored(actor, batch)))
+    assert after > before
+    assert "only the entropy bonus moved the policy" in reported(events)[0][2]
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_rounding_errors_of_equal_advantages_move_nothing(folder: Path, whiten: bool) -> None:
+    noise, outcomes = 1e-7 * mx.random.normal(random_batch().mask.shape, key=mx.random.key(3)), []
+    for scale in (0.0, 1.0):
+        actor = make_actor(folder)
+        ppo = algorithm(actor, estimator="rloo", entropy_coef=0.1, whiten_advantages=whiten)
+        batch = grouped(scored(actor, random_batch()), mx.full((len(LENGTHS),), 0.7), 3, "rloo")
+        update(ppo, batch._replace(advantages=filled(batch.advantages) + scale * noise))
+        outcomes.append(arrays(actor, "policy"))
+    assert same(*outcomes)
 
 
 @pytest.mark.parametrize("estimator", ["rloo", "grpo"])
-@pytest.mark.parametrize("score", [0.1, 0.7, -0.3182, 8.37, 33.3, 1000.7])
+@pytest.mark.parametrize("score", [0.1, 0.7, -0.3182, 8.37, 33.3, 1000.7, 54321.7])
 @pytest.mark.parametrize("size", [3, 6])
 def test_equal_scores_in_every_group_are_no_signal(size: int, score: float, estimator: Any) -> None:
     batch = random_batch()
     scores = mx.repeat(mx.array([score, score / 3, 2 * score]), size)[: batch.size]
-    rewards = maths.shaped_rewards(mx.zeros(batch.mask.shape), scores, batch.mask, kl_coef=0)
-    batch = ESTIMATORS[estimator](batch._replace(rewards=rewards), PPOConfig(estimator=estimator), size)
-    assert not has_signal(batch)
+    assert not has_signal(grouped(batch, scores, size, estimator))
+
+
+@pytest.mark.parametrize("score", [1.3, 8.37, 1000.7])
+def test_a_score_that_differs_in_its_last_bit_is_no_signal_and_one_that_differs_in_100_is(score: float) -> None:
+    for ulps, expected in ((1, False), (100, True)):
+        scores = np.full(len(LENGTHS), score, dtype=np.float32)
+        scores[1] += ulps * np.spacing(scores[1])
+        for estimator in ("rloo", "grpo"):
+            assert has_signal(grouped(random_batch(), mx.array(scores), 3, estimator)) is expected
 
 
 def test_rounding_noise_in_the_padding_is_not_a_signal() -> None:
     batch = random_batch()
-    batch = batch._replace(advantages=mx.where(batch.mask > 0, 0.7, mx.random.normal(batch.mask.shape)))
-    assert not has_signal(batch)
+    advantages = mx.where(batch.mask > 0, 0.7, mx.random.normal(batch.mask.shape))
+    assert not has_signal(batch._replace(advantages=advantages, returns=batch.mask))
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])

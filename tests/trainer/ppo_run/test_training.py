@@ -147,7 +147,7 @@ def test_a_resumed_run_writes_what_its_index_lacks(tmp_path: Path, monkeypatch: 
 
 def test_a_constant_reward_takes_no_step_and_says_so(tmp_path: Path) -> None:
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
-    recorder = record(tiny_config(tmp_path, "run.name=a", source, "ppo.kl_coef=0.0", "ppo.gamma=1.0", "ppo.lam=1.0"))
+    recorder = record(tiny_config(tmp_path, "run.name=a", source, "ppo.kl_coef=0.0", "ppo.estimator=reinforce"))
     assert [alert.code for alert in recorder.of(Alert) if not isinstance(alert, Alarm)] == ["no_signal"] * 3
     assert [iteration.steps for iteration in recorder.of(Iteration)] == [0, 0, 0]
     adapter = mx.load(str(tmp_path / "runs/a/checkpoints/step-000003/policy/adapters.safetensors"))

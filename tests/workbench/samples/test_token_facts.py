@@ -365,7 +365,7 @@ def test_a_token_that_does_not_exist_is_an_error(index: int) -> None:
         ),
         (
             token(advantage_std=0.0, ref_logprob=math.nan),
-            "not pushed: all advantages of the batch are equal, so no step was taken",
+            "not pushed: all advantages of the batch are equal",
         ),
         (
             token(advantage=-0.3, kl_penalty=-0.25, ref_logprob=math.nan),

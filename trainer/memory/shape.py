@@ -97,12 +97,21 @@ SIZES = {  # ascending: the starter model, then Qwen3
 }
 
 
+_OF_PRESETS: dict[str, dict[str, Any]] = {  # by model.path: presets are estimated before their model is downloaded
+    "mlx-community/Qwen3-0.6B-bf16": SIZES["0.6B"],
+    "mlx-community/Qwen3-1.7B-bf16": SIZES["1.7B"],
+    "mlx-community/Qwen3-8B-4bit": SIZES["8B"] | {"quantization": {"bits": 4, "group_size": 64}},
+}
+
+
 def shape_of(path: str) -> tuple[ModelShape | None, str]:
     """Return the shape of the model at `path`, as in `model.path`, or None and why it is not known. Reads files."""
     if path == "starter":
         return decoder_shape(STARTER), ""
     folder = folder_of(path)
     if folder is None:
+        if path in _OF_PRESETS:
+            return decoder_shape(_OF_PRESETS[path]), ""
         return None, "the model is not downloaded, so its size is unknown"
     try:
         settings = json.loads(read_regular(folder / "config.json"))

@@ -35,7 +35,7 @@ from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
-from workbench.screen.dialogs import QuitScreen, TrustScreen
+from workbench.screen.dialogs import QuitScreen, TrustScreen, UnsavedScreen
 from workbench.screen.run_question import Plan, RunQuestion
 from workbench.training.alarms import AlarmScreen, FixScreen
 from workbench.training.metric_choice import ChooseMetricsScreen
@@ -77,5 +77,6 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     SetupScreen: lambda: SetupScreen(questions([])[0], 1, 3),
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
     TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
+    UnsavedScreen: lambda: UnsavedScreen("my.toml", lambda: None),
     WaitScreen: lambda: WaitScreen(asyncio.Event().wait),
 }

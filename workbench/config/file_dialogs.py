@@ -62,21 +62,28 @@ class FileDialogs:
         if source:
             self._open_source(source)
 
-    def save(self) -> None:
-        """Save the file; save a preset or a copy as a new file."""
+    def save(self, then: Callable[[], object] = lambda: None) -> None:
+        """Save the file; save a preset or a copy as a new file. Call `then` once nothing is unsaved."""
         if (path := self._document.path) is None:
-            self.save_as()
+            self.save_as(then)
         else:
-            self._pane.run_worker(self._save(path), group="save")
+            self._pane.run_worker(self._save(path, then), group="save")
 
-    def save_as(self) -> None:
-        """Ask for a name and save the document under it."""
+    def save_as(self, then: Callable[[], object] = lambda: None) -> None:
+        """Ask for a name and save the document under it; call `then` once that is done."""
         path = self._document.path or Path(f"my-{self._document.preset or 'run'}.toml")
-        self._pane.app.push_screen(TextPromptScreen("Save as", str(path), no_name, self._save_as))
 
-    async def _save(self, path: Path) -> None:
+        def saved(name: str | None) -> None:
+            if name is not None:
+                then()
+
+        self._pane.app.push_screen(TextPromptScreen("Save as", str(path), no_name, self._save_as), saved)
+
+    async def _save(self, path: Path, then: Callable[[], object]) -> None:
         if problem := await self._problem_of_saving(path):
             self._pane.notify(visible(problem), severity="error", markup=False)
+        elif not self._document.dirty:
+            then()
 
     async def _save_as(self, name: str) -> str:
         path = Path(name.strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -265,6 +266,10 @@ class ConfigPane(Pane):
 
     def action_open(self) -> None:
         self._files.open()
+
+    def save(self, then: Callable[[], object]) -> None:
+        """Save the configuration, asking for a name if it has none; call `then` once it is saved."""
+        self._files.save(then)
 
     def action_save(self) -> None:
         self._files.save()

@@ -33,6 +33,9 @@ class SetupScreen(Dialog[Given | None]):
     number, count: of the question. before: the answer when it was asked the last time.
     """
 
+    TITLE = "New configuration"
+    HELP = "Three questions: model, prompts, reward. The answers open in Config as unsaved changes."
+    DOCS = "quickstart"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "back", id="setup.back", tooltip="Go back one question; before the first, close"),
     ]

@@ -28,10 +28,16 @@ T = TypeVar("T")
 
 
 class Dialog(MountedWhole, ModalScreen[T]):
-    """A modal screen. Textual hides the application's keys from it, so it binds those that apply everywhere itself."""
+    """A modal screen. Textual hides the application's keys from it, so it binds those that apply everywhere itself.
 
+    TITLE, HELP and DOCS are those of its help, as of a pane.
+    """
+
+    TITLE = "This dialog"
+    HELP = ""
+    DOCS = "workbench"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show purpose and keys of this pane"),
+        Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help on this dialog and its keys"),
         Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),
         Binding(
             "q,ctrl+q",
@@ -104,8 +110,13 @@ class ConfirmScreen(Question, Dialog[bool]):
             yield from self.compose_detail()
             with Horizontal(classes="buttons"):
                 yes, no = self.KEYS
-                yield Button(_button_label(no, self._no), compact=True, id="no")
-                yield Button(_button_label(yes, self._yes), compact=True, id="yes")
+                yield Button(button_label(no, self._no), compact=True, id="no")
+                yield Button(button_label(yes, self._yes), compact=True, id="yes")
+                yield from self.compose_buttons()
+
+    def compose_buttons(self) -> ComposeResult:
+        """Yield more buttons, with actions of their own."""
+        yield from ()
 
     def compose_detail(self) -> ComposeResult:
         """Yield what is between the question and the buttons."""
@@ -118,7 +129,7 @@ class ConfirmScreen(Question, Dialog[bool]):
         self.dismiss(event.button.id == "yes")
 
 
-def _button_label(key: str, text: str) -> Content:
+def button_label(key: str, text: str) -> Content:
     """Return the label of a button: the key that presses it, then `text`."""
     return Content.assemble((key, "bold"), " ", visible(text))
 

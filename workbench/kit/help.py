@@ -1,4 +1,4 @@
-"""The help: what the focused pane is for and all its keys, read from the bindings themselves."""
+"""The help: what the focused pane or the dialog is for and all its keys, read from the bindings themselves."""
 
 from __future__ import annotations
 
@@ -25,23 +25,28 @@ from workbench.kit.pane import Pane
 from workbench.text import has_words, visible
 
 EVERYWHERE = "Everywhere"
+UNAVAILABLE = "Unavailable now"
 FOCUSED = "Where the cursor is"  # the keys of Textual's own widgets: fields, lists
 
 _SCROLLING = {binding.action for binding in Binding.make_bindings(ScrollableContainer.BINDINGS)}  # known to all
 
 
+Explained = Pane | Dialog[Any] | None
+"""What the help is about: the focused pane, the dialog on top, or only the application."""
+
+
 class HelpRow(NamedTuple):
     """A line of the help: an action and its keys."""
 
-    group: str  # the pane's title, EVERYWHERE or FOCUSED
+    group: str  # the title of the pane or the dialog, EVERYWHERE or FOCUSED
     keys: str  # as remapped, in the footer's spelling, with spaces between
     description: str
     tooltip: str
     in_force: bool  # whether the keys work now: not while text is typed, nor where the action does not apply
 
 
-def help_rows(app: App[Any], pane: Pane | None) -> list[HelpRow]:
-    """Return the keys of `pane`, of the focused widget, and of the current screen and the app, in this order.
+def help_rows(app: App[Any], pane: Explained) -> list[HelpRow]:
+    """Return the keys of `pane`, of the current screen and the app, and of the focused widget, in this order.
 
     Keys that do not work now are included: a key that a text field swallows still belongs to the pane.
     """
@@ -50,21 +55,21 @@ def help_rows(app: App[Any], pane: Pane | None) -> list[HelpRow]:
     for node, binding in _bindings(app, pane):
         if binding.system or not binding.description or (binding.action in _SCROLLING and not binding.id):
             continue
-        group = EVERYWHERE if node is app or node is app.screen else FOCUSED
-        if group == FOCUSED and pane is not None and binding.id:
-            group = pane.TITLE
+        if node is app or (node is app.screen and node is not pane) or (binding.id or "").startswith("app."):
+            group = EVERYWHERE
+        else:
+            group = pane.TITLE if pane is not None and binding.id else FOCUSED
         active = active_bindings.get(binding.key)
         in_force = active is not None and active.enabled and active.node is node and active.binding == binding
         name = binding.id or (type(node), binding.action)
         row = rows.get(name, HelpRow(group, "", binding.description, binding.tooltip, False))
         keys = " ".join(dict.fromkeys([*row.keys.split(), app.get_key_display(binding)]))
         rows[name] = row._replace(keys=keys, in_force=row.in_force or in_force)
-    order = {FOCUSED: 1, EVERYWHERE: 2}
-    ours_first = sorted(rows, key=lambda name: (order.get(rows[name].group, 0), not isinstance(name, str)))
-    return [rows[name] for name in ours_first]
+    order = {EVERYWHERE: 1, FOCUSED: 2}
+    return sorted(rows.values(), key=lambda row: order.get(row.group, 0))
 
 
-def about(pane: Pane) -> str:
+def about(pane: Pane | Dialog[Any]) -> str:
     """Return what `pane` is for, with the keys that the user has set."""
     return with_keys(pane.HELP, pane, *pane.query("*"))
 
@@ -81,7 +86,7 @@ class HelpTable(GuardedWidget, Static):
         "help-table--group",
         "help-table--key",
         "help-table--description",
-        "help-table--tooltip",
+        "help-table--unavailable",
     }
 
     def __init__(self, rows: Sequence[HelpRow], about: str) -> None:
@@ -96,25 +101,27 @@ class HelpTable(GuardedWidget, Static):
         self.refresh(layout=True)
 
     def render(self) -> Group:
-        """Draw the purpose of the pane, then a column of keys and one of what they do; long texts wrap in theirs."""
-        group_style, key_style, description_style, tooltip_style = (
+        """Draw the purpose of the pane, then a column of keys and one of what they do; long texts wrap in theirs.
+
+        Keys that do not work now are last.
+        """
+        group_style, key_style, description_style, unavailable_style = (
             self.get_component_rich_style(f"help-table--{part}", partial=True)
-            for part in ("group", "key", "description", "tooltip")
+            for part in ("group", "key", "description", "unavailable")
         )
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(justify="right", max_width=16)
+        table.add_column(max_width=16)
         table.add_column(ratio=1)
-        rows = matching(self._rows, self._query)
+        rows = sorted(matching(self._rows, self._query), key=lambda row: not row.in_force)
         group = None
         for row in rows:
-            if row.group != group:
-                group = row.group
+            heading = row.group if row.in_force else UNAVAILABLE
+            if heading != group:
+                group = heading
                 table.add_row("", Text(f"\n{group}", group_style))
-            tooltip = row.tooltip if row.in_force else f"{row.tooltip} (unavailable)".lstrip()
-            table.add_row(
-                Text(row.keys, key_style),
-                Text.assemble((row.description, description_style), "  ", (tooltip, tooltip_style)),
-            )
+            styles = (key_style, description_style) if row.in_force else (unavailable_style, unavailable_style)
+            what = row.tooltip or row.description
+            table.add_row(Text(row.keys, styles[0]), Text(f"{what[:1].upper()}{what[1:]}", styles[1]))
         about = self._about if not self._query else ""
         if not rows:
             about = f"No keys match {visible(self._query)}."
@@ -131,18 +138,20 @@ class HelpScreen(Dialog[None]):
         *scroll_bindings("help", "up down page-up page-down first last", "scroll('{}')"),
     ]
 
-    def __init__(self, rows: Sequence[HelpRow], pane: Pane | None) -> None:
+    def __init__(self, rows: Sequence[HelpRow], pane: Explained) -> None:
         super().__init__()
         self._rows, self._pane = rows, pane
 
     @classmethod
     def toggle(cls, app: App[Any]) -> None:
-        """Show the help of the focused pane, or close the help."""
+        """Show the help of the focused pane or of the dialog on top, or close the help."""
         if isinstance(app.screen, cls):
             app.screen.dismiss()
             return
         around = app.focused.ancestors_with_self if app.focused is not None else ()
-        pane = next((node for node in around if isinstance(node, Pane)), None)
+        pane: Explained = next((node for node in around if isinstance(node, Pane)), None)
+        if isinstance(app.screen, Dialog):
+            pane = app.screen
         app.push_screen(cls(help_rows(app, pane), pane))
 
     def compose(self) -> ComposeResult:
@@ -182,7 +191,7 @@ class HelpScreen(Dialog[None]):
         getattr(self.query_one(VerticalScroll), f"scroll_{how.removeprefix('scroll_')}")(animate=False)
 
 
-def _bindings(app: App[Any], pane: Pane | None) -> Iterator[tuple[DOMNode, Binding]]:
+def _bindings(app: App[Any], pane: Explained) -> Iterator[tuple[DOMNode, Binding]]:
     """Yield bindings with their remapped keys: from the focus outwards, then the rest of the pane, then everywhere."""
     focused = list(app.focused.ancestors_with_self) if app.focused is not None else []
     rest = pane.walk_children(with_self=True) if pane is not None else []

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from workbench.kit.guard import GuardedWidget
 
-_PINNED = ("app.help", "app.leave")
+_PINNED = ("command_palette", "app.help", "app.leave")
 _FIRST = ("enter", "space")  # what most users want most often
 _MORE = " … "
 
@@ -42,8 +42,8 @@ class ShownKey(NamedTuple):
 class KeyFooter(GuardedWidget, Widget):
     """A line of the keys that are active now. A click on one presses it.
 
-    Escape, help and quit are at the right end whatever the width. Of the others, enter and space come first, then
-    the keys of the widget with the focus and those around it; … stands for those that do not fit.
+    Escape, the palette, help and quit are at the right end whatever the width. Of the others, enter and space come
+    first, then the keys of the widget with the focus and those around it; … stands for those that do not fit.
     """
 
     ALLOW_SELECT = False
@@ -71,9 +71,9 @@ class KeyFooter(GuardedWidget, Widget):
         for _, binding, enabled, tooltip in screen.active_bindings.values():
             name = self.app.get_key_display(binding)
             key = ShownKey(binding.key, name, binding.description, enabled, tooltip or binding.description)
-            if binding.action == "command_palette":
-                keys[binding.action] = key._replace(description="commands")
-            elif binding.action in _PINNED:
+            if binding.action in _PINNED:
+                if binding.action == "command_palette":
+                    key = key._replace(description="commands")
                 if binding.action not in pinned or (len(name) == 1 < len(pinned[binding.action].name)):
                     pinned[binding.action] = key
             elif binding.show and binding.key == "escape":

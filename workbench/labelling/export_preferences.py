@@ -80,6 +80,9 @@ def try_export(store: Path, export: Export) -> ExportSummary:
 class ExportPreferencesScreen(LabelForm[str | None]):
     """Export dialog. Its result is one line on what was written; None if nothing was."""
 
+    TITLE = "Export preferences"
+    HELP = "Writes the labels to a file that another trainer reads. {label-export.write} writes it from any field."
+    DOCS = "preferences"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "write", "write", id="label-export.write", tooltip="Write the file (from any field)"),
         Binding("escape", "close", "close", id="label-export.close", tooltip="Close without exporting"),

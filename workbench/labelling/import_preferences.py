@@ -84,6 +84,9 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     It writes nothing before the user has seen the preview.
     """
 
+    TITLE = "Import preferences"
+    HELP = "Adds preferences from a file. {label-import.go-on} shows what would be added, and once more adds it."
+    DOCS = "preferences"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "go_on", "preview, import", id="label-import.go-on", tooltip="Preview, then import"),
         Binding("escape", "close", "close", id="label-import.close", tooltip="Close, and stop an import"),

@@ -94,6 +94,13 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     initial values of the form. begin: begins the session and returns the problem if that fails, or else "".
     """
 
+    TITLE = "Label"
+    HELP = (
+        "What to label, and by whom. ⏎ on a session of the list resumes it; on the new one, it begins that. Its items "
+        "come in equal shares from the sources marked ✔; {label-start.toggle} includes or leaves out the one under the "
+        "cursor. tab goes to the next field, {label-start.begin} begins from any of them."
+    )
+    DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "begin", "begin", id="label-start.begin", tooltip="Begin or resume (from any field)"),
         Binding("escape", "close", "close", id="label-start.close", tooltip="Close without a session"),

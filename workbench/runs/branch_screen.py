@@ -133,6 +133,9 @@ class BranchScreen(Dialog[RunFolder | None]):
     parent: the run. create: makes the branch and returns its folder; raises TrainerError.
     """
 
+    TITLE = "Branch"
+    HELP = "Makes a new run that goes on from a checkpoint of this one, with other settings. ⏎ in a field makes it."
+    DOCS = "experiments"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+y", "copy", "copy command", id="branch.copy", tooltip="Copy the command for several seeds"),
         Binding("escape", "close", "cancel", id="branch.close", tooltip="Close without a branch"),

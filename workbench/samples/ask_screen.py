@@ -37,6 +37,9 @@ class AskScreen(Dialog[None]):
     values of the form. checkpoints: those of a run that is not running, newest first.
     """
 
+    TITLE = "Ask"
+    HELP = "Asks the policy, and the reference beside it, to go on with a text. {ask.write} sends it from any field."
+    DOCS = "samples"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses; requests are queued"),
         Binding("o", "order", "best first", id="ask.order", tooltip="Sort by score, or by time"),

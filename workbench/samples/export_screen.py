@@ -56,6 +56,9 @@ class SampleExportScreen(Dialog[ExportChoice | None]):
     file in `default_folder`, without suffix. write: carries out the choice and returns the problem, empty for none.
     """
 
+    TITLE = "Export samples"
+    HELP = "Writes samples to a file. Choose which in the list; ⏎ in the field of the path writes it."
+    DOCS = "samples"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "close", id="export.close", tooltip="Close without exporting"),
         Binding("up", "list", "to the list", show=False, id="export.list", tooltip="Return to the list"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.widgets import Static
+from textual.widgets import Button, Static
 
 from trainer.rewards.code import Code
-from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen
+from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, button_label
 from workbench.kit.typed_ahead import Question
 from workbench.system.code_trust import code_text
 from workbench.text import visible
@@ -31,6 +31,28 @@ class QuitScreen(Question, AnswerScreen):
             Answer("abort", "Abort", "leave at once, without a checkpoint"),
         )
         super().__init__(f"{run} is training. What should happen to it?", answers)
+
+
+class UnsavedScreen(ConfirmScreen):
+    """Dialog that asks whether to discard the changes of the configuration `name`.
+
+    save: saves them, and then does what would discard them.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "save", "save", id="unsaved.save", tooltip="Save the configuration, then go on"),
+    ]
+
+    def __init__(self, name: str, save: Callable[[], object]) -> None:
+        super().__init__(f"{name} has unsaved changes.", yes="Discard changes", no="Keep changes")
+        self._save = save
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button(button_label("s", "Save"), compact=True, id="save", action="screen.save")
+
+    def action_save(self) -> None:
+        self.dismiss(False)
+        self.app.call_later(self._save)
 
 
 class TrustScreen(ConfirmScreen):

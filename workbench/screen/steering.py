@@ -22,7 +22,7 @@ from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Request, Supervisor
 from workbench.runs.branch_form import Parent, read_parent
 from workbench.runs.branch_screen import BranchScreen
-from workbench.screen.dialogs import TrustScreen
+from workbench.screen.dialogs import TrustScreen, UnsavedScreen
 from workbench.screen.host import Host, attempt, tried
 from workbench.screen.run_question import Plan, RunQuestion, resume_plan, start_plan
 from workbench.system.code_trust import trusted_code, untrusted_code
@@ -124,7 +124,7 @@ class Steering:
         self._screen.app.push_screen(WaitScreen(open_it))
 
     def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
-        """Call `action`, which discards the configuration on the screen; with unsaved changes, only if the user agrees.
+        """Call `action`, which discards the configuration on the screen; ask first if it has unsaved changes.
 
         Returns the question, if it is asked.
         """
@@ -132,7 +132,7 @@ class Steering:
         if not document.dirty:
             action()
             return None
-        question = ConfirmScreen(f"{document.name} has unsaved changes.", yes="Discard changes", no="Keep changes")
+        question = UnsavedScreen(document.name, partial(self._screen.config.save, action))
         self._screen.app.push_screen(question, lambda agreed: action() if agreed else None)
         return question
 

@@ -16,6 +16,7 @@ from themed_app import ThemedApp
 from waiting import until
 from workbench_app import workbench
 
+from workbench.kit.dialog import Dialog
 from workbench.kit.docs_reader import DocScreen, docs_dir, read_page
 from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, about, help_rows, matching
 from workbench.kit.pane import Pane
@@ -54,6 +55,19 @@ class TwoPane(Pane):
         yield Chart(id="other")
 
 
+class Form(Dialog[None]):
+    TITLE = "Form"
+    HELP = "What one fills in; {form.send} sends it."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "send", "send", id="form.send", tooltip="Sends the form"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield Input()
+
+    def action_send(self) -> None: ...
+
+
 class Probe(ThemedApp[None]):
     CSS_PATH = styles_path("help.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -88,7 +102,7 @@ async def test_rows_are_the_panes_then_everywhere_with_the_keys_of_each() -> Non
         assert by_id(rows)["pause"] == HelpRow(EVERYWHERE, "space", "pause", "Hold the run", True)
         assert "two" not in by_id(rows)
         assert [row.group for row in rows] == sorted(
-            (row.group for row in rows), key=["One", FOCUSED, EVERYWHERE].index
+            (row.group for row in rows), key=["One", EVERYWHERE, FOCUSED].index
         )
 
 
@@ -97,6 +111,31 @@ async def test_keys_that_do_not_apply_are_listed_as_not_now() -> None:
         app.query_one("#chart").focus()
         await pilot.pause()
         assert not by_id(help_rows(app, app.query_one(OnePane)))["nothing"].in_force
+
+
+async def test_keys_and_what_they_do_are_two_columns_with_those_that_do_not_work_now_last() -> None:
+    async with (app := Probe()).run_test(size=(100, 60)) as pilot:
+        app.query_one("#chart").focus()
+        await pilot.press("f1")
+        lines = shown(app).splitlines()
+        texts = ("Logarithmic axis", "The next one", "Hold the run", "This help", "Unavailable now", "Never applies")
+        places = [next((row, line.index(text)) for row, line in enumerate(lines) if text in line) for text in texts]
+        assert places == sorted(places), "in this order"
+        assert len({column for _, column in places}) == 1
+        starts = {len(line) - len(line[1:].lstrip()) for line in (lines[row] for row, _ in places[:4])}
+        assert len(starts) == 1
+
+
+async def test_the_help_of_a_dialog_is_about_the_dialog_even_while_text_is_typed() -> None:
+    async with (app := Probe()).run_test(size=(100, 60)) as pilot:
+        app.push_screen(Form())
+        await until(pilot, lambda: isinstance(app.focused, Input))
+        await pilot.press("f1")
+        text = shown(app)
+        assert "Help: Form" in text
+        assert "What one fills in; ^r sends it." in text
+        assert text.index("What one fills in") < text.index("Sends the form") < text.index(EVERYWHERE)
+        assert text.index(EVERYWHERE) < text.index(FOCUSED)
 
 
 async def test_a_key_that_a_pane_takes_over_from_the_app_applies_to_that_pane_alone() -> None:
@@ -216,7 +255,7 @@ async def test_at_60x20_every_row_can_be_scrolled_to_and_none_is_cut() -> None:
             assert body.scroll_y > before
             seen += shown(app)
         assert {row.description for row in help_rows(app, None)} >= {"close", "search"}
-        for text in ("log scale", "Hold the run", *(f"pane {n}" for n in range(2, 12))):
+        for text in ("Logarithmic axis", "Hold the run", *(f"f{n} " for n in range(2, 12))):
             assert text in seen
         assert sum(line.count("Go there") for line in seen.splitlines()) >= 9 * 10
         await pilot.press("home")

@@ -22,7 +22,7 @@ from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
 from trainer.runs.folder import RunFolder, rename_run
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
-from workbench.kit.dialog import TextPromptScreen
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Pane
 from workbench.kit.theming import shipped_themes_dir
 from workbench.runs.pane import RunsPane
@@ -325,6 +325,30 @@ async def test_hostile_text_is_shown_as_text(text: str) -> None:
         if text.startswith("["):
             assert text[:12] in content
         assert screen.app.is_running
+
+
+async def test_leaving_with_unsaved_changes_can_save_them_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with workbench() as (screen, pilot):
+        app = screen.app
+        screen.config.document.set("ppo.kl_coef", 0.5)
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert "s Save" in screen_text(app.screen)  # type: ignore[arg-type]
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        assert app.is_running, "nothing was saved, so nothing may be lost"
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: not app.is_running)
+    assert load_config("my-quickstart.toml").ppo.kl_coef == 0.5
 
 
 async def test_every_action_is_in_the_command_palette() -> None:

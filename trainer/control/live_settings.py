@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from trainer.config import Config, validate
 from trainer.config.reference import reference_rows
+from trainer.config.reward_sources import SOURCES
 from trainer.errors import UsageError
 
 
@@ -65,14 +66,18 @@ def changes(old: Config, new: Config) -> list[Change]:
 
 
 def in_words(value: Any) -> str:
-    """Format the value of a live setting for a sentence; reward sources become their names and weights."""
+    """Format the value of a live setting for a sentence; reward sources become their names, options and weights."""
     return " + ".join(map(_source, value)) if isinstance(value, list) else str(value)
 
 
 def _source(source: Any) -> str:
     if not isinstance(source, dict):
         return str(source)
-    own = [str(setting) for name, setting in source.items() if name not in ("kind", "weight") and setting]
-    name = " ".join([str(source.get("kind", "?")), *own[:1]])
+    fields = SOURCES[kind].model_fields if (kind := source.get("kind")) in SOURCES else {}
+    words = [str(kind or "?")]
+    for name, setting in source.items():
+        field = fields.get(name)
+        if name not in ("kind", "weight") and setting and (field is None or setting != field.default):
+            words.append(str(setting) if field is not None and field.is_required() else f"{name}={setting}")
     weight = source.get("weight", 1)
-    return name if weight == 1 else f"{weight} x {name}"
+    return " ".join(words) if weight == 1 else f"{weight} x {' '.join(words)}"

@@ -20,7 +20,6 @@ from workbench.compare.lines import NUMBER, Row, heading, notes, role_of, table_
 from workbench.compare.report import VERSION, run_values
 from workbench.compare.settings import (
     GroupSettings,
-    Settings,
     cautions,
     change_text,
     difference_lines,
@@ -97,7 +96,7 @@ def sentence(measure: GroupMeasure, first: Group, other: Group, found: Contrast)
 
 def group_cautions(groups: Sequence[Group], settings: GroupSettings) -> list[str]:
     """Return why the numbers of the groups may not measure the same thing, and which runs are not whole."""
-    found = cautions(Settings(settings.between, {}))
+    found = cautions(settings.between)
     for group in groups:
         if keys := settings.within.get(group.letter):
             found.append(f"the runs of {group.name} differ in more than their seed ({', '.join(keys)})")

@@ -52,7 +52,7 @@ def report_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
     """Yield lines of at most `width` columns (60 or more): runs, numbers, frontier, curves, settings and responses."""
     settings = compared_settings(runs)
     yield from _runs(runs, width)
-    for caution in cautions(settings):
+    for caution in cautions(settings.differences):
         yield from notes(visible(f"! {caution}"), width)
     yield []
     yield from _numbers(runs, width)
@@ -152,7 +152,7 @@ def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     return {
         "comparison": VERSION,
         "runs": [run_values(run) for run in runs],
-        "cautions": cautions(settings),
+        "cautions": cautions(settings.differences),
         "numbers": {
             measure.key: {run.letter: _value(measure.of(run)) for run in runs}
             for section in sections(runs)

@@ -106,13 +106,13 @@ def _same(values: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(values) == len(known) and all(comparable(value) in known for value in values)
 
 
-def cautions(settings: Settings) -> list[str]:
+def cautions(differences: Sequence[Difference]) -> list[str]:
     """Return why the numbers of the runs do not measure the same thing; empty if no reason is known."""
     found = []
     for sections, caution in _CAUTIONS:
         keys = [
             key
-            for key, values in settings.differences
+            for key, values in differences
             if key.startswith(sections) and None not in values.values()  # older runs lack newer settings
         ]
         if keys:

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.problems import located_problems
 from trainer.errors import UsageError
@@ -45,14 +47,17 @@ class Problem(NamedTuple):
 class Change(NamedTuple):
     """Values of a setting that differs from the preset or from the saved text."""
 
+    key: str
     preset: Any
     saved: Any
     value: Any
 
     @property
     def from_preset(self) -> bool:
-        """Return whether the value differs from the preset."""
-        return not _same(self.value, self.preset)
+        """Return whether a run with the value would differ from one with the preset's."""
+        if _same(self.value, self.preset):
+            return False
+        return not _same(_as_run(self.key, self.value), _as_run(self.key, self.preset))
 
     @property
     def unsaved(self) -> bool:
@@ -198,7 +203,7 @@ class ConfigDocument:
         """Settings that differ from the preset or from the saved text, by key."""
         changes: dict[str, Change] = {}
         for key in fields_by_key() if self.kind == PPO else ():
-            change = Change(*(_lookup(values, key) for values in (self._base, self._saved, self._values)))
+            change = Change(key, *(_lookup(values, key) for values in (self._base, self._saved, self._values)))
             if change.from_preset or change.unsaved:
                 changes[key] = change
         return changes
@@ -312,6 +317,18 @@ def _lookup(values: dict[str, Any], key: str) -> Any:
 def _same(one: Any, other: Any) -> bool:
     """Return whether two values are equal; 1 equals 1.0 but not true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _as_run(key: str, value: Any) -> Any:
+    """Return `value` as a run uses it, however it is written; unchanged if it is not valid."""
+    section, _, name = key.partition(".")
+    table = Config.model_fields[section].annotation
+    assert table is not None
+    try:
+        read = getattr(table.model_validate({name: value}), name)
+    except ValidationError:
+        return value
+    return Path(read).absolute() if key == "run.dir" else read
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -61,7 +61,9 @@ def questions(reward_models: Sequence[Path]) -> list[Question]:
         Question(
             "Which prompts?",
             [
-                Option("Story openings", "320 prompts, packaged", lambda _: {"data.prompts": "story-openings"}),
+                Option(
+                    "Story openings", "beginnings to go on from, packaged", lambda _: {"data.prompts": "story-openings"}
+                ),
                 Option("Your own", "a file (.jsonl, .txt, .csv, .parquet) or a dataset", _prompts, "file or dataset"),
             ],
         ),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from trainer.control.live_settings import in_words
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config
 from workbench.text import visible
@@ -60,7 +61,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> RunComparison:
 def difference_rows(differences: Sequence[Difference], longest: int) -> list[tuple[str, list[str]]]:
     """Return key and values of the first `MOST` differences, made safe to print and cut to `longest` characters."""
     return [
-        (visible(key[:longest]), [visible(value_text(value)[:longest]) for value in values.values()])
+        (visible(key[:longest]), [visible(_cell(value)[:longest]) for value in values.values()])
         for key, values in differences[:MOST]
     ]
 
@@ -68,6 +69,14 @@ def difference_rows(differences: Sequence[Difference], longest: int) -> list[tup
 def value_text(value: Any) -> str:
     """Format a setting almost as in the file; - for None."""
     return "-" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _cell(value: Any) -> str:
+    """Format a setting, or the tuple of those of a group; reward sources in words."""
+    if isinstance(value, tuple):
+        return " | ".join(map(_cell, value))
+    is_sources = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+    return in_words(value) if is_sources else value_text(value)
 
 
 def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
+from workbench.compare.settings import cautions
 from workbench.kit.lines import TABLE_GAP, Line, table_line
 from workbench.numbers import moment
 from workbench.run.config_differences import MOST, RunComparison, difference_rows
@@ -90,8 +91,9 @@ def _cut(text: str, most: int) -> str:
 
 
 def differences_content(comparison: RunComparison, width: int) -> Content:
-    """Return `comparison` as text, problems first, in lines of at most `width` columns if possible."""
+    """Return `comparison` as text, problems and warnings first, in lines of at most `width` columns if possible."""
     lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in comparison.problems]
+    lines += [Content.styled(f"▲ {visible(caution)}", "$text-warning") for caution in cautions(comparison.differences)]
     names = [visible(name) for name in comparison.names]
     rows = difference_rows(comparison.differences, _LONGEST)
     if not rows:

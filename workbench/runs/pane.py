@@ -160,9 +160,10 @@ class RunsPane(Pane):
         return self.query_one(RunTable).selected
 
     def _look(self) -> None:
-        """Read the runs if the pane is visible."""
-        if self.is_on_screen:
+        """Read the runs if the pane is visible, or if its badge counts runs that may end."""
+        if self.is_on_screen or self.badge.text:
             self._read()
+        if self.is_on_screen:
             self._read_curves()
 
     @work(group="listing")

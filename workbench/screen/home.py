@@ -12,7 +12,7 @@ from importlib import util
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.config import Config
+from trainer.config import Config, load_config
 from trainer.errors import TrainerError
 from trainer.models import starter
 from trainer.plurals import counted
@@ -184,7 +184,7 @@ def expected_minutes(config: Config, workspace: Workspace) -> str:
     for glance in workspace.glances:
         if glance.run.model == config.model.path and math.isfinite(glance.seconds):
             return f"about {max(round(glance.seconds * config.ppo.iterations / 60), 1)} min"
-    return "about 10 min" if config.model.path == "starter" and config.ppo.iterations == 40 else ""
+    return "about 10 min" if config == load_config("quickstart") else ""
 
 
 def _labels(plan: _Plan) -> tuple[str, int]:

@@ -203,7 +203,7 @@ def test_a_setting_changed_during_a_run_is_shown_with_its_iteration() -> None:
 def test_runs_that_do_not_measure_the_same_cause_a_warning() -> None:
     values = [config(), config(reward={"clip": 2.0}, model={"path": "other"}, ppo={"kl_coef": 0.5})]
     runs = [compared(str(place), ppo_events(), place=place, config=one) for place, one in enumerate(values)]
-    assert [caution.split(":")[0] for caution in cautions(compared_settings(runs))] == [
+    assert [caution.split(":")[0] for caution in cautions(compared_settings(runs).differences)] == [
         "different rewards",
         "different references",
     ]
@@ -216,7 +216,7 @@ def test_a_setting_that_an_older_run_lacks_causes_no_warning() -> None:
     runs = [compared("a", ppo_events(), config=config()), compared("b", ppo_events(), place=1, config=older)]
     settings = compared_settings(runs)
     assert [difference.key for difference in settings.differences] == ["reward.clip"]
-    assert cautions(settings) == []
+    assert cautions(settings.differences) == []
 
 
 def test_prompts_of_most_runs_come_first_then_those_answered_latest() -> None:

@@ -62,6 +62,19 @@ def test_what_differs_from_the_preset_comes_first_unless_nothing_does() -> None:
     assert rows_of(ConfigDocument("[ppo]\nclip = 0.3\n"), Selection())[0].title == "changed from the defaults"  # type: ignore[union-attr]
 
 
+def test_a_setting_that_is_only_written_differently_is_not_changed(tmp_path: Path) -> None:
+    text = '[reward]\nsources = [{ kind = "lexicon", weight = 1.0 }]\n[ppo]\nclip = 0.3\n'
+    document = ConfigDocument(f"{text}[run]\ndir = {str(Path('runs').absolute())!r}\n")
+    assert [row.spot for row in rows_of(document, Selection())[:3]] == [CHANGED, "changed ppo.clip", "model"]
+    document.set("reward.sources", [{"kind": "lexicon", "weight": 2.0}])
+    document.set("run.dir", "elsewhere")
+    assert [key for key, change in document.changes.items() if change.from_preset] == [
+        "reward.sources",
+        "ppo.clip",
+        "run.dir",
+    ]
+
+
 def at(s: Session) -> str:
     row = s.app.query_one(ConfigRows).selected
     assert row is not None

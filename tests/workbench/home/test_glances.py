@@ -13,7 +13,7 @@ from run_folders import checkpoint
 from scripted_run import alarm, ended
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
-from trainer.config import Config
+from trainer.config import Config, load_config
 from trainer.runs.folder import RunFolder
 from workbench.home import glances
 from workbench.home.glances import GlanceReader, Workspace, news, since_text
@@ -149,6 +149,10 @@ def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None
     assert expected_minutes(config, read()) == "about 10 min"
     other = config.model_copy(update={"model": config.model.model_copy(update={"path": "elsewhere"})})
     assert expected_minutes(other, read()) == ""
+
+
+def test_the_quickstart_has_an_expected_time_before_its_first_run() -> None:
+    assert expected_minutes(load_config("quickstart"), Workspace([], 0, "")) == "about 10 min"
 
 
 def test_reading_many_long_runs_is_quick() -> None:

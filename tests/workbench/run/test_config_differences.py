@@ -126,6 +126,18 @@ def test_values_are_written_as_in_the_file() -> None:
     ]
 
 
+async def test_marked_runs_with_other_rewards_are_warned_about_and_their_sources_are_words(tmp_path: Path) -> None:
+    length = '{ kind = "length", weight = 0.5, target = 40, tolerance = 8 }'
+    folders = [
+        run(tmp_path, "a", '[reward]\nsources = [{ kind = "lexicon", weight = 1.0 }]'),
+        run(tmp_path, "b", f'[reward]\nsources = [{{ kind = "lexicon", weight = 1.0 }}, {length}]'),
+    ]
+    lines = differences_content(compare_runs(folders), 100).plain.splitlines()
+    assert lines[0] == "▲ different rewards: the scores are not comparable (reward.sources)"
+    assert lines[2].split("  ")[-1] == "lexicon + 0.5 x length 40 tolerance=8"
+    assert "{" not in "".join(lines)
+
+
 COMPARISON = RunComparison(
     ["quickstart-0001", "quickstart-0002"],
     [

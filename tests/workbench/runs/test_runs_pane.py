@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from themed_app import ThemedApp
+from waiting import until
 from workbench_app import settle
 
 from trainer.runs.folder import RunFolder, rename_run
@@ -27,6 +28,7 @@ from workbench.columns import fit, fit_end
 from workbench.kit import throttled
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.file_names import run_name_problem
+from workbench.kit.pane import Badge
 from workbench.kit.throttled import Throttled
 from workbench.run.run_listing import RunListing, read_runs
 from workbench.run.view import RunView
@@ -609,6 +611,19 @@ async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_
         app.pane.refresh_runs()
         await settle(pilot)
         assert app.pane.badge.text.endswith("1")
+
+
+async def test_the_badge_of_a_hidden_pane_goes_when_the_run_elsewhere_ends() -> None:
+    app = Workbench()
+    app.pane.display = False
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        assert app.pane.badge == Badge()
+        make_run("gamma")
+        with RunFolder(Path("runs/gamma")).lock():
+            app.pane.refresh_runs()
+            await until(pilot, lambda: app.pane.badge == Badge("●1"))
+        await until(pilot, lambda: app.pane.badge == Badge())
 
 
 async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:

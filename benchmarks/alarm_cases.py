@@ -190,6 +190,7 @@ FAILURES = [
     Case("constant reward, no penalty", {**reward("constant"), "ppo.kl_coef": 0.0}, "no_signal"),
     Case("value_lr = 1", {"optim.value_lr": 1.0}, "critic_lost"),
     Case("a critic trained on the opposite", {}, "critic_lost", critic_with_negated_returns),
+    Case("a heavy value loss", {"ppo.value_coef": 100.0}, "critic_pull"),
     Case(
         "one batch with a huge reward", {**reward("digits_then_huge"), "ppo.whiten_advantages": False}, "gradient_spike"
     ),

@@ -18,6 +18,7 @@ AlarmCode = Literal[
     "ratio_spike",
     "gradient_spike",
     "critic_lost",
+    "critic_pull",
     "length_exploitation",
     "truncation",
     "repetition",

@@ -44,6 +44,11 @@ def raise_value_lr(config: Config) -> Fix | None:
     return _set("optim.value_lr", rate, rate * 3 or _default(OptimConfig, "value_lr"), most=1)
 
 
+def lower_value_coef(config: Config) -> Fix | None:
+    """Divide the weight of the value loss by ten."""
+    return _set("ppo.value_coef", config.ppo.value_coef, config.ppo.value_coef / 10)
+
+
 def lower_clip(config: Config) -> Fix | None:
     """Halve the clip."""
     clip = config.ppo.clip

@@ -16,6 +16,7 @@ from trainer.monitoring.reward_rules import length_exploitation, repetition, rew
 from trainer.monitoring.update_rules import (
     clip_saturation,
     critic_lost,
+    critic_pull,
     gradient_spike,
     no_signal,
     ratio_spike,
@@ -36,6 +37,7 @@ ALARM_RULES: dict[AlarmCode, Rule] = {
     "ratio_spike": ratio_spike,
     "gradient_spike": gradient_spike,
     "critic_lost": critic_lost,
+    "critic_pull": critic_pull,
     "length_exploitation": length_exploitation,
     "truncation": truncation,
     "repetition": repetition,

@@ -47,6 +47,10 @@ LOST = -1.0
 GROWN_VALUE_LOSS = 3.0
 """Value loss over that of the start at which the critic runs away. As in rlprobe."""
 
+CRITIC_SHARE = 0.5
+"""Share of the critic in the norms of both gradients on the policy's adapter: above, it moves the policy more than the
+reward does. The quickstart's stays below 0.1."""
+
 GRADIENT_ITERATIONS = 10
 GRADIENT_WINDOW = 50
 GRADIENT_OVER_MEDIAN = 10.0
@@ -187,6 +191,22 @@ def critic_lost(history: History, config: Config) -> Sign | None:
         )
         + " A new run may begin with ppo.critic_warmup, or use no critic (ppo.estimator).",
         [slower, fixes.roll_back(history) if runs_away else faster, fixes.pause()],
+    )
+
+
+def critic_pull(history: History, config: Config) -> Sign | None:
+    """Check for a value loss that moves the policy more than the policy's own loss does."""
+    last = history.run.newest(1)
+    if not last or not last[0].critic_share > CRITIC_SHARE:
+        return None
+    share = last[0].critic_share
+    return Sign(
+        "warning",
+        f"the value loss has {100 * share:.0f}% of the gradient on the policy's adapter",
+        {"critic_share": share, "value_coef": config.ppo.value_coef, "value_loss": last[0].value_loss},
+        "The critic, a head on the policy's own states, moves the policy more than the reward does: lower "
+        "ppo.value_coef, or give it an adapter of its own in a new run (model.value_model = adapter).",
+        [fixes.lower_value_coef(config), fixes.pause()],
     )
 
 

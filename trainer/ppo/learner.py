@@ -40,6 +40,7 @@ class StepOptions(TypedDict):
     max_new_tokens: NotRequired[int]  # for loss_aggregation = "constant"
     value_unit: NotRequired[float]  # what a relative_value_clip of 1 is
     alternatives: NotRequired[int]  # likeliest tokens of each position, where the step measures scores
+    critic_share: NotRequired[bool]  # whether to measure it, in a pass more
 
 
 class StepMetrics(NamedTuple):
@@ -54,6 +55,7 @@ class StepMetrics(NamedTuple):
     log_ratio_max: float
     grad_norm: float
     outcome: Outcome  # other than "taken": nothing was changed
+    critic_share: float = math.nan  # of the norms of both losses' gradients on a shared trunk, where it was measured
 
     @property
     def taken(self) -> bool:
@@ -149,6 +151,8 @@ class Learner:
             norm = global_norm(found)
             metrics = _metrics(sums, objective, tokens=tokens, total=total, norm=norm)
             metrics = metrics._replace(outcome=_outcome(metrics, sums, ppo))
+            if objective == "joint" and options.get("critic_share"):
+                metrics = metrics._replace(critic_share=self._critic_share(found, batch, ppo, **options))
             step = step.with_critic(metrics) if step else Step(metrics, ratios, scores)
             if not metrics.taken:
                 return step
@@ -198,6 +202,7 @@ class Learner:
         max_new_tokens: int = 0,
         value_unit: float = 1.0,
         alternatives: int = 0,
+        critic_share: bool = False,
     ) -> Gradients:
         """Return the gradient of the minibatch's mean loss, and what is measured on the way.
 
@@ -208,9 +213,9 @@ class Learner:
         total_weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, max_new_tokens)
         mx.eval(total_weight)
         before: Trainables = {}
-        if objective != "value":
+        if objective != "value":  # "pull" is on the policy's adapter too
             before["policy"] = self.actor.policy_parameters()
-        if objective != "policy":
+        if objective in ("joint", "value"):
             before["value"] = self.actor.value_parameters()
         share, order = self._share(batch), list[int]()
         own = batch.take(share)
@@ -261,6 +266,19 @@ class Learner:
         largest = self.ranks.largest(mx.stack(list(found.sums[-2:])))
         found_sums = LossSums(*sums)._replace(ratio_max=largest[0], log_ratio_max=largest[1])
         return Gradients(gradients, found_sums, scores.pop("ratios", None), scores)
+
+    def _critic_share(
+        self, joint: Trainables, batch: Experience, ppo: PPOConfig, **options: Unpack[StepOptions]
+    ) -> float:
+        """Return |c1 g_vf| / (|c1 g_vf| + |g_pi|) of the gradients of both losses on the trunk that they share.
+
+        joint: the gradient of their sum, which is g_pi + c1 g_vf.
+        """
+        pull = self.gradients(batch, ppo, "pull", **options | {"progress": silent}).of["policy"]
+        critic = {name: ppo.value_coef * gradient for name, gradient in pull.items()}
+        policy = {name: both - critic[name] for name, both in joint["policy"].items()}
+        norm = global_norm(critic)
+        return norm / (norm + global_norm(policy)) if norm else 0.0
 
     def _share(self, batch: Experience) -> list[int]:
         """Return the rows of a minibatch of which this rank computes the gradient."""

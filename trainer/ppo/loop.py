@@ -41,6 +41,8 @@ from trainer.seeding import Purpose, key_for
 
 SCALE_MEMORY = 0.9
 """Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
+SHARE_EVERY = 10
+"""Iterations from one measurement of the critic's share of the gradient to the next."""
 SMALLEST_SCALE = 1e-4
 """Returns that are smaller may be rounding errors of the KL, which are not to be learned."""
 
@@ -255,8 +257,9 @@ class PPO:
         passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
         results: list[StepMetrics] = []
         ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
-        for epoch, rows in passes:
+        for place, (epoch, rows) in enumerate(passes):
             minibatch = batch.take(rows)
+            options["critic_share"] = place == 0 and number % SHARE_EVERY == SHARE_EVERY // 2
             step = self.learner.train(minibatch, ppo, *objectives, **options)
             if step.scores:  # of the first step, whose minibatch is the whole batch
                 scores: Scores = {name: batch.gathered([found], rows) for name, found in step.scores.items()}

@@ -23,8 +23,9 @@ from trainer.models.logprobs import (
 from trainer.models.vocabulary import Compute, Head
 from trainer.rollout.experience import Experience
 
-Objective = Literal["joint", "policy", "value"]
-_WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values"}
+Objective = Literal["joint", "policy", "value", "pull"]
+"""What a pass differentiates: both losses, one of them, or the critic's by a trunk that it shares with the policy."""
+_WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values", "pull": "values"}
 Scores = dict[str, Any]  # arrays [B, T, ...] by field of Experience
 SCORES = ("logprobs", "entropy", "ref_logprobs", "top_tokens", "top_logprobs", "top_ref_logprobs")
 """Fields of Experience that the first step of an iteration can measure, in the order of `_token_scores`."""
@@ -71,7 +72,7 @@ def reference_states(
 
     Not to be called inside a gradient: there, MLX keeps all that an evaluated array was made of.
     """
-    if objective == "value" or (batch.logprobs is not None and not exact_kl):
+    if _WANT[objective] == "values" or (batch.logprobs is not None and not exact_kl):
         return None
     with BUILDING, actor.reference():
         states = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").states

@@ -116,6 +116,7 @@ def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dic
         "steps": len(taken),
         "skipped_steps": len(skipped),
         "spiked_steps": sum(step.outcome == "ratio_spike" for step in steps),
+        "critic_share": next((step.critic_share for step in steps if math.isfinite(step.critic_share)), math.nan),
         "epochs_done": (len(taken) + len(skipped)) / minibatches,
     }
 

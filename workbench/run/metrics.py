@@ -110,6 +110,8 @@ METRICS = (
     Metric("repetition", "repetition", "", "%", 1, 100, low=0, least_span=5, threshold=30, extra=True, optional=True),
     Metric("epochs_done", "epochs done", "", "", 1, low=0, if_varied=True),  # an early stop makes them fewer
     Metric("grad_norm", "gradient norm", "", "", 3, low=0, least_span=0.1, log=True),
+    # Of the gradient on a shared trunk; above, the critic moves the policy more than the reward does.
+    Metric("critic_share", "critic share", "", "%", 0, 100, low=0, high=100, threshold=50, extra=True, optional=True),
     Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
 )
 DEFAULT = tuple(metric for metric in METRICS if not metric.extra)

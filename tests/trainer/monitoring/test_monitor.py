@@ -95,6 +95,7 @@ SIGNS = {
     "no steps": Case({"steps": from_20(0, 2)}, (23, "no_signal", "warning"), "error"),
     "a critic worse than a constant": Case({"explained_variance": from_20(-0.3, 0.2)}, (30, "critic_lost", "warning")),
     "a critic that is far off": Case({"explained_variance": from_20(-3.0, 0.2)}, (30, "critic_lost", "error")),
+    "a critic that moves the policy": Case({"critic_share": in_40(0.6, 0.1)}, (40, "critic_pull", "warning")),
     "a gradient of 11 times": Case({"grad_norm_max": in_40(44.0, 4.0)}, (40, "gradient_spike", "warning")),
     "a gradient of 200 times": Case({"grad_norm_max": in_40(800.0, 4.0)}, (40, "gradient_spike", "error")),
     "a step that was NaN": Case({"skipped_steps": in_40(1, 0)}, (40, "step_nan", "error")),

@@ -67,6 +67,7 @@ EDGES = [
     Edge("no_signal", later("advantage_std", 0.3), 1.01e-6, 0.99e-6),
     Edge("critic_lost", later("explained_variance", 0.2), -0.24, -0.26),
     Edge("critic_lost", later("explained_variance", 0.2), -0.99, -1.01, "error"),
+    Edge("critic_pull", once("critic_share", 0.1), 0.49, 0.51),
     Edge("gradient_spike", once("grad_norm_max", 4.0), 39.9, 40.1),
     Edge("gradient_spike", once("grad_norm_max", 4.0), 399.0, 401.0, "error"),
     Edge(

@@ -340,6 +340,20 @@ def test_the_joint_gradient_is_policy_plus_c1_times_value(actor: ActorCriticLLM,
     assert abs(trunk).max() > 1e-3
 
 
+def test_the_critics_share_is_that_of_its_gradient_on_the_shared_trunk(tmp_path: Path) -> None:
+    actor = make_actor(tmp_path / "llama")
+    batch = moved_on(scored(actor, random_batch()))
+    for ppo in (PPO, PPO.model_copy(update={"value_coef": 30.0}), PPO.model_copy(update={"value_coef": 0.0})):
+        policy = flat(gradients(actor, batch, "policy", ppo)[0], "policy")
+        critic = flat(gradients(actor, batch, "joint", ppo)[0], "policy") - policy
+        learner = Learner(actor, OptimConfig(policy_lr=0.0, value_lr=0.0, micro_batch_tokens=18), total_steps=1)
+        how: Any = {"temperature": 1.0, "progress": silent}
+        share = learner.train(batch, ppo, "joint", critic_share=True, **how).metrics.critic_share
+        expected = np.linalg.norm(critic) / (np.linalg.norm(critic) + np.linalg.norm(policy))
+        assert share == pytest.approx(expected, rel=1e-3)
+        assert np.isnan(learner.train(batch, ppo, "joint", **how).metrics.critic_share)
+
+
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
 def test_every_trainable_leaf_gets_a_gradient_and_nothing_else_does(tmp_path: Path, value_model: str) -> None:
     actor = make_actor(tmp_path / "llama", value_model=value_model)

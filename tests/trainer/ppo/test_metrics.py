@@ -104,7 +104,7 @@ def test_a_rollout_whose_returns_do_not_vary_has_no_explained_variance(batch: Ex
 
 def test_means_divide_by_the_steps_that_were_taken() -> None:
     other = STEP._replace(policy_loss=4.0, value_loss=0.0, clip_fraction=0.75, ratio_max=2.0)
-    metrics = update_metrics([STEP, SKIPPED, other])
+    metrics = update_metrics([STEP._replace(critic_share=0.25), SKIPPED, other])
     assert metrics == {
         "policy_loss": 2.5,
         "value_loss": 1.0,
@@ -118,6 +118,7 @@ def test_means_divide_by_the_steps_that_were_taken() -> None:
         "steps": 2,
         "skipped_steps": 1,
         "spiked_steps": 0,
+        "critic_share": 0.25,
         "epochs_done": 3.0,
     }
 

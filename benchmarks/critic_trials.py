@@ -17,10 +17,9 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 # isort: split
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 
-from trainer.arrays import filled
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.ppo import learner
 from trainer.ppo.learner import StepOptions
 from trainer.ppo.loop import PPO, Update
 from trainer.rollout.experience import Experience
@@ -30,7 +29,6 @@ EPOCHS = 4  # more of the critic's than of the policy's
 BATCHES = 4  # that are replayed
 WIDTH = 64  # of the hidden layer
 BLOCK = 20  # of 30, whose states the head reads
-RENEWAL = 0.1  # weight of a batch in the running moments
 
 VALUES, STATES, INIT, LEARN = (
     ActorCriticLLM._values,
@@ -38,6 +36,7 @@ VALUES, STATES, INIT, LEARN = (
     ActorCriticLLM.__init__,
     PPO.learn,
 )
+CLIPPED = learner.clipped
 
 
 def more_epochs() -> None:
@@ -123,43 +122,20 @@ def middle_block() -> None:
     ActorCriticLLM._response_states, ActorCriticLLM._values = response_states, values  # type: ignore[method-assign]
 
 
-def scaled_returns() -> None:
-    """Have the head learn its returns less their running mean, divided by their running deviation, as in PopArt.
-
-    van Hasselt et al. 2016, arXiv 1602.07714. At each change of the scale the head is changed too, so that its values
-    stay as they are. The prefix scores' part of the returns is not the head's to learn, and not scaled.
-    """
-    moments = [0.0, 0.0, 0.0]  # running weight, mean and mean square of the returns
-    scale = [0.0, 1.0]  # mean and deviation of the head's unit
+def detached_head() -> None:
+    """Keep the value loss out of the trunk that the head shares, and clip each side's gradient by its own norm."""
 
     def values(self: ActorCriticLLM, states: mx.array) -> mx.array:
-        return scale[0] + scale[1] * VALUES(self, states)
+        return VALUES(self, mx.stop_gradient(states))
 
-    def learn(self: PPO, number: int, batch: Experience, progress: Any) -> Update:
-        real = batch.mask > 0
-        returns = np.array(filled(batch.returns) - filled(batch.prefix_values))[np.array(real)]
-        for place, new in enumerate((1.0, float(returns.mean()), float((returns**2).mean()))):
-            moments[place] += RENEWAL * (new - moments[place])
-        mean, square = (moment / moments[0] for moment in moments[1:])
-        new_scale = [mean, max(math.sqrt(max(square - mean**2, 0.0)), 1e-4)]
-        head = self.actor.value_parameters()
-        head["head.weight"] = head["head.weight"] * (scale[1] / new_scale[1])
-        head["head.bias"] = (scale[0] + scale[1] * head["head.bias"] - new_scale[0]) / new_scale[1]
-        self.actor.update_value(head)
-        scale[:] = new_scale
-        config = self.config
-        ppo = config.ppo.model_copy(update={"value_coef": config.ppo.value_coef / scale[1] ** 2})
-        self.config = config.model_copy(update={"ppo": ppo})
-        try:
-            return LEARN(self, number, batch, progress)
-        finally:
-            self.config = config
+    def clipped(found: Any, norm: float, most: float) -> Any:
+        return {side: CLIPPED(tree, learner.global_norm(tree), most) for side, tree in found.items()}
 
-    ActorCriticLLM._values, PPO.learn = values, learn  # type: ignore[method-assign]
+    ActorCriticLLM._values, learner.clipped = values, clipped  # type: ignore[method-assign]
 
 
 CHANGES: dict[str, Callable[[], None]] = {
-    change.__name__: change for change in (more_epochs, replay, deeper_head, random_head, middle_block, scaled_returns)
+    change.__name__: change for change in (more_epochs, replay, deeper_head, random_head, middle_block, detached_head)
 }
 
 

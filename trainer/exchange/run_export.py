@@ -232,7 +232,8 @@ class _Export:
         own = config.model.value_model == "adapter"
         arrays: Parameters = snapshot.value if own else snapshot.policy
         layers = adapter_layers(loaded.backbone, config.model, arrays, ADAPTER if own else "")
-        head = ScalarHead(snapshot.value["head.weight"], -float(snapshot.value["head.bias"]))
+        unit = snapshot.value_scale or 1.0
+        head = ScalarHead(unit * snapshot.value["head.weight"], -unit * float(snapshot.value["head.bias"]))
         return self.classifier(_VALUE, loaded, layers, head)
 
 

@@ -100,8 +100,8 @@ def test_the_values_of_the_exported_critic_are_ours(made: Path, tmp_path: Path, 
     values = [
         float(actor(mx.array([one]), mx.array([1]), len(one) - 1, want="values").values[0, -1]) for one in SEQUENCES
     ]
-    assert found == pytest.approx(values, abs=1e-5)
-    assert np.std(found) > 1e-3
+    assert found == pytest.approx(values, rel=1e-3, abs=1e-7)
+    assert np.std(found) > 1e-4
 
 
 def test_the_prompts_are_those_of_the_run(made: Path, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class Iteration(Event):
     advantage_std: float = math.nan  # of the raw advantages
     log_ratio_max: float = math.nan  # largest |log pi - log pi_old| of a real token in any step
     grad_norm_max: float = math.nan  # of the steps, before clipping
-    critic_share: float = math.nan  # of the norms of both gradients on a shared trunk; in every tenth iteration
+    critic_share: float = math.nan  # of the norms of both gradients on a shared trunk; in every twentieth iteration
     spiked_steps: int = 0  # of skipped_steps, those with too large a ratio
     epochs_done: float = math.nan  # passes over the batch; fewer than configured after an early stop
     length_correlation: float = math.nan  # Pearson's, of score and response length; NaN where one does not vary

@@ -33,6 +33,18 @@ def test_the_adaptive_coefficient_waits_for_the_policy_to_learn(tmp_path: Path) 
     assert iterations[3].kl_coef < 0.1
 
 
+def test_one_batch_of_huge_rewards_does_not_blur_later_values(tmp_path: Path) -> None:
+    tiny_config(tmp_path)
+    plain = (tmp_path / "rewards.py").read_text()
+    once = "calls = []\n\ndef huge_once(completion_ids, **_):\n    calls.append(1)\n"
+    once += "    return [1e6 * (len(calls) == 3) * (ids[0] % 2 or -1) + sum(ids) % 7 / 7 for ids in completion_ids]\n"
+    (tmp_path / "rewards.py").write_text(plain + once)
+    source = f"reward.sources=['{tmp_path}/rewards.py:huge_once']"
+    iterations = record(tiny_config(tmp_path, source, "eval.every=0", "ppo.iterations=6")).of(Iteration)
+    assert iterations[2].score_max > 1e5
+    assert abs(iterations[5].value_mean) < 10
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -1,4 +1,4 @@
-"""Rollouts: sequences from the policy by continuous batching, sampled with temperature, top-p and top-k."""
+"""Rollouts: sequences from the policy by continuous batching, sampled with temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Response(NamedTuple):
     """Response of the policy to one prompt, including the tokens that it was begun with."""
 
     tokens: list[int]  # the stop token, if there is one, is the last
-    logprobs: list[float]  # of the sampling distribution, before top-p and top-k; NaN for tokens not sampled
+    logprobs: list[float]  # of the sampling distribution, before top-k and top-p; NaN for tokens not sampled
     text: str  # without the stop token or stop text
     truncated: bool  # cut at max_new_tokens
 

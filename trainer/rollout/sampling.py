@@ -18,12 +18,15 @@ class Sampled(NamedTuple):
     """One token of each of B rows, and the keys of the next step."""
 
     tokens: mx.array  # [B]
-    logprobs: mx.array  # [B] of the sampling distribution, before top-p and top-k
+    logprobs: mx.array  # [B] of the sampling distribution, before top-k and top-p
     keys: mx.array  # [B, 2]
 
 
 def sample_tokens(logits: mx.array, keys: mx.array, sampling: RolloutConfig) -> Sampled:
     """Sample a token from each row of `logits`: [B, V] of any float type; keys: [B, 2], one for each row.
+
+    Temperature, then top-k, then top-p of what top-k has kept, as in transformers and vLLM; mlx-lm filters the other
+    way round.
 
     A row's token depends on its logits and its key alone. The eight bits of bfloat16 are too few to sum a vocabulary,
     so everything is computed in float32.
@@ -32,14 +35,14 @@ def sample_tokens(logits: mx.array, keys: mx.array, sampling: RolloutConfig) -> 
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     top = logits.max(axis=-1, keepdims=True)
-    weights = exponentials(logits - top)
+    filtered = logits - top
+    weights = exponentials(filtered)
     log_total = mx.log(_blocks(weights).sum(axis=-1).sum(axis=-1, keepdims=True))
-    if sampling.top_p < 1:
-        kept = apply_top_p(logits - (top + log_total), sampling.top_p)
-        weights = mx.where(kept > -mx.inf, weights, 0.0)
     if 0 < sampling.top_k < logits.shape[-1]:
-        kept = apply_top_k(mx.where(weights > 0, logits, -mx.inf), sampling.top_k)
-        weights = mx.where(kept > -mx.inf, weights, 0.0)
+        filtered = apply_top_k(filtered, sampling.top_k)
+        weights = mx.where(filtered > -mx.inf, weights, 0.0)
+    if sampling.top_p < 1:
+        weights = mx.where(apply_top_p(filtered, sampling.top_p) > -mx.inf, weights, 0.0)
     split = mx.vmap(mx.random.split)(keys)  # [B, 2, 2]
     tokens = categorical(weights, split[:, 1])
     logprobs = mx.take_along_axis(logits, tokens[:, None], axis=-1) - top - log_total

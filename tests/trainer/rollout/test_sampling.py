@@ -16,9 +16,21 @@ INF = float("inf")
 LARGEST_DRAW = 1 - 2**-24  # of a uniform number in float32
 
 
-def draws(logits: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    rows = mx.broadcast_to(mx.array(logits.astype(np.float32)), (count, len(logits)))
-    return np.array(sample_tokens(rows, mx.random.split(mx.random.key(seed), count), RolloutConfig()).tokens)
+def draws(logits: np.ndarray, count: int, seed: int = 0, **sampling: float) -> np.ndarray:
+    rows, keys = mx.broadcast_to(mx.array(logits.astype(np.float32)), (count, len(logits))), mx.random.key(seed)
+    return np.array(sample_tokens(rows, mx.random.split(keys, count), RolloutConfig.model_validate(sampling)).tokens)
+
+
+def filtered(logits: np.ndarray, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
+    """Return the sampled distribution token by token in float64: temperature, top-k, top-p, each renormalised."""
+    probabilities = np.exp(logits.astype(np.float64) / temperature)
+    order, mass, kept = np.argsort(-probabilities)[: top_k or None], 0.0, []
+    total = probabilities[order].sum()
+    for token in order:
+        if mass < top_p:
+            kept.append(token)
+        mass += probabilities[token] / total
+    return np.where(np.isin(np.arange(len(logits)), kept), probabilities, 0) / probabilities[kept].sum()
 
 
 def vocabulary(words: int, dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
@@ -29,6 +41,35 @@ def vocabulary(words: int, dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
     row = mx.array(logits.astype(np.float32)).astype(dtype)
     exact = np.array(row.astype(mx.float32)).astype(np.float64)
     return row, exact - np.log(np.exp(exact).sum())
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"top_k": 5, "top_p": 0.7},
+        {"top_k": 40, "top_p": 0.5},
+        {"top_k": 3, "top_p": 0.9, "temperature": 1.6},
+        {"top_k": 12, "top_p": 0.6, "temperature": 0.7},
+        {"top_k": 1, "top_p": 0.1},
+        {"top_k": 8},
+        {"top_p": 0.6},
+    ],
+)
+def test_filters_leave_the_distribution_of_temperature_then_top_k_then_top_p(sampling: dict[str, Any]) -> None:
+    count = 4000
+    logits = np.random.default_rng(5).normal(size=300) * 2
+    expected = count * filtered(logits, **sampling)
+    seen = np.bincount(draws(logits, count, **sampling), minlength=len(logits))
+    kept = expected > 0
+    assert not seen[~kept].any()
+    assert (seen[expected > 9] > 0).all()
+    assert (abs(seen - expected)[kept] <= 5 * np.sqrt(expected[kept]) + 1).all()
+
+
+def test_top_p_counts_the_mass_that_top_k_has_left() -> None:
+    logits = np.log([0.5, 0.2, 0.1, 0.1, 0.1])
+    assert set(draws(logits, 100, top_k=2, top_p=0.7)) == {0}  # 0.5 of 0.7 is enough
+    assert set(draws(logits, 100, top_p=0.65)) == {0, 1}
 
 
 @pytest.mark.parametrize("words", [3, 255, 256, 257, 1000])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -228,6 +229,17 @@ def read_given(path: Path) -> bytes:
         return read_regular(path, TOML_BYTES)
     with path.open("rb") as file:
         return _bounded(file, path, TOML_BYTES)
+
+
+def read_json(path: Path, most: int = JSON_BYTES) -> Any:
+    """Return what the regular JSON file `path` holds.
+
+    Raises OSError, also if it has more than `most` bytes, and ValueError, also if it is nested too deeply.
+    """
+    try:
+        return json.loads(read_regular(path, most))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig, Config
 from trainer.errors import TrainerError
-from trainer.files import read_regular
+from trainer.files import read_json
 from trainer.memory.footprint import RewardModels, RewardPass
 from trainer.memory.passes import adapter_parameters, held_model
 from trainer.memory.shape import ModelShape, decoder_shape, shape_of
@@ -56,18 +55,18 @@ def _found(folder: Path) -> _Found | None:
     """Return the reward model in `folder`: a sequence classifier, a run, or a checkpoint of one."""
     try:
         if (folder / "config.json").is_file():  # a sequence classifier, which has no head for the vocabulary
-            settings = json.loads(read_regular(folder / "config.json"))
+            settings = read_json(folder / "config.json")
             shape = decoder_shape(settings | {"tie_word_embeddings": True})
             most = int(settings.get("max_position_embeddings") or 2**31)
             return _Found(str(folder), shape, BackboneConfig(path=str(folder)), most, is_ours=False)
         if (folder / "adapter_config.json").is_file():  # a classifier's PEFT adapter
-            base = str(json.loads(read_regular(folder / "adapter_config.json"))["base_model_name_or_path"])
+            base = str(read_json(folder / "adapter_config.json")["base_model_name_or_path"])
             own, _ = shape_of(base)
             return own and _Found(base, own, BackboneConfig(path=base), 2**31, is_ours=False)
         run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
         trained = load_config_as(RewardModelConfig, run / "config.toml")
         own, _ = shape_of(trained.model.path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, TrainerError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, TrainerError):
         return None
     return own and _Found(trained.model.path, own, trained.model, trained.data.max_tokens, is_ours=True)
 

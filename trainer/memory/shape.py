@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.files import read_regular
+from trainer.files import read_json
 
 STARTER = {  # SmolLM2-135M, so that it is known before it is converted
     "hidden_size": 576,
@@ -114,9 +113,9 @@ def shape_of(path: str) -> tuple[ModelShape | None, str]:
             return decoder_shape(_OF_PRESETS[path]), ""
         return None, "the model is not downloaded, so its size is unknown"
     try:
-        settings = json.loads(read_regular(folder / "config.json"))
+        settings = read_json(folder / "config.json")
         return decoder_shape({**settings, **(settings.get("text_config") or {})}), ""
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None, "the model's config.json does not state its size"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +13,23 @@ from mlx.utils import tree_map_with_path
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from trainer.config.schema import BackboneConfig
-from trainer.errors import ModelError
+from trainer.errors import ModelError, shortened
+from trainer.files import read_json
 from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
-from trainer.models.classifier import ClassifierLoading, ScalarHead, has_head
+from trainer.models.classifier import HEAD, ClassifierLoading, ScalarHead, weight_names
 from trainer.models.cpu.denormals import start_compute_threads
 from trainer.models.cpu.kernels import own_kernel_folder
 from trainer.models.cpu.substitutes import use_faster_functions
 from trainer.models.peft_adapters import check_peft, fuse_peft, is_peft
 from trainer.models.starter import starter_model
+from trainer.models.trunk import vocabulary_size
+
+_READ = (".json", ".jsonl", ".safetensors", ".txt", ".jinja", ".model", ".tiktoken")  # that a loader opens
+_JSON_BYTES = 256 << 20  # of a file of a model: tokenizers of large vocabularies have 35 MB
+_MOST = 2**31 - 1  # of a size
+_SIZE = re.compile("(size|dim|layers?|heads?|experts?|embeddings|positions|embd|rank)$")
+_POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+_MARKER = re.compile("image|audio|video", re.IGNORECASE)
 
 
 class LoadedModel(NamedTuple):
@@ -53,10 +63,12 @@ def load_tokenizer(config: BackboneConfig) -> LoadedTokenizer:
     folder = _checked_folder(config)
     try:
         settings = mlx_lm.utils.load_config(folder)
-        context = _context(settings)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        context, rows = _context(settings), int(_of_text(settings).get("vocab_size") or _MOST)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _unloadable(config, error) from error
-    return LoadedTokenizer(_tokenizer(config.path, folder, settings.get("eos_token_id")), folder, context)
+    tokenizer = _tokenizer(config.path, folder, settings.get("eos_token_id"))
+    _check_ids(config.path, folder, tokenizer, rows)
+    return LoadedTokenizer(tokenizer, folder, context)
 
 
 def load_backbone(
@@ -73,19 +85,22 @@ def load_backbone(
     own_kernel_folder()
     start_compute_threads()
     folder = _checked_folder(config) if tokenizer is None else tokenizer.folder
-    loading = ClassifierLoading() if has_head(folder) else None
+    names = weight_names(folder)
+    loading = ClassifierLoading() if HEAD in names else None
     if loading and not classifier:
         raise ModelError(
             f"model.path = '{config.path}' is a sequence classifier, which writes no text: name it in reward.sources, "
             "or in model.path of a reward model"
         )
+    _check_layers(folder / "config.json", len(names))
     try:
         how = {"get_model_classes": loading.classes} if loading else {}
         backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
-    # mlx-lm leaves the program where a package that the family needs is not installed.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SystemExit) as error:
+    # mlx-lm computes with the settings unseen, and leaves the program where a package that the family needs is missing.
+    except (Exception, SystemExit) as error:
         raise _unloadable(config, error) from error
     found = _tokenizer(config.path, folder, settings.get("eos_token_id")) if tokenizer is None else tokenizer.tokenizer
+    _check_ids(config.path, folder, found, vocabulary_size(backbone))  # of the weights, which config.json may not state
     dtype = cast_backbone(backbone, config.dtype)
     head = loading.head(settings) if loading else None
     if config.adapter:
@@ -121,8 +136,7 @@ def _unloadable(config: BackboneConfig, error: BaseException) -> ModelError:
 
 def _context(settings: dict[str, Any]) -> int:
     """Return the longest sequence that a model with these settings was made for, tokens; 0 if they do not say."""
-    text = settings.get("text_config") or {}
-    return int(settings.get("max_position_embeddings") or text.get("max_position_embeddings") or 0)
+    return int(_of_text(settings).get("max_position_embeddings") or 0)
 
 
 def _fused(backbone: nn.Module, adapter: Path, head: ScalarHead | None, *, classifier: bool) -> ScalarHead | None:
@@ -203,12 +217,44 @@ def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -
             f"model.path = '{path}': its tokenizer cannot be loaded ({reason_of(error)}): fetch the model "
             "again; tokenizers with custom code are not supported"
         ) from error
+    return tokenizer
+
+
+def _check_ids(path: str, folder: Path, tokenizer: Any, rows: int) -> None:
+    """Raise ModelError if `tokenizer` can produce ids beyond an embedding of `rows` rows, or has no end token in it."""
+    if beyond := {number: token for token, number in tokenizer.get_vocab().items() if number >= rows}:
+        _remove_unused(path, folder, tokenizer, beyond, rows)
+    tokenizer.eos_token_ids = {number for number in tokenizer.eos_token_ids if number in range(rows)}
     if not tokenizer.eos_token_ids:
         raise ModelError(
             f"model.path = '{path}': its tokenizer has no end token, so no response could end: set eos_token_id in "
             "the model's config.json"
         )
-    return tokenizer
+
+
+def _remove_unused(path: str, folder: Path, tokenizer: Any, beyond: dict[int, str], rows: int) -> None:
+    """Remove the tokens `beyond`, by id, from `tokenizer`: a text that contains one is encoded like any other then.
+
+    They are markers of images and sounds, such as gemma-3-1b's `<image_soft_token>`, or what no file in `folder` names
+    and the tokenizer's class has added. Raises ModelError for any other.
+    """
+    names = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json")
+    named = "".join((folder / name).read_text(errors="replace") for name in names if (folder / name).is_file())
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    state = json.loads(backend.to_str()) if backend else {"added_tokens": []}
+    for token in state["added_tokens"]:
+        text = token["content"]
+        if _MARKER.search(text) or not (text in named or json.dumps(text)[1:-1] in named):
+            beyond.pop(token["id"], None)
+    if beyond:
+        number = max(beyond)
+        raise ModelError(
+            f"model.path = '{path}': its tokenizer has ids up to {number} ({shortened(repr(beyond[number]))}), but its "
+            f"embedding has {rows} rows, for the ids 0 to {rows - 1}: resize the embedding where the tokens were added "
+            "(model.resize_token_embeddings), or take them out of the tokenizer"
+        )
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < rows]
+    backend.__setstate__(json.dumps(state).encode())
 
 
 def _hub_snapshot(config: BackboneConfig) -> Path:
@@ -229,10 +275,14 @@ def _checked(path: str, folder: Path) -> Path:
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise ModelError(f"model.path = '{path}' has no {name}: name a folder with a model in mlx-lm's format")
+    for file in (*folder.iterdir(), *folder.glob("*_templates/*")):
+        if file.suffix in _READ and not file.is_file():  # opening a pipe would wait for ever
+            raise ModelError(f"{file} is not a file: fetch the model again")
     settings = _json_object(folder / "config.json")
     for name in ("tokenizer_config.json", "tokenizer.json"):
         if (folder / name).is_file():  # some tokenizers use another format
             _json_object(folder / name)
+    _check_sizes(folder / "config.json", settings)
     if "model_type" not in settings:
         raise ModelError(f"{folder / 'config.json'} has no model_type: name a folder with a model in mlx-lm's format")
     if settings.get("model_file") is not None:
@@ -250,12 +300,33 @@ def _checked(path: str, folder: Path) -> Path:
 
 def _json_object(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_bytes())
-    except ValueError as error:
+        content = read_json(file, _JSON_BYTES)
+    except (OSError, ValueError) as error:
         raise ModelError(f"{file} is not JSON ({reason_of(error)}): fetch the model again") from error
     if not isinstance(content, dict):
         raise ModelError(f"{file} is not a JSON object: fetch the model again")
     return content
+
+
+def _check_sizes(file: Path, settings: dict[str, Any]) -> None:
+    """Raise ModelError for numbers in `settings`, the content of `file`, that no model can have as a size."""
+    for key, value in _of_text(settings).items():
+        least = 1 if key in _POSITIVE else -_MOST
+        if _SIZE.search(key) and isinstance(value, int | float) and not least <= value <= _MOST:
+            raise ModelError(f"{file}: {key} = {value}: must be {max(least, 0)} to {_MOST}; fetch the model again")
+
+
+def _check_layers(file: Path, weights: int) -> None:
+    """Raise ModelError if `file`, a config.json, states more layers than there are weights: each would be built."""
+    for key, value in _of_text(_json_object(file)).items():
+        if key.endswith(("layer", "layers")) and isinstance(value, int) and value > weights > 0:
+            raise ModelError(f"{file}: {key} = {value}, but there are only {weights} weights: fetch the model again")
+
+
+def _of_text(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return `settings`, a config.json, with those of the text model in a multimodal one on the top level."""
+    text = settings.get("text_config")
+    return {**settings, **text} if isinstance(text, dict) else settings
 
 
 def precision(wanted: str) -> mx.Dtype:

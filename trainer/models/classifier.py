@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import mlx.nn as nn
 from trainer.errors import ModelError
 from trainer.models.transformers_names import CLASSIFIER
 
-_HEAD = f"{CLASSIFIER}.weight"
+HEAD = f"{CLASSIFIER}.weight"
 
 
 class ScalarHead(NamedTuple):
@@ -25,15 +26,13 @@ class ScalarHead(NamedTuple):
     std: float = 1.0
 
 
-def has_head(folder: Path) -> bool:
-    """Return whether the model in `folder` is a sequence classifier; False if its files cannot be read."""
-    for file in sorted(folder.glob("model*.safetensors")):
-        try:
-            if _HEAD in mx.load(str(file)):  # reads the names alone
-                return True
-        except (OSError, RuntimeError, ValueError):
-            continue  # loading reports it
-    return False
+def weight_names(folder: Path) -> set[str]:
+    """Return the names of the weights of the model in `folder`, without those in files that cannot be read."""
+    names: set[str] = set()
+    for file in folder.glob("model*.safetensors"):
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # loading reports it
+            names.update(dict(mx.load(str(file))))  # type: ignore[arg-type]  # reads the names alone
+    return names
 
 
 class ClassifierLoading:
@@ -52,7 +51,7 @@ class ClassifierLoading:
 
         class Headless(family):  # type: ignore[misc, valid-type]
             def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-                kept._weight = weights.pop(_HEAD)
+                kept._weight = weights.pop(HEAD)
                 sanitized: dict[str, mx.array] = super().sanitize(weights) if hasattr(family, "sanitize") else weights
                 return sanitized
 

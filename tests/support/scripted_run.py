@@ -301,6 +301,13 @@ def stuck(emit: Callable[..., None], control: Control) -> RunEnded:
     raise AssertionError("nothing sets that event")
 
 
+def loading(emit: Callable[..., None], control: Control) -> RunEnded:
+    """Hang for ever before the run has begun, as a chat template without an end does."""
+    emit(StateChanged(state="loading"))
+    threading.Event().wait()
+    raise AssertionError("nothing sets that event")
+
+
 def patient(emit: Callable[..., None], control: Control) -> RunEnded:
     """Play one iteration, then wait for a file `go`; leave a file `ended`."""
     emit(started())

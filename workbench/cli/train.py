@@ -28,13 +28,14 @@ from workbench.headless import Display
 from workbench.run.training_thread import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust, trusted_code
-from workbench.system.signals import stop_on_signals
+from workbench.system.signals import leave_now, stop_on_signals
 
 if TYPE_CHECKING:
     from trainer.distributed.ranks import Ranks
 
 _READER_GONE = (errno.EPIPE, errno.EIO)  # the pipe's reader ended; the terminal was closed
 _BUG = 1
+_STOPPING_SECONDS = 0.2  # between two looks at a run that is to stop
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -191,7 +192,11 @@ class _Follower:
     def follow(self) -> None:
         """Show events until the run is over."""
         while not self._thread.finished:
-            events = self._thread.take(self._display.interval)
+            if self._thread.stuck:
+                self.close()
+                output.note("the run had not begun, and nothing of it is kept")
+                leave_now()
+            events = self._thread.take(_STOPPING_SECONDS if self._noticed else self._display.interval)
             with self._reader_may_go():
                 for event in events:
                     if isinstance(event, RunStarted):

@@ -18,7 +18,7 @@ from workbench.system import output
 from workbench.system.background import is_light
 from workbench.system.environment import can_place_text, colors, needs_ascii, state_dir
 from workbench.system.output import native_output_to, new_log
-from workbench.system.signals import INTERRUPTED, handled_signals
+from workbench.system.signals import INTERRUPTED, handled_signals, leave_now
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -132,12 +132,15 @@ def open_workbench(opening: Opening) -> int:
     with handled_signals(app.handle_signal):
         with native_output_to(log):
             message = _show(app)
-        if app.main is not None and app.main.supervisor.trains_here:
-            _go_on_without(app, app.main.supervisor)
+        supervisor = app.main.supervisor if app.main is not None else None
+        if supervisor is not None and supervisor.trains_here and not supervisor.stuck:
+            _go_on_without(app, supervisor)
         elif app.bug is not None:
             output.crash(app.bug, state_dir())
     if message:
         output.note(message)
+    if supervisor is not None and supervisor.stuck:
+        leave_now()
     if app.refusal is not None:
         raise app.refusal
     return INTERRUPTED if app.ended_by is not None else app.return_code or int(app.bug is not None)

@@ -69,6 +69,11 @@ class Supervisor:
         return self._thread is not None
 
     @property
+    def stuck(self) -> bool:
+        """Return whether the process should end without the trainer, as `TrainingThread.stuck`."""
+        return self._thread is not None and self._thread.stuck
+
+    @property
     def note(self) -> str:
         """Activity that the run's own events do not report, such as `pausing`; empty for none."""
         if self._ending:
@@ -290,8 +295,8 @@ class Supervisor:
             self.run.send("abort")
 
     def wait(self) -> None:
-        """Block until the run that is trained here has ended; of its events, the view takes only the end."""
-        while self._thread is not None:
+        """Block until the run that is trained here has ended or is `stuck`; of its events, the view takes the end."""
+        while self._thread is not None and not self.stuck:
             if self._thread.finished:
                 self._conclude(self._thread)
             else:

@@ -7,8 +7,10 @@ Nothing here depends on a display: the headless commands and the workbench use t
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
@@ -21,8 +23,10 @@ from trainer.config import Config
 from trainer.control.control import Control
 from trainer.control.inbox import Command
 from trainer.control.questions import Answer, Question
-from trainer.events import Event, RunEnded
+from trainer.events import Event, RunEnded, RunStarted
 from trainer.runs.sinks import Sink
+
+_STUCK_SECONDS = 3.0  # that a trainer gets to end before its run has begun
 
 
 def give(future: Future[Answer], answer: Answer | Exception) -> None:
@@ -53,10 +57,12 @@ class EventQueue:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
+        self.began = False  # whether a run has
         # Separate from the events: of these calls, a signal handler may make only SimpleQueue.put.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def emit(self, event: Event) -> None:
+        self.began = self.began or isinstance(event, RunStarted)
         with self._lock:
             if event.transient and self._events and self._events[-1].transient:
                 self._events[-1] = event
@@ -107,6 +113,7 @@ class TrainingThread:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trainer")
         self.stop_reason = ""  # why the run was asked to stop; empty before that
+        self._stopped_at = math.inf  # seconds on the monotonic clock
 
     def start(self) -> None:
         """Start the trainer's thread."""
@@ -121,14 +128,26 @@ class TrainingThread:
         """Return whether the run is over and all its events were taken."""
         return self._done.is_set() and not self._events
 
+    @property
+    def stuck(self) -> bool:
+        """Return whether the process should end without the trainer.
+
+        It has not heard for seconds that it is to stop, because it loads a model or is inside a chat template without
+        an end. No run has begun yet, so nothing is lost.
+        """
+        late = time.monotonic() - self._stopped_at > _STUCK_SECONDS
+        return late and not self._events.began and not self._done.is_set()
+
     def stop(self, reason: str) -> None:
         """Ask the run to save a checkpoint and end. Returns at once, also in a signal handler."""
         self.stop_reason = self.stop_reason or reason
-        self._control.stop(reason)
+        self.send("stop", reason=reason)
         self._events.wake()
 
     def send(self, command: Command, **values: Any) -> None:
         """Call the method of the run's `Control` that is named like the command. Returns at once."""
+        if command in ("stop", "abort"):
+            self._stopped_at = min(self._stopped_at, time.monotonic())
         getattr(self._control, command)(**values)
 
     def ask(self, question: Question) -> Future[Answer]:

@@ -194,6 +194,23 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_130(number: signal.Signals)
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_that_hangs_before_it_has_begun(number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        command("--no-ui", "--display", "json"),
+        env=environment(SCRIPT="loading"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "loading" in process.stdout.readline()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "ppo-workbench: the run had not begun, and nothing of it is kept"
+
+
 def test_a_signal_that_is_sent_again_and_again_ends_the_run_as_one_does() -> None:
     process = start("wait")
     while process.poll() is None:

@@ -174,6 +174,14 @@ def test_a_signal_saves_and_leaves(number: signal.Signals, terminals: list[Termi
     assert_stopped(tmp_path, REASONS[number])
 
 
+def test_a_signal_ends_a_run_that_hangs_before_it_has_begun(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "loading"))
+    terminal.wait_for("Training F3")
+    terminal.start_run("loading")
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.wait() == 130
+
+
 def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "recorded"))
     terminal.wait_for("Training F3")

@@ -36,10 +36,11 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: npt.NDArray[np.float64]) -> Interval:
-    """Estimate the mean of `values` [P] by Student's t.
+    """Estimate the mean of `values` [P], without those that are NaN, by Student's t.
 
     The interval is mean +- t s / sqrt(P), with s the sample's deviation; its bounds are NaN for P < 2.
     """
+    values = values[values == values]  # NaN is not equal to itself
     count = len(values)
     mean = float(values.mean()) if count else math.nan
     if count < 2:

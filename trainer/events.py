@@ -129,6 +129,7 @@ class Iteration(Event):
     length_correlation: float = math.nan  # Pearson's, of score and response length; NaN where one does not vary
     repetition: float = math.nan  # mean share of a response's 4-grams that occurred in it before
     unique: float = math.nan  # distinct responses over all of the batch
+    unscored: float = 0.0  # share of responses that no reward source applies to: in no number of scores, no training
     surprise: float = math.nan  # -log-prob of the sampler, nats per token; equals the entropy but for chance
     surprise_error: float = math.nan  # standard error of surprise - entropy
     memory: dict[str, int] = field(default_factory=dict)  # memory_bytes by phase
@@ -184,6 +185,7 @@ class Evaluation(Event):
     explained_variance: float = math.nan  # of these rollouts' returns by the critic, which has not seen them
     value_error: float = math.nan  # root of the mean squared error of the critic on them
     averaged: bool = False  # the evaluated policy is the moving average
+    unscored: float = 0.0  # share of responses that no reward source applies to, which are in no number of scores
     memory_bytes: int = 0  # peak of MLX's own allocations in this evaluation; 0 if an earlier version recorded it
 
 

@@ -93,6 +93,13 @@ def root_mean_square(x: mx.array, mask: mx.array) -> mx.array:
     return mx.sqrt(masked_mean(mx.square(x), mask))
 
 
+def mean_of_known(x: npt.ArrayLike) -> float:
+    """Return the mean of the numbers of x that are not NaN; NaN if there are none."""
+    known = np.asarray(x, dtype=np.float64)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if known.size else math.nan
+
+
 def whiten(x: mx.array, mask: mx.array, *, shift_mean: bool = True) -> mx.array:
     """Scale x to deviation 1 over the real tokens, and to mean 0 unless `shift_mean` is false.
 
@@ -161,22 +168,27 @@ def leave_one_out_mean(x: mx.array, group: int) -> mx.array:
 
         b_i = 1 / (n - 1) sum_{j != i} x_j
 
-    x: [B], consecutive groups of n = `group` > 1 members. Returns [B]. Kool et al. 2019, "Buy 4 REINFORCE samples,
-    get a baseline for free!"; for language models Ahmadian et al. 2024 (arXiv 2402.14740), eq. 7.
+    x: [B], consecutive groups of `group` > 1 members, of which n are not NaN. Returns [B], x itself where it is alone.
+    Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!"; for language models Ahmadian et al. 2024
+    (arXiv 2402.14740), eq. 7.
     """
     groups = _groups(x, group)
-    means = (groups.sum(axis=1, keepdims=True) - groups) / (group - 1)
-    return mx.array(means.reshape(-1).astype(np.float32))
+    others = (~np.isnan(groups)).sum(axis=1, keepdims=True) - 1
+    means = (np.nansum(groups, axis=1, keepdims=True) - groups) / np.maximum(others, 1)
+    return mx.array(np.where(others > 0, means, groups).reshape(-1).astype(np.float32))
 
 
 def group_moments(x: mx.array, group: int) -> tuple[mx.array, mx.array]:
     """Return, for each member, the mean and the sample standard deviation (by n - 1) of its group.
 
-    x: [B], consecutive groups of n = `group` > 1 members. Returns two arrays [B]. Shao et al. 2024 (arXiv 2402.03300),
-    section 4.1.2, with the deviation as in TRL and the authors' code.
+    x: [B], consecutive groups of `group` > 1 members, of which n are not NaN. Returns two arrays [B]; the deviation is
+    0 for n < 2. Shao et al. 2024 (arXiv 2402.03300), section 4.1.2, with the deviation as in TRL and the authors' code.
     """
     groups = _groups(x, group)
-    moments = groups.mean(axis=1), groups.std(axis=1, ddof=1)
+    known = (~np.isnan(groups)).sum(axis=1)
+    means = np.nansum(groups, axis=1) / np.maximum(known, 1)
+    squares = np.nansum(np.square(groups - means[:, None]), axis=1)
+    moments = means, np.sqrt(squares / np.maximum(known - 1, 1))
     mean, deviation = (mx.array(np.repeat(moment, group).astype(np.float32)) for moment in moments)
     return mean, deviation
 
@@ -245,10 +257,10 @@ def aggregated(x: mx.array, mask: mx.array, aggregation: Aggregation) -> mx.arra
 
 
 def aggregation_total(mask: mx.array, aggregation: Aggregation, max_tokens: int) -> mx.array:
-    """Return the divisor of `aggregated`: tokens, sequences, or sequences times `max_tokens`. mask: [B, T]."""
+    """Return the divisor of `aggregated`: tokens, sequences with any, or those times `max_tokens`. mask: [B, T]."""
     if aggregation == "token":
         return mask.sum()
-    return mx.array(float(mask.shape[0] * (max_tokens if aggregation == "constant" else 1)))
+    return mx.any(mask > 0, axis=1).sum() * float(max_tokens if aggregation == "constant" else 1)
 
 
 def clipped_value_loss(values: mx.array, old_values: mx.array, returns: mx.array, *, clip: float | None) -> mx.array:

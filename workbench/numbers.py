@@ -20,6 +20,11 @@ def number(value: float | None, digits: int = 3, *, signed: bool = False, width:
     return next((text for text in texts if not width or len(text) <= width), f"{value:{sign}.0e}")
 
 
+def score_text(score: float, digits: int = 2) -> str:
+    """Format a response's score with its sign after the word; `not scored` if there is none."""
+    return "not scored" if math.isnan(score) else f"score {number(score, digits, signed=True)}"
+
+
 def percent(share: float | None, digits: int = 0) -> str:
     """Format a share of 1 as a percentage with `digits` decimals; - where it is unknown."""
     text = number(None if share is None else 100 * share, digits)

@@ -109,8 +109,8 @@ def slow_mean(x: Floats, aggregation: str, max_tokens: int) -> float:
     if aggregation == "token":
         return float(np.concatenate(rows).mean())
     if aggregation == "sequence":
-        return sum(row.mean() for row in rows if len(row)) / len(rows)
-    return sum(row.sum() for row in rows) / (len(rows) * max_tokens)
+        return float(np.mean([row.mean() for row in rows if len(row)]))
+    return sum(row.sum() for row in rows) / (sum(len(row) > 0 for row in rows) * max_tokens)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
@@ -169,6 +169,14 @@ def test_a_groups_moments_are_its_mean_and_its_samples_deviation(groups: list[li
     rows = float64(groups)
     close(means, np.repeat(rows.mean(axis=1), rows.shape[1]), 1e-4)
     close(deviations, np.repeat(rows.std(axis=1, ddof=1), rows.shape[1]), 1e-4)
+
+
+def test_members_that_are_not_known_are_in_no_baseline() -> None:
+    x = mx.array([1.0, NAN, 4.0, NAN, 2.0, NAN, NAN, NAN, NAN])
+    means, deviations = maths.group_moments(x, 3)
+    assert maths.leave_one_out_mean(x, 3)[mx.array([0, 2, 4])].tolist() == [4.0, 1.0, 2.0]
+    assert means.tolist()[:6] == [2.5] * 3 + [2.0] * 3
+    assert deviations.tolist() == pytest.approx([math.sqrt(4.5)] * 3 + [0.0] * 6)
 
 
 def test_equal_numbers_are_exactly_their_mean_and_do_not_deviate() -> None:

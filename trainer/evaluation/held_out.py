@@ -21,6 +21,7 @@ from trainer.evaluation.intervals import (
     best_of_n,
     critic_sums,
     explained_variance_of_sums,
+    prompt_means,
     rms_of_sums,
     share_interval,
     win_shares,
@@ -37,7 +38,7 @@ Progress = Callable[[int, int], None]
 
 
 class Scores(NamedTuple):
-    """Scores and lengths of n responses to each of P prompts; all [P, n]."""
+    """Scores and lengths of n responses to each of P prompts; all [P, n]. A score is NaN if no source applies."""
 
     total: Floats
     parts: Mapping[str, Floats]  # raw, by reward source
@@ -74,7 +75,8 @@ class EvaluationReport:
     """An evaluation of a checkpoint. Every interval is a 95% interval over the prompts.
 
     Keys of policy and reference: score, reward (score minus the KL penalty), kl (nats a sequence), length (tokens),
-    truncated (share), and `parts.NAME` with the raw score of each reward source.
+    truncated and unscored (shares; responses without a score are in no number of scores), and `parts.NAME` with the
+    raw score of each reward source.
     """
 
     run: str
@@ -150,27 +152,28 @@ def evaluate(
     started = ppo.control.clock()
     found = measure(ppo, prompts, iteration, baseline)
     scores, critic, reference = found.scores.total, found.critic, found.reference
-    interval = mean_interval(scores.mean(axis=1))
+    interval, known = mean_interval(prompt_means(scores)), scores[~np.isnan(scores)]
     wins = share_interval(np.zeros(0) if found.wins is None else found.wins)
     drawn = 1 if baseline is None else baseline.draws
     return Evaluation(
         iteration=iteration,
         prompts=len(prompts),
-        score_mean=float(scores.mean()),
-        score_std=float(scores.std()),
+        score_mean=interval.value,
+        score_std=float(known.std()) if known.size else math.nan,
         score_low=interval.low,
         score_high=interval.high,
-        reward_mean=float(found.rewards.mean()),
+        reward_mean=maths.mean_of_known(found.rewards),
         kl=float(found.kl.mean()),
         response_length=float(found.scores.lengths.mean()),
         truncated=float(found.scores.truncated.mean()),
-        parts={name: float(part.mean()) for name, part in found.scores.parts.items()},
+        unscored=1 - known.size / scores.size,
+        parts={name: maths.mean_of_known(part) for name, part in found.scores.parts.items()},
         win_rate=wins.value,
         win_rate_low=wins.low,
         win_rate_high=wins.high,
-        reference_score=math.nan if reference is None else float(reference.total[:, 0].mean()),
+        reference_score=math.nan if reference is None else maths.mean_of_known(reference.total[:, 0]),
         best_of=drawn,
-        best_of_score=math.nan if reference is None else float(best_of_n(reference.total, drawn).mean()),
+        best_of_score=math.nan if reference is None else maths.mean_of_known(best_of_n(reference.total, drawn)),
         explained_variance=math.nan if critic is None else float(explained_variance_of_sums(critic.sum(axis=0))),
         value_error=math.nan if critic is None else float(rms_of_sums(critic.sum(axis=0))),
         averaged=ppo.learner.average is not None,
@@ -256,7 +259,7 @@ def _by_prompt(values: Any, draws: int) -> Floats:
 def _critic(ppo: PPO, batch: Experience, prompts: Sequence[Prompt], samples: int) -> Floats:
     """Compare the critic with returns of lambda = 1, since others contain its own values. Returns sums [P, 5]."""
     c = ppo.config.ppo
-    batch = ppo.with_prefix_values(batch, [*prompts] * samples)
+    batch = ppo.with_prefix_values(steps.leave_out_unscored(batch), [*prompts] * samples)
     batch = steps.adjust_rewards_with_kl(batch, kl_coef=ppo.kl_coef_in_rewards, whiten=c.whiten_rewards)
     batch = steps.compute_td_errors(batch, gamma=c.gamma, bootstrap_truncated=c.bootstrap_truncated)
     batch = steps.add_reward_to_go(steps.compute_gae_advantages(batch, gamma=c.gamma, lam=1.0))

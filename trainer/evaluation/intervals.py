@@ -18,12 +18,19 @@ Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 
 
+def prompt_means(values: Floats) -> Floats:
+    """Return the mean of each prompt's numbers that are not NaN; NaN for a prompt without any. values: [P, K]."""
+    known = (~np.isnan(values)).sum(axis=1)
+    return np.where(known > 0, np.nansum(values, axis=1) / np.maximum(known, 1), math.nan)
+
+
 def share_interval(shares: Floats) -> Interval:
-    """Estimate the mean of `shares` [P], each within [0, 1], by Wilson's interval.
+    """Estimate the mean of `shares` [P], each within [0, 1] or NaN, which is left out, by Wilson's interval.
 
     Each prompt counts as one trial. This makes the interval wider than necessary if shares lie between 0 and 1, never
     narrower.
     """
+    shares = shares[~np.isnan(shares)]
     value = float(shares.mean()) if len(shares) else math.nan
     return Interval(value, *wilson_interval(float(shares.sum()), len(shares)))
 
@@ -47,11 +54,10 @@ def win_shares(policy: Floats, reference: Floats, same: npt.NDArray[np.bool_]) -
     """Return, for each prompt, the share of pairs in which the policy's response scores higher; a tie counts half.
 
     policy: [P, K] scores; reference: [P, L]; same: [P, K, L] true where the two responses are equal. These are ties,
-    even if their scores differ by rounding. Returns [P].
+    even if their scores differ by rounding. Pairs without a score (NaN) do not count. Returns [P], NaN without a pair.
     """
     ahead = np.sign(policy[:, :, None] - reference[:, None])
-    shares: Floats = (0.5 + 0.5 * np.where(same, 0.0, ahead)).mean(axis=(1, 2))
-    return shares
+    return prompt_means((0.5 + 0.5 * np.where(same & ~np.isnan(ahead), 0.0, ahead)).reshape(len(policy), -1))
 
 
 def best_of_n(scores: Floats, n: int) -> Floats:
@@ -59,7 +65,7 @@ def best_of_n(scores: Floats, n: int) -> Floats:
 
         sum_i C(i - 1, n - 1) / C(m, n) s_(i),   s_(1) <= ... <= s_(m)
 
-    This is unbiased; for n = m it is the highest score. scores: [P, m], 1 <= n <= m. Returns [P].
+    This is unbiased; for n = m it is the highest score. scores: [P, m], 1 <= n <= m. Returns [P], NaN where one is NaN.
     """
     m = scores.shape[1]
     weights = np.array([math.comb(i - 1, n - 1) / math.comb(m, n) for i in range(1, m + 1)])
@@ -85,6 +91,7 @@ def critic_sums(values: Floats, returns: Floats, mask: Floats) -> Floats:
 def explained_variance_of_sums(sums: Floats) -> Floats:
     """Compute 1 - Var(G - V) / Var(G) from the total `critic_sums` [..., 5]; NaN where the returns do not vary."""
     count, gains, gains_squared, errors, errors_squared = np.moveaxis(sums, -1, 0)
+    count = np.where(count > 0, count, math.nan)  # no response has a score
     variance = gains_squared / count - (gains / count) ** 2
     unexplained = errors_squared / count - (errors / count) ** 2
     varies = variance > 1e-12 * np.maximum(gains_squared / count, 1e-300)  # rounding leaves a tiny variance
@@ -94,5 +101,5 @@ def explained_variance_of_sums(sums: Floats) -> Floats:
 
 def rms_of_sums(sums: Floats) -> Floats:
     """Compute the root of the mean of (G - V)^2 from the total `critic_sums` [..., 5]."""
-    found: Floats = np.sqrt(sums[..., 4] / sums[..., 0])
+    found: Floats = np.sqrt(sums[..., 4] / np.where(sums[..., 0] > 0, sums[..., 0], math.nan))
     return found

@@ -205,7 +205,9 @@ def window_mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _better(best: MeanScore | None, score: MeanScore) -> MeanScore:
+def _better(best: MeanScore | None, score: MeanScore) -> MeanScore | None:
+    if math.isnan(score.mean):  # nothing was scored
+        return best
     return score if best is None or score.mean > best.mean else best
 
 

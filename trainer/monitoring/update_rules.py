@@ -136,12 +136,14 @@ def no_signal(history: History, config: Config) -> Sign | None:
     last = rows[-1]
     constant = all(map(_no_spread, rows))
     what = f"every response scores {last.score_mean:.3g}" if constant else "the advantages do not differ"
+    if all(row.unscored == 1 for row in rows):
+        what = "no reward source applies to any response"
     return Sign(
         "error" if lasts else "warning",
         f"nothing to learn from in {len(rows)} iterations: {what}",
         {"score_std": last.score_std, "advantage_std": last.advantage_std, "steps": last.steps},
-        "The reward is constant: check reward.sources. If it is only rare, use a larger batch, more samples per "
-        "prompt, or a reward that gives partial credit.",
+        "The reward is constant, or does not apply: check reward.sources. If it is only rare, use a larger batch, more "
+        "samples per prompt, or a reward that gives partial credit.",
         [fixes.pause()],
     )
 

@@ -1,11 +1,13 @@
 """Advantages without a critic: a sequence's reward minus a baseline from other samples.
 
 Rows are in groups: the `samples_per_prompt` samples of a prompt are consecutive. Each function takes a batch with
-shaped rewards and returns it with `advantages`, `returns` (rewards-to-go) and `baselines` filled.
+shaped rewards and returns it with `advantages`, `returns` (rewards-to-go) and `baselines` filled. Sequences that are
+left out, with an empty mask, are in no baseline.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import mlx.core as mx
@@ -23,8 +25,7 @@ def reinforce(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Exp
 
     Williams 1992. Unlike a moving average, the mean of the others needs no memory and has no bias.
     """
-    totals = filled(batch.rewards).sum(axis=1)
-    return _against(batch, ppo, maths.leave_one_out_mean(totals, batch.size))
+    return _against(batch, ppo, maths.leave_one_out_mean(_totals(batch), batch.size))
 
 
 def rloo(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experience:
@@ -32,7 +33,7 @@ def rloo(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experien
 
     The whole response is one action, and `ppo.gamma` is ignored. Ahmadian et al. 2024 (arXiv 2402.14740).
     """
-    totals = filled(batch.rewards).sum(axis=1)
+    totals = _totals(batch)
     baselines = maths.leave_one_out_mean(totals, samples_per_prompt)
     return _one_action(batch, totals - baselines)._replace(baselines=baselines)
 
@@ -51,7 +52,7 @@ def grpo(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experien
     Shao et al. 2024 (arXiv 2402.03300). Without `ppo.group_std` it is R - mean R, because the deviation favours prompts
     that are nearly always or nearly never answered well (Liu et al. 2025, arXiv 2503.20783). `ppo.gamma` is ignored.
     """
-    totals = filled(batch.rewards).sum(axis=1)
+    totals = _totals(batch)
     baselines, deviations = maths.group_moments(totals, samples_per_prompt)
     scales = deviations + GROUP_EPSILON if ppo.group_std else mx.ones_like(deviations)
     batch = _one_action(batch, (totals - baselines) / scales)
@@ -64,6 +65,11 @@ ESTIMATORS: dict[str, Callable[[Experience, PPOConfig, int], Experience]] = {
     "remax": remax,
     "grpo": grpo,
 }
+
+
+def _totals(batch: Experience) -> mx.array:
+    """Return R [B], the sum of each sequence's rewards; NaN for one that is left out."""
+    return mx.where(mx.any(batch.mask > 0, axis=1), filled(batch.rewards).sum(axis=1), math.nan)
 
 
 def _against(batch: Experience, ppo: PPOConfig, baselines: mx.array) -> Experience:

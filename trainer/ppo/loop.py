@@ -148,7 +148,12 @@ class PPO:
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
             if greedy is not None:  # scored last, so that its normalisation is that of the batch
                 batch = steps.add_greedy_baselines(self.rewards, batch, greedy, prompts)
-            batch = self.with_prefix_values(batch, prompts)
+            trained = self.with_prefix_values(steps.leave_out_unscored(batch), prompts)
+
+        if batch.logprobs is None and not mx.array_equal(trained.mask, batch.mask):
+            # The first step would score only what it trains on.
+            trained = self._scored(number, batch)._replace(mask=trained.mask)
+        batch = trained
 
         batch = steps.adjust_rewards_with_kl(batch, kl_coef=self.kl_coef_in_rewards, whiten=c.ppo.whiten_rewards)
         if self.has_critic:
@@ -187,7 +192,7 @@ class PPO:
             memory_bytes=memory,
             ranks=self.ranks.described(seconds, memory),
             tokens=self.tokens,
-            parts={name: float(np.mean(scores)) for name, scores in rewards.parts.items()},
+            parts={name: maths.mean_of_known(scores) for name, scores in rewards.parts.items()},
         )
         settings = settings_of(batch, c, kl_coef=kl_coef, trains_policy=not self._critic_learns_alone(number))
         if c.ppo.kl_controller == "adaptive" and not self._critic_learns_alone(number):
@@ -239,6 +244,10 @@ class PPO:
     def learn(self, number: int, batch: Experience, progress: steps.Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
         ppo, rollout = self.config.ppo, self.config.rollout
+        if not batch.mask.any():
+            message = f"no reward source applies to any of the {batch.size} responses, so no step was taken"
+            self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
+            return Update([])
         objectives, advantages = self.objectives(number), filled(batch.advantages)
         error = maths.root_mean_square(advantages, batch.mask)  # returns less values, before whitening
         if objectives != ["value"] and not has_signal(batch):
@@ -262,6 +271,8 @@ class PPO:
         ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
         for place, (epoch, rows) in enumerate(passes):
             minibatch = batch.take(rows)
+            if not minibatch.mask.any():
+                continue
             options["critic_share"] = place == 0 and number % SHARE_EVERY == FIRST_SHARE
             step = self.learner.train(minibatch, ppo, *objectives, **options)
             if step.scores:  # of the first step, whose minibatch is the whole batch

@@ -21,6 +21,7 @@ from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings
 
+_TRAINED = ("token_scores", "rewards", "values", "td_errors", "advantages", "returns", "ratios")
 TOP_COLUMNS = ("top_tokens", "top_logprobs", "top_ref_logprobs")
 
 
@@ -28,10 +29,16 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
     """Return the fields of the `iteration` event that depend on the batch alone.
 
     They are means over sequences or real tokens. kl is the mean over sequences of the summed k1, whatever estimator the
-    penalty uses.
+    penalty uses. Numbers of scores, values, returns and advantages are of the sequences that have a score.
     """
-    mask = batch.mask
+    mask = (mx.arange(batch.mask.shape[1])[None] < batch.response_lengths[:, None]).astype(mx.float32)
     scores = np.array(filled(batch.scores) + _sums(filled(batch.token_scores), mask), dtype=np.float64)
+    scored = ~np.isnan(scores)
+    known = scores[scored] if scored.any() else np.array([math.nan])
+
+    def mean(x: mx.array) -> float:
+        return float(maths.masked_mean(x, batch.mask)) if scored.any() else math.nan
+
     k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
     kl = np.array(_sums(k1, mask), dtype=np.float64)
     penalty = kl_coef * np.array(_sums(filled(batch.kl), mask), dtype=np.float64)
@@ -40,22 +47,25 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
     rows = zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)
     responses = [ids[:length] for ids, length in rows]
     return {
-        "score_mean": float(scores.mean()),
-        "score_std": float(scores.std()),
-        "score_max": float(scores.max()),
-        "score_min": float(scores.min()),
-        "reward_mean": float((scores - penalty).mean()),
+        "score_mean": float(known.mean()),
+        "score_std": float(known.std()),
+        "score_max": float(known.max()),
+        "score_min": float(known.min()),
+        "unscored": 1 - float(scored.mean()),
+        "reward_mean": maths.mean_of_known(scores - penalty),
         "kl": float(kl.mean()),
         "kl_std": float(kl.std()),
         "entropy": float(maths.masked_mean(filled(batch.entropy), mask)),
-        "explained_variance": math.nan if values is None else float(maths.explained_variance(values, returns, mask)),
-        "value_mean": math.nan if values is None else float(maths.masked_mean(values, mask)),
-        "return_mean": float(maths.masked_mean(returns, mask)),
-        "advantage_std": math.sqrt(float(maths.masked_variance(filled(batch.advantages), mask))),
+        "explained_variance": math.nan
+        if values is None
+        else float(maths.explained_variance(values, returns, batch.mask)),
+        "value_mean": math.nan if values is None else mean(values),
+        "return_mean": mean(returns),
+        "advantage_std": math.sqrt(float(maths.masked_variance(filled(batch.advantages), batch.mask))),
         "response_length": float(batch.response_lengths.mean()),
         "truncated": float(batch.truncated.mean()),
         "sampler_mismatch": float(maths.masked_mean(mismatch, mask)),
-        "length_correlation": correlation(scores, np.array(batch.response_lengths, dtype=np.float64)),
+        "length_correlation": correlation(known, np.array(batch.response_lengths, dtype=np.float64)[scored]),
         "repetition": float(np.mean([repetition(response) for response in responses])),
         "unique": len(set(map(tuple, responses))) / len(responses),
         **surprise_metrics(batch.sampler_logprobs, filled(batch.entropy), mask),
@@ -132,6 +142,7 @@ def sample_rows(
 ) -> list[dict[str, Any]]:
     """Return one dict per sequence for the samples file: texts, ids, scores, and per-token arrays cut to its length.
 
+    A sequence that is left out has no numbers of what it would be trained on, and without a score no score.
     token_texts: of the tokenizer, for the columns of texts; ratios: [B, T, passes]. Arguments that are None and fields
     that the batch lacks get no column.
     """
@@ -140,10 +151,11 @@ def sample_rows(
     arrays = {name: np.array(value) for name in names if (value := getattr(batch, name)) is not None}
     if ratios is not None:
         arrays["ratios"] = ratios
-    scores = to_list(filled(batch.scores) + _sums(filled(batch.token_scores), batch.mask))
-    sequence_scores = to_list(filled(batch.scores))
+    trained = to_list(mx.any(batch.mask > 0, axis=1))
+    scores = _known(filled(batch.scores) + _sums(filled(batch.token_scores), batch.mask))
+    sequence_scores = _known(filled(batch.scores))
     by_sequence = {
-        name: to_list(value)
+        name: _known(value)
         for name, value in (
             ("final_value", batch.final_values),
             ("baseline", batch.baselines),
@@ -154,7 +166,8 @@ def sample_rows(
     responses, lengths, truncated = np.array(batch.responses), to_list(batch.response_lengths), to_list(batch.truncated)
     rows = []
     for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
-        per_token = {name: array[row, :length] for name, array in arrays.items()}
+        left_out = () if trained[row] else _TRAINED
+        per_token = {name: array[row, :length] for name, array in arrays.items() if name not in left_out}
         k1 = per_token["logprobs"].astype(np.float64) - per_token["ref_logprobs"]
         values = {
             "row": row,
@@ -167,11 +180,11 @@ def sample_rows(
             "stop_reason": "length" if truncated[row] else "stop",
             "score": scores[row],
             "sequence_score": sequence_scores[row],
-            "parts": {name: part[row] for name, part in parts.items()},
+            "parts": {name: None if math.isnan(part[row]) else part[row] for name, part in parts.items()},
             "columns": json.dumps(prompt.columns, ensure_ascii=False, default=str),
             "length": length,
             "kl_sum": float(k1.sum()),
-            **{name: value[row] for name, value in by_sequence.items()},
+            **{name: value[row] if trained[row] else None for name, value in by_sequence.items()},
             "prompt_tokens": prompt.tokens,
             "tokens": responses[row, :length],
             **per_token,
@@ -221,6 +234,10 @@ def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_pol
     )
 
 
+def _known(x: mx.array) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in to_list(x)]
+
+
 def _sums(x: mx.array, mask: mx.array) -> mx.array:
     return mx.where(mask > 0, x, 0.0).sum(axis=1)
 
@@ -228,4 +245,4 @@ def _sums(x: mx.array, mask: mx.array) -> mx.array:
 def _moments(x: mx.array, mask: mx.array) -> tuple[float, float]:
     """Return the mean and standard deviation over the real tokens."""
     real = np.array(x, dtype=np.float64)[np.array(mask) > 0]
-    return float(real.mean()), float(real.std())
+    return (float(real.mean()), float(real.std())) if real.size else (0.0, 0.0)

@@ -175,7 +175,7 @@ def add_kl(batch: Experience, estimator: maths.KLEstimator) -> Experience:
 def compute_rewards(
     rewards: Rewards, batch: Experience, prompts: Sequence[Prompt], *, update_statistics: bool = True
 ) -> tuple[Experience, RewardResult]:
-    """Add one score per sequence, and rewards of single tokens where a source gives them.
+    """Add one score per sequence, NaN if no source applies, and rewards of single tokens where a source gives them.
 
     prompts: B, one per row. The reward sees the response as it was cut. Raises RewardError.
     """
@@ -192,6 +192,14 @@ def compute_rewards(
     width = batch.mask.shape[1]
     per_token = [row + [0.0] * (width - len(row)) for row in result.token_rewards or [[] for _ in prompts]]
     return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token)), result
+
+
+def leave_out_unscored(batch: Experience) -> Experience:
+    """Empty the mask of sequences without a score or a baseline: they are in no statistic and train nothing."""
+    known = ~mx.isnan(filled(batch.scores))
+    if batch.baselines is not None:
+        known = known & ~mx.isnan(batch.baselines)
+    return batch._replace(mask=batch.mask * known[:, None])
 
 
 def add_prefix_scores(

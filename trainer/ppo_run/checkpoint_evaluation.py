@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from trainer.confidence import Interval, mean_interval
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
@@ -22,6 +24,7 @@ from trainer.evaluation.intervals import (
     best_of_n,
     bootstrap_interval,
     explained_variance_of_sums,
+    prompt_means,
     rms_of_sums,
     share_interval,
 )
@@ -238,15 +241,16 @@ def _report(found: Measured, about: dict[str, Any], best_of: int) -> EvaluationR
     assert found.wins is not None
     samples, reference = about["samples"], found.reference
     paired = reference.cut(slice(samples))
+    pairs = np.isfinite(found.scores.total[:, :, None] - paired.total[:, None])
     counts = [n for n in (2**power for power in range(1, 11)) if n < best_of] + [best_of] * (best_of > 1)
     critic = found.critic
     return EvaluationReport(
         **about,
         policy=_intervals(found.scores, reward=found.rewards, kl=found.kl),
         reference=_intervals(paired, reward=paired.total, kl=paired.total * 0),
-        gain=mean_interval((found.scores.total - paired.total).mean(axis=1)),
+        gain=mean_interval(prompt_means(found.scores.total - paired.total)),
         win_rate=share_interval(found.wins),
-        pairs=about["prompts"] * samples**2,
+        pairs=int(pairs.sum()),
         best_of=[BestOfN(n, best_of_kl(n), mean_interval(best_of_n(reference.total, n))) for n in counts],
         critic={}
         if critic is None
@@ -261,9 +265,10 @@ def _intervals(scores: Scores, **others: Any) -> dict[str, Interval]:
     means = {"score": scores.total, **others, "length": scores.lengths}
     parts = {f"parts.{name}": part for name, part in scores.parts.items()}
     return {
-        **{name: mean_interval(values.mean(axis=1)) for name, values in means.items()},
+        **{name: mean_interval(prompt_means(values)) for name, values in means.items()},
         "truncated": share_interval(scores.truncated.mean(axis=1)),
-        **{name: mean_interval(values.mean(axis=1)) for name, values in parts.items()},
+        "unscored": share_interval(np.isnan(scores.total).mean(axis=1)),
+        **{name: mean_interval(prompt_means(values)) for name, values in parts.items()},
     }
 
 

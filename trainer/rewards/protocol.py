@@ -22,9 +22,11 @@ class RewardInput(NamedTuple):
 class RewardResult(NamedTuple):
     """Scores of B sequences, and their parts by source."""
 
-    scores: list[float]  # [B]; weighted sum, normalised, clipped, minus the penalties
+    scores: list[float]  # [B]; weighted sum, normalised, clipped, minus the penalties; NaN if no source applies
     token_rewards: list[list[float]] | None  # [B][response tokens]; weighted sum, clipped; None without such a source
-    parts: dict[str, list[float]]  # source -> [B]; raw scores, 0 where it does not apply, tokens summed; and a source's
+    parts: dict[
+        str, list[float]
+    ]  # source -> [B]; raw scores, NaN where it does not apply, tokens summed; and a source's
     # details under `source.detail`; for reports only
 
 

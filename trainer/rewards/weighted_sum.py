@@ -84,7 +84,8 @@ class RunningMoments:
 class Rewards:
     """Scorer of sequences by several sources, in four steps.
 
-    1. Sum the weighted scores; a source that does not apply to a sequence counts 0 there.
+    1. Sum the weighted scores of the sources that apply to a sequence. If none does, it has no score, NaN, and is in no
+       statistic of the next step.
     2. `normalize`: scale to mean 0 and deviation 1, over the batch, or over all scores of the run and this batch.
     3. `clip`: bound to -clip..clip, if clip > 0. This follows step 2, so it bounds outliers, in deviations.
     4. Subtract `missing_stop_penalty` if the response was cut short, and `overlong` for its length. This is last, so
@@ -141,15 +142,15 @@ class Rewards:
         update_statistics: False (as in evaluation) normalises by the running statistics without changing them; batch
         statistics are always those of `batch`.
 
-        Raises RewardError if a source fails, no source applies to a sequence, or a reward does not fit float32; the
-        running statistics are then unchanged.
+        Raises RewardError if a source fails or a reward does not fit float32; running statistics then stay unchanged.
         """
         if not batch:
             return RewardResult([], None, {name: [] for name in self._sources})
         raw = {name: weighted.source(batch) for name, weighted in self._sources.items()}
-        _check_scored(raw, batch)
         scores, tokens = self._sums(raw, batch)
         _check_range(scores, tokens, batch)
+        applies = [any(result.scores[row] is not None for result in raw.values()) for row in range(len(batch))]
+        scores = np.where(applies, scores, math.nan)
         scores = self._clipped(self._normalized(scores, update_statistics))
         scores = scores - self._penalty * np.array([row.truncated for row in batch])
         if self._overlong.penalty:
@@ -205,8 +206,9 @@ class Rewards:
         if self._normalize == "off":
             return scores
         moments = RunningMoments() if self._normalize == "batch" else self._moments
-        if update or self._normalize == "batch":
-            moments.update(scores)
+        known = scores[~np.isnan(scores)]
+        if known.size and (update or self._normalize == "batch"):
+            moments.update(known)
         return moments.normalize(scores)
 
     def _clipped(self, values: Floats) -> Floats:
@@ -222,16 +224,9 @@ def _unique(names: list[str]) -> list[str]:
 def _parts(raw: Mapping[str, SourceScores]) -> dict[str, list[float]]:
     parts: dict[str, list[float]] = {}
     for name, result in raw.items():
-        parts[name] = [score or 0.0 for score in result.scores]
+        parts[name] = [math.nan if score is None else score for score in result.scores]
         parts |= {f"{name}.{detail}": values for detail, values in result.details.items()}
     return parts
-
-
-def _check_scored(raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> None:
-    for index, row in enumerate(batch):
-        if all(result.scores[index] is None for result in raw.values()):
-            sample, names = sequence_name(index, row.prompt), ", ".join(raw)
-            raise RewardError(f"no reward source ({names}) applies to {sample}: one must return a number, not None")
 
 
 def _check_range(scores: Floats, tokens: Sequence[Floats], batch: Sequence[RewardInput]) -> None:

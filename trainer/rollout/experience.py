@@ -23,7 +23,8 @@ class Experience(NamedTuple):
     responses: mx.array  # [B, T] ids of the response, then padding
     prompt_lengths: mx.array  # [B] tokens
     response_lengths: mx.array  # [B] tokens, including the stop token
-    mask: mx.array  # [B, T] 1.0 on real response tokens; computed from lengths, never from ids
+    mask: mx.array  # [B, T] 1.0 on real response tokens; computed from lengths, never from ids; from the rewards on 0
+    # for sequences that are left out
     truncated: mx.array  # [B] 1.0 if the response was cut at max_new_tokens
     sampler_logprobs: mx.array  # [B, T] as computed while sampling
     texts: list[str]  # B responses as text, without the stop
@@ -40,7 +41,7 @@ class Experience(NamedTuple):
     top_ref_logprobs: mx.array | None = None  # [B, T, K] reference, of `top_tokens`
     kl: mx.array | None = None  # [B, T] by the penalty's estimator
     # compute_rewards, adjust_rewards_with_kl
-    scores: mx.array | None = None  # [B] one per sequence, added to the last token
+    scores: mx.array | None = None  # [B] one per sequence, added to the last token; NaN if no source applies
     token_scores: mx.array | None = None  # [B, T] rewards of single tokens; zeros if there are none
     rewards: mx.array | None = None  # [B, T]
     # add_prefix_scores, PrefixValues.add

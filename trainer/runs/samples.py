@@ -95,8 +95,9 @@ def sample_schema() -> pa.Schema:
 
     top_*: the policy's likeliest tokens at each position, likeliest first.
 
-    Null where no step was taken, where no alternatives are kept, and without a critic (values, td_errors, final_value)
-    or with one (baseline, advantage_scale).
+    Null where no reward source applies to the sequence (what follows from its score), where no step was taken, where no
+    alternatives are kept, and without a critic (values, td_errors, final_value) or with one (baseline,
+    advantage_scale).
     """
     import pyarrow as pa
 

@@ -150,7 +150,11 @@ def report_lines(report: EvaluationReport) -> Iterator[str]:
                 (label, *_numbers(policy[name], digits), *_numbers(reference[name], digits))
                 for name, label, digits in (_ROWS[0], *parts, *_ROWS[1:])
             ),
-            ("cut short", *_numbers(policy["truncated"], 1, percent), *_numbers(reference["truncated"], 1, percent)),
+            *(
+                (label, *_numbers(policy[name], 1, percent), *_numbers(reference[name], 1, percent))
+                for name, label in (("truncated", "cut short"), ("unscored", "not scored"))
+                if name == "truncated" or policy[name].value or reference[name].value
+            ),
         ]
     )
     yield ""

@@ -18,7 +18,7 @@ from trainer.runs.samples import kept_iterations
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir, add_run
 from workbench.columns import fit_end
-from workbench.numbers import number
+from workbench.numbers import number, score_text
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_table import Sample, SampleTable
 from workbench.samples.bookmarks import Bookmarks
@@ -87,7 +87,7 @@ def sample_card(sample: Sample, width: int) -> list[str]:
     """Return a sample's facts, the end of its prompt and the start of its response, in lines of `width` columns."""
     facts = [
         f"{sample.key.iteration}·{sample.key.row + 1}",
-        f"score {number(sample.score, signed=True)}",
+        score_text(sample.score, 3),
         f"KL {number(sample.kl, 2)} nats",
     ]
     if sample.length is not None:

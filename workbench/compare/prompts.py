@@ -9,7 +9,7 @@ from workbench.columns import fit_end, padded
 from workbench.compare.compared_run import PROMPTS, ComparedRun, SharedPrompt, shared_prompts
 from workbench.compare.lines import NUMBER, notes, role_of, wrapped
 from workbench.kit.lines import Line
-from workbench.numbers import number
+from workbench.numbers import number, score_text
 from workbench.run.sample_table import Sample
 from workbench.text import visible
 
@@ -50,7 +50,7 @@ def _prompt_lines(runs: Sequence[ComparedRun], shared: SharedPrompt, width: int)
 
 
 def _answer(run: ComparedRun, sample: Sample, width: int) -> list[tuple[str, str]]:
-    facts = [run.letter, f"it {sample.key.iteration}", f"score {number(sample.score, width=NUMBER)}"]
+    facts = [run.letter, f"it {sample.key.iteration}", score_text(sample.score, 3)]
     facts.append(f"KL {number(sample.kl, 1, width=NUMBER)}")
     if sample.truncated:
         facts.append(_CUT)

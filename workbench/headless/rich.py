@@ -18,7 +18,7 @@ from workbench.columns import fit_start, packed
 from workbench.headless import Display
 from workbench.headless.summary import summary
 from workbench.kit.glyphs import sparkline
-from workbench.numbers import duration, gigabytes, number
+from workbench.numbers import duration, gigabytes, score_text
 from workbench.run.metrics import table
 from workbench.run.rank_numbers import rank_numbers
 from workbench.run.sentences import alert_text, in_brief, level_sign, sentences, urgent_first
@@ -152,7 +152,7 @@ def _metrics(view: RunView, width: int) -> Table:
 
 
 def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
-    prompt = Text(f"{number(preview.score, 2, signed=True)}  ", no_wrap=True, overflow="ellipsis")
+    prompt = Text(f"{score_text(preview.score).removeprefix('score ')}  ", no_wrap=True, overflow="ellipsis")
     prompt.append(visible(preview.prompt), style="dim")
     completion = Text(visible(preview.completion))
     completion.truncate(2 * width - 4, overflow="ellipsis")

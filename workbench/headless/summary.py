@@ -51,7 +51,9 @@ def _learnt(view: RunView) -> list[tuple[str, str]]:
     lines = []
     if view.history and view.history.kind == PPO:
         score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
-        lines.append(("score", f"{_course(score)} ({score[1] - score[0]:+.3f}), first and last five iterations"))
+        lines.append(
+            ("score", f"{_course(score)} ({number(score[1] - score[0], signed=True)}), first and last five iterations")
+        )
         lines.append(("KL", f"{_course(kl)} nats a sequence"))
     elif view.history:
         lines.append(("loss", f"{_course(view.first_and_last('loss'))}, first and last five iterations"))

@@ -108,6 +108,7 @@ METRICS = (
     # Above, responses grow only to raise the score, or repeat themselves.
     Metric("length_correlation", "length corr.", "", "", 2, low=-1, high=1, threshold=0.75, extra=True, optional=True),
     Metric("repetition", "repetition", "", "%", 1, 100, low=0, least_span=5, threshold=30, extra=True, optional=True),
+    Metric("unscored", "not scored", "", "%", 1, 100, low=0, high=100, if_varied=True),
     Metric("epochs_done", "epochs done", "", "", 1, low=0, if_varied=True),  # an early stop makes them fewer
     Metric("grad_norm", "gradient norm", "", "", 3, low=0, least_span=0.1, log=True),
     # Of the gradient on a shared trunk; above, the critic moves the policy more than the reward does.

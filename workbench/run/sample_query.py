@@ -28,6 +28,7 @@ EXAMPLES = (
     'prompt:"the sky"',
     "text:joy",
     "is:marked",
+    "is:unscored",
 )
 """One example of each condition; a - at the beginning negates it."""
 
@@ -89,7 +90,14 @@ class IsMarked:
     negated: bool = False
 
 
-Condition = Compares | Contains | Stops | IsMarked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsUnscored:
+    """The condition that no reward source applies to the response."""
+
+    negated: bool = False
+
+
+Condition = Compares | Contains | Stops | IsMarked | IsUnscored
 Query = tuple[Condition, ...]
 """Conditions that a sample must all meet; without any, all samples match."""
 
@@ -145,9 +153,9 @@ def _condition(word: re.Match[str]) -> Condition:
         if value.lower() not in ("stop", "length"):
             raise ValueError(f"stop:{visible(value)}: write stop:stop or stop:length")
         return Stops(truncated=value.lower() == "length", negated=negated)
-    if value.lower() != "marked":
-        raise ValueError(f"is:{visible(value)}: write is:marked")
-    return IsMarked(negated=negated)
+    if value.lower() not in ("marked", "unscored"):
+        raise ValueError(f"is:{visible(value)}: write is:marked or is:unscored")
+    return IsMarked(negated=negated) if value.lower() == "marked" else IsUnscored(negated=negated)
 
 
 def _comparison(name: str, comparison: str | None, value: str, negated: bool) -> Compares:

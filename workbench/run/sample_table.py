@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from trainer.plurals import counted
 from trainer.runs.samples import SampleSettings
-from workbench.run.sample_query import COMPARISONS, Compares, Condition, Contains, IsMarked, Order, Query, Stops
+from workbench.run.sample_query import (
+    COMPARISONS,
+    Compares,
+    Condition,
+    Contains,
+    IsMarked,
+    IsUnscored,
+    Order,
+    Query,
+    Stops,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -173,6 +183,8 @@ class SampleTable(Sequence[Sample]):
         scores, kl = (values[np.isfinite(values)] for values in (self._taken("score"), self._taken("kl")))
         if len(scores):
             parts.append(f"score {math.fsum(scores) / len(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}")
+        if unscored := int(np.isnan(self._taken("score")).sum()):
+            parts.append(f"{unscored:,} not scored")
         if len(kl):
             parts.append(f"KL {math.fsum(kl) / len(kl):.1f} nats")
         return "   ".join(parts)
@@ -241,6 +253,9 @@ class SampleTable(Sequence[Sample]):
             case Stops(truncated=truncated):
                 cut: npt.NDArray[np.bool_] = self._taken("truncated") == truncated
                 return cut
+            case IsUnscored():
+                unscored: npt.NDArray[np.bool_] = np.isnan(self._taken("score"))
+                return unscored
             case IsMarked():
                 marked = {*bookmarked}
                 return np.fromiter((key in marked for key in self.keys), dtype=bool, count=len(self))

@@ -227,6 +227,8 @@ def _evaluation(event: AnyEvaluation) -> str:
             if math.isfinite(event.score_low) and math.isfinite(event.score_high):
                 text += f" ({number(event.score_low)} to {number(event.score_high)})"
             text += f"{parts(event.parts)}, deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence"
+            if event.unscored:
+                text += f", {percent(event.unscored)} of the responses not scored"
             if math.isfinite(event.win_rate):
                 text += f", {reference_win_rate(event)}; the reference scores {number(event.reference_score)}"
             if math.isfinite(event.best_of_score):

@@ -17,7 +17,7 @@ from workbench.columns import fit, fit_start, packed
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.lines import Line, Piece, plain
 from workbench.kit.word_diff import word_diff
-from workbench.numbers import duration, number
+from workbench.numbers import duration, number, score_text
 from workbench.text import visible
 
 _SIDE_BY_SIDE = 96  # columns of the list in a terminal of 100
@@ -68,7 +68,7 @@ def response_facts(response: WrittenResponse, writer: Writer, compared: float) -
     For a response of the reference, log pi / pi_ref takes the place of the KL.
     """
     score, by = response.score, response.score - compared
-    facts: list[Piece] = [(f"score {signed(score)}", "facts")]
+    facts: list[Piece] = [(score_text(score), "facts")]
     if math.isfinite(by):
         worth = (f"▲ {signed(by)} better", "better") if by > 0 else (f"▼ {signed(by)} worse", "worse")
         facts.append(worth if by else ("= same score", "muted"))

@@ -23,8 +23,8 @@ from workbench.kit.dialog import PlainArea
 from workbench.kit.drawing import Drawn, component_classes, wrapped
 from workbench.kit.lines import Line
 from workbench.kit.pane import MountedWhole
+from workbench.numbers import score_text
 from workbench.run.sample_table import TokenSample
-from workbench.samples.answer_list import signed
 from workbench.samples.token_sentence import percent
 from workbench.text import as_sent, visible
 
@@ -188,7 +188,7 @@ class AskForm(MountedWhole, Vertical):
                     *(Option(_choice_label(choice)) for choice in start.choices),
                     compact=True,
                 ).with_tooltip("Token that the response continues with; enter generates")
-        before = f"original: score {signed(start.score)}   {visible(start.rest[:500])}"
+        before = f"original: {score_text(start.score)}   {visible(start.rest[:500])}"
         yield Static(Content(before), classes="note one-line", id="ask-before")
 
     def on_mount(self) -> None:

@@ -208,7 +208,7 @@ def _markdown(sample: TokenSample) -> Iterator[str]:
     scores |= {name: value for name, value in more.items() if not math.isnan(value)}
     yield "### Scores\n\n" + _table_row("", "value") + _table_row("---", "---:")
     for name, value in scores.items():
-        yield _table_row(_cell(name), f"{value:+.4f}")
+        yield _table_row(_cell(name), "not scored" if math.isnan(value) else f"{value:+.4f}")
     shown = [name for name in _TABLE if name in sample.numbers]
     yield "\n### Tokens\n\n" + _table_row("", "token", "id", *(_TABLE[name] for name in shown))
     yield _table_row("---:", "---", *["---:"] * (1 + len(shown)))

@@ -25,7 +25,7 @@ from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
-from workbench.numbers import number
+from workbench.numbers import number, score_text
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
 from workbench.samples.whole_run import samples_of_prompt
 from workbench.text import visible
@@ -50,7 +50,7 @@ def appearance_line(sample: Sample, *, is_base: bool = False) -> str:
 def changes_line(chosen: Sample, base: Sample) -> str:
     """Return score, KL and length of `chosen`, each with its difference from `base`."""
     facts = [
-        f"score {number(chosen.score, 2, signed=True)} ({number(chosen.score - base.score, 2, signed=True)})",
+        f"{score_text(chosen.score)} ({number(chosen.score - base.score, 2, signed=True)})",
         f"KL {number(chosen.kl, 1)} nats ({number(chosen.kl - base.kl, 1, signed=True)})",
     ]
     if chosen.length is not None and base.length is not None:

@@ -28,7 +28,7 @@ from workbench.kit.cursor_list import BlockList, cursor_bindings
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
-from workbench.numbers import number
+from workbench.numbers import number, score_text
 from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
@@ -49,12 +49,12 @@ def sample_facts(sample: Sample, width: int, *, marked: bool = False, iteration:
 
     marked: the sample has a bookmark. iteration: include its iteration.
     """
-    score, kl = number(sample.score, 2, signed=True), number(sample.kl, 1)
+    score, kl = score_text(sample.score), number(sample.kl, 1)
     place = f"{sample.key.iteration:>5}·{sample.key.row + 1}" if iteration else f"{sample.key.row + 1:>3}"
     if marked:
         place += " ★"
-    full = [place, f"score {score}", f"KL {kl} nats"]
-    short = [place, score, f"KL {kl}"]
+    full = [place, score, f"KL {kl} nats"]
+    short = [place, score.removeprefix("score "), f"KL {kl}"]
     if sample.length is not None:
         full.append(counted(sample.length, "token"))
         short.append(f"{sample.length} tok")

@@ -13,6 +13,7 @@ from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.command_provider import Finder, Found, around
 from workbench.kit.docs_reader import DocsFinder
+from workbench.numbers import score_text
 from workbench.run.run_listing import read_runs
 from workbench.run.sample_table import SampleKey
 from workbench.runs.pane import RunsPane
@@ -77,7 +78,7 @@ class SampleFinder(Finder):
         return [
             Found(
                 around(sample.prompt + sample.completion, words),
-                f"iteration {sample.key.iteration}, row {sample.key.row + 1}, score {sample.score:+.2f}",
+                f"iteration {sample.key.iteration}, row {sample.key.row + 1}, {score_text(sample.score)}",
                 partial(self._open, sample.key),
             )
             for sample in samples

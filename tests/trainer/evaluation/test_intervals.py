@@ -17,6 +17,7 @@ from trainer.evaluation.intervals import (
     bootstrap_interval,
     critic_sums,
     explained_variance_of_sums,
+    prompt_means,
     rms_of_sums,
     share_interval,
     win_shares,
@@ -47,6 +48,19 @@ def test_the_interval_of_a_share_covers_it_also_where_a_prompt_has_several_respo
     assert covers >= 0.93
     if samples == 1:
         assert covers <= 0.98
+
+
+def test_responses_without_a_score_are_left_out() -> None:
+    scores = np.array([[1.0, math.nan], [math.nan, math.nan], [2.0, 4.0], [3.0, 3.0]])
+    means = prompt_means(scores)
+    np.testing.assert_array_equal(means, [1.0, math.nan, 3.0, 3.0])
+    assert mean_interval(means) == mean_interval(np.array([1.0, 3.0, 3.0]))
+    wins = win_shares(scores, np.full((4, 1), 2.5), np.ones((4, 2, 1), dtype=bool))
+    np.testing.assert_array_equal(wins, [0.5, math.nan, 0.5, 0.5])
+    assert share_interval(wins).value == 0.5
+    np.testing.assert_array_equal(best_of_n(scores, 1), [math.nan, math.nan, 3.0, 3.0])
+    assert math.isnan(explained_variance_of_sums(np.zeros(5)))
+    assert math.isnan(rms_of_sums(np.zeros(5)))
 
 
 def test_the_bootstrap_covers_the_explained_variance_of_a_critic() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from runs_helper import record, tiny_config
+from runs_helper import Recorder, comparable, record, tiny_config
 
-from trainer.events import Iteration
+from trainer.events import Alarm, Alert, Evaluation, Iteration
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 
@@ -80,3 +82,91 @@ def test_the_scale_of_the_rewards_matters_to_neither_policy_nor_critic(
                 np.testing.assert_allclose(
                     np.array(other[name]), np.array(array), atol=1e-3 * max(1e-9, float(mx.abs(array).max()))
                 )
+
+
+SOME = """
+def some(completion_ids, **_):
+    return [None if sum(ids) % 2 else sum(ids) / 100 for ids in completion_ids]
+
+def none(completion_ids, **_):
+    return [None] * len(completion_ids)
+"""
+
+
+def unscored_run(folder: Path, source: str, *settings: str) -> Recorder:
+    """Train `a` with a reward that gives None for some responses, or for all."""
+    tiny_config(folder)  # makes the workspace
+    (folder / "rewards.py").write_text(SOME)
+    return record(tiny_config(folder, "run.name=a", f'reward.sources=["{folder}/rewards.py:{source}"]', *settings))
+
+
+def rows_of(folder: Path, iteration: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_samples(RunFolder(folder / "runs/a").samples_file(iteration)).to_pylist()
+    return rows
+
+
+CRITIC = ("reward.normalize=running", "ppo.minibatches=4", "ppo.prefix_scores=2", "ppo.lam=0.7")
+GROUPS = ("rollout.samples_per_prompt=4", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3")
+GREEDY = ("ppo.estimator=remax", "reward.normalize=running", "rollout.samples_per_prompt=2", "ppo.minibatches=4")
+
+
+@pytest.mark.parametrize("settings", [CRITIC, GROUPS, GREEDY])
+def test_a_response_to_which_no_source_applies_is_in_no_score_and_no_step(
+    tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    recorder = unscored_run(tmp_path, "some", "rollout.batch_size=8", *settings)
+    found: list[Iteration] = recorder.of(Iteration)
+    assert any(0 < each.unscored < 1 and each.steps for each in found)
+    for each in found:
+        rows = rows_of(tmp_path, each.iteration)
+        scores = [row["score"] for row in rows]
+        assert [score is None for score in scores] == [sum(row["tokens"]) % 2 == 1 for row in rows]
+        known = np.array([score for score in scores if score is not None])
+        assert each.unscored == pytest.approx(1 - len(known) / len(rows))
+        assert (each.score_mean, each.score_std) == pytest.approx((known.mean(), known.std()), abs=1e-5)
+        assert each.kl == pytest.approx(np.mean([row["kl_sum"] for row in rows]), abs=1e-5)
+        for row in rows:
+            (left_out,) = {row[name] is None for name in ("advantages", "returns", "rewards")}
+            assert left_out >= (row["score"] is None)
+            assert not left_out or (row["ratios"], row["values"]) == (None, None)
+            assert (row["parts"][0]["score"] is None) == (row["score"] is None)
+            assert all(map(math.isfinite, row["logprobs"] + row["ref_logprobs"] + row["entropy"]))
+        assert each.steps == 0 or math.isfinite(each.policy_loss + each.grad_norm)
+    assert all((each.unscored == 1) == math.isnan(each.score_mean) for each in recorder.of(Evaluation))
+
+
+def test_a_group_is_judged_by_its_scored_members(tmp_path: Path) -> None:
+    unscored_run(tmp_path, "some", "rollout.batch_size=8", "ppo.iterations=1", *GROUPS)
+    rows = rows_of(tmp_path, 1)
+    for group in (rows[:4], rows[4:]):
+        scores = [row["score"] for row in group if row["score"] is not None]
+        for row in group:
+            if row["score"] is not None and len(scores) > 1:
+                advantage = (row["score"] - np.mean(scores)) / (np.std(scores, ddof=1) + 1e-4)
+                assert row["advantages"] == pytest.approx([advantage] * len(row["tokens"]), abs=1e-4)
+
+
+@pytest.mark.parametrize("settings", [CRITIC, GROUPS, GREEDY])
+def test_a_batch_without_any_score_takes_no_step_and_says_so(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    recorder = unscored_run(tmp_path, "none", "rollout.batch_size=8", *settings)
+    alerts = [alert for alert in recorder.of(Alert) if not isinstance(alert, Alarm)]
+    assert [alert.code for alert in alerts] == ["no_signal"] * 3
+    assert alerts[0].message == "no reward source applies to any of the 8 responses, so no step was taken"
+    for each in recorder.of(Iteration):
+        assert (each.unscored, each.steps) == (1, 0)
+        assert math.isnan(each.score_mean)
+        assert math.isfinite(each.kl)
+        assert all(row["score"] is None and row["advantages"] is None for row in rows_of(tmp_path, each.iteration))
+    assert [alarm.message for alarm in recorder.of(Alarm) if alarm.code == "no_signal"] == [
+        "nothing to learn from in 3 iterations: no reward source applies to any response"
+    ]
+
+
+def test_a_run_with_unscored_responses_resumes_as_if_it_had_not_ended(tmp_path: Path) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    whole.mkdir(), halves.mkdir()
+    expected = unscored_run(whole, "some", *CRITIC).of(Iteration)
+    unscored_run(halves, "some", "ppo.iterations=1", *CRITIC)
+    config = tiny_config(halves, f'reward.sources=["{halves}/rewards.py:some"]', *CRITIC)
+    found = record(config, resume=halves / "runs/a").of(Iteration)
+    assert [comparable(each) for each in found] == [comparable(each) for each in expected[1:]]

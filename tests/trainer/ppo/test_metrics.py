@@ -54,6 +54,7 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
             "score_std": np.std(scores),
             "score_max": max(scores),
             "score_min": min(scores),
+            "unscored": 0.0,
             "reward_mean": np.mean([scores[row] - 0.1 * kl[row].sum() for row in rows]),
             "kl": np.mean([(logprobs[row] - ref[row]).sum() for row in rows]),
             "kl_std": np.std([(logprobs[row] - ref[row]).sum() for row in rows]),

@@ -194,15 +194,19 @@ def test_a_function_may_give_no_score_for_some_sequences(load: Load) -> None:
     rewards = load("def score(**_): return [None, 2]\ndef other(**_): return [3, None]", "score", "other")
     result = rewards([sequence(), sequence()])
     assert result.scores == [3.0, 2.0]
-    assert result.parts == {"rewards.py:score": [0.0, 2.0], "rewards.py:other": [3.0, 0.0]}
+    assert result.parts["rewards.py:score"] == pytest.approx([math.nan, 2.0], nan_ok=True)
+    assert result.parts["rewards.py:other"] == pytest.approx([3.0, math.nan], nan_ok=True)
 
 
-def test_a_sequence_without_a_score_from_any_source_is_an_error(load: Load) -> None:
-    rewards = load("def score(**_): return [1, None]")
-    message = reward_error(lambda: rewards([sequence(), sequence(prompt="The end")]))
-    assert message == (
-        "no reward source (rewards.py:score) applies to sample 1 ('The end'): one must return a number, not None"
-    )
+@pytest.mark.parametrize("normalize", ["off", "batch", "running"])
+def test_a_sequence_that_no_source_applies_to_has_no_score_and_is_in_no_statistic(normalize: Any) -> None:
+    settings: dict[str, Any] = {"normalize": normalize, "clip": 1.5, "missing_stop_penalty": 1.0}
+    plain = scored([1.0, 4.0], [9.0, 2.0], **settings)
+    gaps = scored([1.0, None, 4.0], [9.0, 2.0], [None, None], **settings)
+    assert math.isnan(gaps[0].scores[1])
+    assert [gaps[0].scores[0], gaps[0].scores[2]] == plain[0].scores
+    assert gaps[1].scores == plain[1].scores
+    assert all(map(math.isnan, gaps[2].scores))
 
 
 def test_lists_are_token_rewards_and_add_nothing_to_the_score(load: Load) -> None:
@@ -217,7 +221,7 @@ def test_lists_are_token_rewards_and_add_nothing_to_the_score(load: Load) -> Non
     )
     assert result.token_rewards == [[2.0, -6.0], [1.0], [1.5]]
     assert result.scores == [5.0, 6.0, 6.0]
-    assert result.parts["rewards.py:score"] == [3.0, 0.0, 0.5]
+    assert result.parts["rewards.py:score"] == pytest.approx([3.0, math.nan, 0.5], nan_ok=True)
 
 
 def test_two_functions_of_a_file_share_its_globals_and_a_new_build_runs_it_again(load: Load) -> None:
@@ -429,7 +433,7 @@ def test_statistics_of_another_shape_are_refused(state: dict[str, Any]) -> None:
 
 
 def test_a_batch_that_fails_leaves_the_statistics_as_they_were() -> None:
-    rewards = Rewards([WeightedSource(Given([1.0], [None]))], normalize="running")
+    rewards = Rewards([WeightedSource(Given([1.0], [1e300]))], normalize="running")
     rewards([sequence()])
     before = rewards.state()
     reward_error(lambda: rewards([sequence()]))

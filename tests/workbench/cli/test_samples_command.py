@@ -86,6 +86,19 @@ def test_twenty_are_printed_unless_more_are_asked_for(run: RunFolder, capsys: py
     assert len(Path("all.jsonl").read_text().splitlines()) == 30
 
 
+def test_a_response_without_a_score_is_shown_as_such(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    unscored = sample_row(1) | {"score": None, "sequence_score": None, "parts": {"lexicon": None}, "advantages": None}
+    write_samples(run.samples_file(13), [sample_row(0), unscored], 13)
+    cli.main(["samples", "a-0001", "--filter=-score>-100", "--markdown", "samples.md"])
+    assert "| `score` | not scored |\n| `lexicon` | not scored |" in Path("samples.md").read_text()
+    capsys.readouterr()
+    cli.main(["samples", "a-0001", "--filter", "is:unscored"])
+    out, err = lines(capsys)
+    assert out[0].startswith("13·2   not scored   KL ")
+    assert "1 of 2 samples" in err[-1]
+    assert "1 not scored" in err[-1]
+
+
 def test_marked_samples_are_found(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     Bookmarks(run).toggle(SampleKey(1, 2))
     assert samples(capsys, "--iteration", "all", "--filter", "is:marked")[1] == [(1, 3)]

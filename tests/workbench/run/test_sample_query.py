@@ -16,6 +16,7 @@ from workbench.run.sample_query import (
     Condition,
     Contains,
     IsMarked,
+    IsUnscored,
     Order,
     Stops,
     parse_query,
@@ -68,6 +69,7 @@ def score(comparison: Any, value: float, **more: Any) -> Compares:
         ("-stop:length", Stops(truncated=True, negated=True)),
         ("is:marked", IsMarked()),
         ("-is:marked", IsMarked(negated=True)),
+        ("-is:unscored", IsUnscored(negated=True)),
         ("\udcff", either(r"\udcff")),
     ],
 )
@@ -97,7 +99,7 @@ def test_conditions_are_separated_by_spaces_in_any_order() -> None:
 
 def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
     conditions = [parse_query(example)[0] for example in EXAMPLES]
-    assert {type(condition) for condition in conditions} == {Compares, Contains, Stops, IsMarked}
+    assert {type(condition) for condition in conditions} == {Compares, Contains, Stops, IsMarked, IsUnscored}
     assert {c.quantity for c in conditions if isinstance(c, Compares)} == {
         *("score", "kl", "length", "iteration", "prompt_index")
     }
@@ -122,7 +124,7 @@ def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
         ("stop:foo", "stop:foo: write stop:stop or stop:length"),
         ("stop:", "stop:: write stop:stop or stop:length"),
         ("stop=length", "stop is not a number: write stop:length"),
-        ("is:bold", "is:bold: write is:marked"),
+        ("is:bold", "is:bold: write is:marked or is:unscored"),
         ("prompt=sky", 'prompt is not a number: write prompt:"the sky"'),
         ("prompt:", 'prompt: needs a text: write prompt:"the sky"'),
         ('text:""', "text: needs a text: write text:joy"),

@@ -205,12 +205,13 @@ def test_a_sample_costs_little_more_than_its_texts() -> None:
 
 def test_the_summary_counts_samples_and_leaves_out_what_is_not_finite() -> None:
     samples = [sample(1, 0, score=-0.5, kl=2.0), sample(1, 1, score=1.0), sample(1, 2, score=math.nan, kl=math.inf)]
-    assert table_of(samples).summary() == "3 samples   score 0.25, -0.50 to 1.00   KL 1.5 nats"
-    assert table_of(samples[2:]).summary() == "1 sample"
+    assert table_of(samples).summary() == "3 samples   score 0.25, -0.50 to 1.00   1 not scored   KL 1.5 nats"
+    assert table_of(samples[2:]).summary() == "1 sample   1 not scored"
     assert table_of([]).summary() == "0 samples"
     assert table_of(samples[:1]).summary(of=3) == "1 of 3 samples   score -0.50, -0.50 to -0.50   KL 2.0 nats"
     assert table_of([]).summary(of=1) == "0 of 1 sample"
-    assert table_of([sample(1, row, score=math.nan) for row in range(1_234)]).summary() == "1,234 samples   KL 1.0 nats"
+    many = table_of([sample(1, row, score=math.nan) for row in range(1_234)])
+    assert many.summary() == "1,234 samples   1,234 not scored   KL 1.0 nats"
 
 
 @pytest.mark.parametrize("name", ["score", "kl", "length"])

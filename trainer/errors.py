@@ -79,6 +79,10 @@ def cannot_write(what: str, error: Exception, then: str = "") -> StorageError:
     return StorageError(f"cannot write {what}: {reason}; {advice}{then}")
 
 
+class BusyError(StorageError):
+    """A store that another process has held for longer than one waits; it may be free in a moment."""
+
+
 class DivergedError(TrainerError):
     """Training that produced NaN or inf three times in a row and was ended at the last good checkpoint."""
 

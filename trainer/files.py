@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from io import BufferedReader
@@ -45,6 +46,29 @@ _STRING_OR_COMMENT = re.compile(  # an unclosed one extends to the end of the li
     re.DOTALL,
 )
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
+
+
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+def lock(descriptor: int, how: int) -> None:
+    """Lock an open file as `fcntl.flock` does. Raises OSError; its message says so if the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise OSError(error.errno, "its file system has no file locks") from None
+        raise
+
+
+def has_locks(folder: Path) -> bool:
+    """Return whether parts of files in `folder` can be locked, as SQLite does; True if that cannot be tried."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _NO_LOCKS
+    return True
 
 
 def cache_folder() -> Path:

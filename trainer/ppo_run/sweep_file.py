@@ -19,7 +19,7 @@ from trainer.config.loading import differences, with_overrides
 from trainer.config.problems import shown
 from trainer.config.reference import reference_rows
 from trainer.errors import ConfigError, StorageError, UsageError, cannot_write
-from trainer.files import open_file, read_regular, whole_file
+from trainer.files import lock, open_file, read_regular, whole_file
 from trainer.format_versions import FileFormat
 from trainer.plurals import counted
 from trainer.ppo_run.sweeping import SUFFIX, Sweep, as_tables, named_run
@@ -133,7 +133,7 @@ def held(sweep: Sweep) -> Iterator[None]:
 
 def _lock(file: int, sweep: Sweep) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UsageError(f"sweep '{sweep.name}' is being trained by another process: stop it first, or wait") from None
     except OSError as error:

@@ -9,11 +9,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.errors import StorageError, UsageError
-from trainer.files import PRIVATE, open_file
+from trainer.errors import BusyError, StorageError, UsageError
+from trainer.files import PRIVATE, has_locks, open_file
 
-BUSY_SECONDS = 5.0  # how long to wait for another connection's write
-_WRITE_AHEAD_LOG = "-wal"  # what SQLite adds to a file's name for its log
+BUSY_SECONDS = 30.0  # how long to wait for another connection's write
+_WRITE_AHEAD_LOG, _SHARED_MEMORY = "-wal", "-shm"  # what SQLite adds to a file's name for its log, and its index
+_LOCKS = Path("/proc/locks")  # of Linux: "1: POSIX  ADVISORY  WRITE 4711 fd:01:1835 120 120" and so on
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
@@ -85,7 +86,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if the message quotes a damaged schema
-        raise StorageError(_message(path, error)) from None
+        raise _storage_error(path, error) from None
 
 
 def _look(path: Path, create: bool) -> bool:
@@ -120,14 +121,36 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
     return connection
 
 
-def _message(path: Path, error: Exception) -> str:
+def _storage_error(path: Path, error: Exception) -> StorageError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # a UnicodeDecodeError has no code
+    is_busy = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    if (is_busy or code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL)) and not has_locks(path.resolve().parent):
+        return StorageError(
+            f"cannot use '{path}': its file system has no file locks; keep the store in a local folder, or mount the "
+            "file system with locks (Lustre: -o flock)"
+        )
+    if is_busy:
+        return BusyError(
+            f"'{path}' has been locked by {_holder(path)} for {BUSY_SECONDS:.0f} s: end what is writing to it, or try "
+            "again later"
+        )
+    return StorageError(_message(path, error, code))
+
+
+def _holder(path: Path) -> str:
+    """Return which process holds a lock to write to the store, as far as the system says."""
+    try:
+        about = [path.with_name(path.name + end).stat() for end in ("", _SHARED_MEMORY)]
+        files = {f"{os.major(one.st_dev):02x}:{os.minor(one.st_dev):02x}:{one.st_ino}" for one in about}
+        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
+    except OSError:
+        return "another program"
+    holders = sorted({pid for _, _, _, how, pid, file, *_ in locks if how == "WRITE" and file in files and pid > "0"})
+    return f"process {', '.join(holders)}" if holders else "another program"
+
+
+def _message(path: Path, error: Exception, code: int) -> str:
     match code:
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return (
-                f"'{path}' has been locked by another program for {BUSY_SECONDS:.0f} s: "
-                "end what is writing to it, then try again"
-            )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return f"cannot write '{path}': it or its folder is read-only; make both writable, or name another file"
         case sqlite3.SQLITE_CANTOPEN:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
-from trainer.files import PRIVATE, is_same, open_file
+from trainer.files import PRIVATE, is_same, lock, open_file
 
 _FILE = "lock"
 
@@ -91,7 +91,7 @@ def _locked(folder: Path) -> int:
 
 def _try_lock(file: int, how: int) -> bool:
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
+        lock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -329,7 +329,7 @@ class LabelPane(Pane):
     async def _show_guidelines(self, thread: SessionThread) -> None:
         from workbench.labelling.session_dialogs import GuidelinesScreen
 
-        text = await self.session.answer(thread.guidelines(), "Guidelines not loaded", "Still loading...")
+        text = await self.session.answer(thread.guidelines, "Guidelines not loaded", "Still loading...")
         if text:
             self.app.push_screen(GuidelinesScreen(text))
         elif text is not None:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import BusyError, TrainerError, UsageError
 from trainer.preferences.items import SessionItem
 from trainer.preferences.records import FLAGGED, Judgement
 from workbench.labelling.item_texts import (
@@ -145,7 +146,7 @@ class SessionController:
         if thread is None or last is None:
             self._display.notify("No label to undo in this session")
             return
-        state = await self.answer(thread.undo(), "Label not undone", "Still undoing...")
+        state = await self.answer(thread.undo, "Label not undone", "Still undoing...")
         if state is not None and self.thread is thread:
             self._take(state)
             if self.item is not None and self.item.position == last.position:
@@ -159,7 +160,8 @@ class SessionController:
             return
         self._loading = True
         try:
-            item = await self.answer(thread.item(position), f"Item {position + 1} not loaded", "Still loading...")
+            load = partial(thread.item, position)
+            item = await self.answer(load, f"Item {position + 1} not loaded", "Still loading...")
         finally:
             self._loading = False
         if item is not None and self.thread is thread:
@@ -175,7 +177,7 @@ class SessionController:
         thread = self.thread
         if thread is None or not self.lacks_item:
             return
-        state = await self.answer(thread.state(), "Next item not loaded", "Still loading...")
+        state = await self.answer(thread.state, "Next item not loaded", "Still loading...")
         if state is not None and self.thread is thread and self.item is None:
             self._take(state)
 
@@ -183,15 +185,28 @@ class SessionController:
         """Count the seconds of the item's judgement from now on."""
         self._since = self._clock()
 
-    async def answer(self, future: Future[T], failure: str, slow: str) -> T | None:
-        """Return the result of a call of the thread; if that fails, show `failure` and the reason, and return None."""
-        answer = asyncio.wrap_future(future)
+    async def answer(self, call: Callable[[], Future[T]], failure: str, slow: str) -> T | None:
+        """Return the result of a call of the thread; if that fails, show `failure` and the reason, and return None.
+
+        While another process holds the store, the call is repeated, with that process shown, until the session is left.
+        """
+        thread, waiting = self.thread, slow
+        answer = asyncio.wrap_future(call())
         done, _ = await asyncio.wait([answer], timeout=SLOW)
         if not done:
             self.problem = slow
             self._display.show_lines()
         try:
-            result = await answer
+            while True:
+                try:
+                    result = await answer
+                    break
+                except BusyError as error:
+                    if self.thread is not thread:
+                        return None
+                    self.problem = slow = visible(f"{waiting} ({error})")
+                    self._display.show_lines()
+                    answer = asyncio.wrap_future(call())
         except TrainerError as error:
             if isinstance(error, UsageError):
                 await self._catch_up()
@@ -228,10 +243,10 @@ class SessionController:
         if thread is None or item is None or self._unseen or self._loading:
             return
         judgement = replace(judgement, note=self.note, flags=(FLAGGED,) if self.flagged else ())
-        write = thread.relabel if self.changes else thread.label
+        write = partial(thread.relabel if self.changes else thread.label, item.position, judgement)
         choice = judgement_text(item.item, judgement)
         slow = f"Still saving: {choice}. Keys judge nothing until it is on disk"
-        state = await self.answer(write(item.position, judgement), f"Not saved: {choice}", slow)
+        state = await self.answer(write, f"Not saved: {choice}", slow)
         if state is not None and self.thread is thread:
             self._take(state)
             self._display.labels_changed()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trainer.errors import StorageError
-from trainer.files import read_regular, whole_file
+from trainer.files import lock, read_regular, whole_file
 from trainer.runs.folder import RunFolder
 from workbench.run.sample_table import SampleKey
 
@@ -53,7 +53,8 @@ class Bookmarks(Collection[SampleKey]):
                 self._write(keys, rename=bool(problem))
         except OSError as error:
             raise StorageError(
-                f"cannot write bookmarks '{self._path}': {error.strerror or error}; make the run folder writable"
+                f"cannot write bookmarks '{self._path}': {error.strerror or error}; "
+                "move the run to a local, writable folder"
             ) from None
         self._keys, self.problem = keys, ""
         return key in keys
@@ -63,7 +64,7 @@ class Bookmarks(Collection[SampleKey]):
         """Lock the bookmarks against other processes; the lock is on the folder, so no lock file is left behind."""
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            lock(folder, fcntl.LOCK_EX)
             yield
         finally:
             os.close(folder)

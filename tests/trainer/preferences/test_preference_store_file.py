@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,12 +17,13 @@ import pytest
 from preferences_helper import preference, preferences, stored_events
 from store_damage import alter
 
-from trainer.errors import StorageError, UsageError
+from trainer.errors import BusyError, StorageError, UsageError
 from trainer.preferences import connection
 from trainer.preferences.migrations import VERSION
 from trainer.preferences.store import PreferenceStore, default_store
 
 A, B, C = (preference(name) for name in "ABC")
+HOLDER = f"process {os.getpid()}" if sys.platform == "linux" else "another program"
 
 
 @pytest.fixture
@@ -88,10 +91,25 @@ def test_a_locked_store_can_be_read_and_says_that_it_is_locked(
         with PreferenceStore(store.path, create=False) as other:
             assert len(list(other.preferences())) == 1
             for write in (lambda: other.add(B), lambda: other.undo(1, "ann")):
-                with pytest.raises(StorageError, match=r"locked by another program .* try again"):
+                with pytest.raises(BusyError, match=rf"locked by {HOLDER} .* or try again later"):
                     write()
-        with pytest.raises(StorageError, match="locked by another program"):
+        with pytest.raises(BusyError, match=f"locked by {HOLDER}"):
             PreferenceStore(store.path)
+
+
+def test_a_file_system_without_locks_is_named_and_no_copy_is_to_be_restored(
+    store: PreferenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    for code in (sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL):
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = code
+        said = "its file system has no file locks; keep the store in a local folder"
+        with pytest.raises(StorageError, match=said), connection.storage_errors(store.path):
+            raise error
 
 
 def test_a_store_of_a_newer_version_is_reported_and_not_touched(store: PreferenceStore) -> None:

@@ -575,6 +575,16 @@ def test_a_run_is_not_moved_through_a_link(folder: RunFolder, tmp_path: Path) ->
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_a_file_system_without_locks_is_named(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StorageError, match=r"its file system has no file locks; choose a local"), folder.lock():
+        raise AssertionError
+    assert not folder.is_live()
+
+
 def test_a_link_in_the_place_of_a_lock_is_not_followed(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "thesis").write_text("three years")
     (folder.root / "lock").unlink()

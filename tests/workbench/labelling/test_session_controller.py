@@ -7,7 +7,7 @@ from typing import Any
 
 from label_session import FakeSession, items
 
-from trainer.errors import StorageError
+from trainer.errors import BusyError, StorageError
 from workbench.labelling.session_controller import SessionController
 
 
@@ -42,6 +42,34 @@ async def test_a_judgement_shows_the_next_item_and_reports_the_label() -> None:
     assert display.reports == ["item", "item", "labels changed"]
     assert controller.item is not None
     assert controller.item.position == 1
+
+
+async def test_a_label_waits_for_a_store_that_another_process_holds_and_is_not_lost() -> None:
+    display, session = PlainDisplay(), FakeSession(items(2))
+    controller = SessionController(display)
+    controller.begin(session, session.now())  # type: ignore[arg-type]
+    session.refusal, seen = BusyError("'p.db' has been locked by process 7 for 30 s"), []
+
+    def show_lines() -> None:
+        seen.append(controller.problem)
+        session.refusal = None
+
+    display.show_lines = show_lines  # type: ignore[method-assign]
+    await controller.better(1)
+    assert seen[0].startswith("Still saving: 1 is better. Keys judge nothing until it is on disk")
+    assert "locked by process 7" in seen[0]
+    assert len(session.labels) == 1
+    assert controller.problem == ""
+
+
+async def test_a_label_no_longer_waits_once_the_session_is_left() -> None:
+    display, session = PlainDisplay(), FakeSession(items(2))
+    controller = SessionController(display)
+    controller.begin(session, session.now())  # type: ignore[arg-type]
+    session.refusal = BusyError("locked")
+    display.show_lines = controller.end  # type: ignore[method-assign]
+    await controller.better(1)
+    assert session.labels == []
 
 
 async def test_nothing_to_undo_is_a_notice() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
 T = TypeVar("T")
+
+_SPELLING_JOINER = re.compile("\u200d(?=[\u0590-\u1fff])")  # Rich takes what follows for a part of an emoji
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
@@ -63,10 +67,18 @@ def packed(pieces: Iterable[T], width: int, gap: int, length: Callable[[Any], in
 
 def aligned(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> Iterator[str]:
     """Yield a line for each row: the columns `left` are aligned to the left, the others to the right."""
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(_plain_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
-            padded(text, width, right=place not in left)
+            padded(text, width - _plain_width(text) + cell_len(text), right=place not in left)
             for place, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         yield "  ".join(cells).rstrip()
+
+
+def _plain_width(text: str) -> int:
+    """Return the columns that a terminal gives to `text`, in which Rich counts no spacing marks of Indic scripts."""
+    if text.isascii():
+        return len(text)
+    text = _SPELLING_JOINER.sub("", text)
+    return cell_len(text) + sum(unicodedata.category(character) == "Mc" for character in text)

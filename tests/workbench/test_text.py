@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from rich.cells import cell_len
 
-from workbench.text import visible
+from workbench.text import as_sent, typed, visible
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -14,7 +15,7 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [
-        ("plain text, Ünïcödé, 你好, 👩‍🚀, می‌خواهم", "plain text, Ünïcödé, 你好, 👩‍🚀, می‌خواهم"),
+        ("plain text, Ünïcödé, 你好, 👩🚀, می‌خواهم", "plain text, Ünïcödé, 你好, 👩🚀, می‌خواهم"),
         ("\x1b[31m", "␛[31m"),
         ("\r", "␍"),
         ("\b", "␈"),
@@ -26,10 +27,37 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
         ("\ud800", r"\ud800"),
         ("\u2028\u200b\ufeff", r"\u2028\u200b\ufeff"),
         ("\U000e0041", r"\U000e0041"),
+        ("a\u200db\u200c", r"a\u200db\u200c"),
+        ("\u200d \ufe0f \U0001f3fd", r"\u200d \ufe0f \U0001f3fd"),
+        ("\u3164\uffa0", r"\u3164\uffa0"),
     ],
 )
 def test_characters_that_a_terminal_obeys_are_shown_instead(raw: str, shown: str) -> None:
     assert visible(raw) == shown
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("👩\u200d👩\u200d👧", "👩👩👧"),
+        ("🏳\ufe0f\u200d🌈", "🏳🌈"),
+        ("❤\ufe0f", "❤"),
+        ("1\ufe0f\u20e3", "1\u20e3"),
+        ("👍🏽", "👍"),
+        ("🇳🇴", "🇳🇴"),
+        ("ශ්\u200dරී", "ශ්රී"),
+        ("علی\u200cرضا", "علی\u200cرضا"),
+    ],
+)
+def test_emoji_are_shown_in_the_columns_that_every_terminal_gives_them(raw: str, shown: str) -> None:
+    assert visible(raw) == shown
+    assert cell_len(shown) == sum(map(cell_len, shown))
+    assert visible(raw, joined=True) == raw
+
+
+def test_what_was_shown_and_not_changed_is_sent_as_it_was() -> None:
+    prompt = "❤\ufe0f 👩\u200d🚀\x1b"
+    assert as_sent(typed(prompt), prompt) == prompt
 
 
 def test_every_control_and_surrogate_is_made_visible() -> None:

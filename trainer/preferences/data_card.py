@@ -16,6 +16,7 @@ from trainer.preferences.agreement import Agreement, AgreementCounter
 from trainer.preferences.conversations import length_in_characters, length_in_words
 from trainer.preferences.records import Preference, Text, content_hash, is_tie, ranked_pairs
 
+_JOINERS = "\u200c\u200d"  # in the spelling of names, as in Persian, Sinhala and emoji
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}
 _UNITS: dict[str, Callable[[Text], int]] = {"characters": length_in_characters, "words": length_in_words}
 
@@ -157,7 +158,7 @@ def _number(value: float) -> str:
 
 def _name(text: str) -> str:
     """Escape `text` from others for Markdown: on one line, and never markup."""
-    shown = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+    shown = "".join(one if one.isprintable() or one in _JOINERS else f"\\u{ord(one):04x}" for one in text)
     return shown.translate(_ENTITIES) or "(none)"
 
 

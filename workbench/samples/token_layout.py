@@ -22,7 +22,6 @@ _NARROWEST = 10  # columns: the longest escape of a character
 _SPACE = "·"
 _NOTHING = "∅"  # a token without text that belongs to no character
 _CARRIER = "◌"  # Unicode's base for a combining character without one
-_JOINER = "\u200d"
 _LONGEST_CELL = 16  # code points: more of them in one cell cannot be read
 
 _RUNS = re.compile(r"(?P<plain>[ -~¡-¬®-˿Ͱ-҂]+)|.", re.DOTALL)  # printable characters of one column each; or one other
@@ -289,7 +288,7 @@ class _LineWriter:
     def _append(self, span: TokenSpan) -> None:
         last = self._line[-1] if self._line else None
         alike = last and (last.token, last.kind, last.width > 0) == (span.token, span.kind, span.width > 0)
-        if last and alike and not last.text.endswith(_JOINER):  # joined, both may take fewer columns
+        if last and alike:
             source, text, width = last.source + span.source, last.text + span.text, last.width + span.width
             self._line[-1] = TokenSpan(last.kind, last.token, source, text, last.start, width)
         else:
@@ -307,11 +306,11 @@ class _LineWriter:
 
 
 def _are_one(before: _Fragment, fragment: _Fragment) -> bool:
-    """Return whether a terminal draws both as one character: combining marks, joined emoji, the letters of a flag."""
+    """Return whether a terminal draws both as one character: combining marks, the letters of a flag."""
     if len(before.text) >= _LONGEST_CELL and not before.plain:
         return False
     flag = _FLAG_LETTERS.fullmatch(before.text) and _FLAG_LETTERS.fullmatch(fragment.text)
-    return fragment.width == 0 or before.text.endswith(_JOINER) or flag is not None
+    return fragment.width == 0 or flag is not None
 
 
 @lru_cache(maxsize=1 << 14)  # holds most words in use
@@ -331,7 +330,7 @@ def _fragments(text: str, whitespace: bool) -> tuple[_Fragment, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _fragment(character: str) -> _Fragment:
-    shown = visible(character)
+    shown = visible(_CARRIER + character)[1:]  # a joiner, variation selector or skin tone is nothing, as everywhere
     width = cell_len(shown)
     joins = width == 0 or unicodedata.category(character) == "So"
     return _Fragment(character, shown, width, breaks=width == 2 and shown == character, joins=joins)

@@ -12,7 +12,7 @@ from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Comparison, Judgement, Messages, Origin, Preference, Text
 
 LINES = "a b\n\t\r,\"'{}[]ü\u2028\x00\x1b😀"  # characters that formats quote, escape or take for the end of a line
-texts = st.text(alphabet=LINES, max_size=12)
+texts = st.builds(lambda start, end: f"{start}x{end}", *[st.text(alphabet=LINES, max_size=6)] * 2)
 prompts = st.text(alphabet=LINES, max_size=8).map(lambda text: f"p{text}")
 words = st.text(alphabet="abc ü\n", max_size=6)
 messages = st.lists(

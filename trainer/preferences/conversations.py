@@ -27,12 +27,15 @@ def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
     """Split two texts that begin alike into (prompt, first completion, second completion).
 
     The cut is before the last word boundary of what they share. A word that differs only after its first letters goes
-    to the completions, whole, with the white space in front of it. Returns None if the two share no word.
+    to the completions, whole, with the white space in front of it; so does the last shared word if one text ends there.
+    Returns None if no word would be left for the prompt.
     """
     beginning = first[: common_length(first, second)]
     after = first[len(beginning) :][:1], second[len(beginning) :][:1]
     if not beginning[-1:].isspace() and not all(one == "" or one.isspace() for one in after):
-        beginning = beginning.rsplit(None, 1)[0] if len(beginning.split(None, 1)) > 1 else ""  # cut within a word
+        beginning = _without_last_word(beginning)
+    if min(len(first.rstrip()), len(second.rstrip())) <= len(beginning):
+        beginning = _without_last_word(beginning)
     end = len(beginning.rstrip())
     return (first[:end], first[end:], second[end:]) if end else None
 
@@ -40,10 +43,13 @@ def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
 def split_messages(first: Messages, second: Messages) -> tuple[Messages, Messages, Messages]:
     """Split two conversations into (prompt, first completion, second completion).
 
-    The prompt is the messages that both begin with; each completion keeps at least one message.
+    The prompt is the messages that both begin with; each completion keeps at least one message, and begins with one of
+    the assistant if any of those that both have is.
     """
     room = min(len(first), len(second)) - 1
     cut = next((place for place in range(room) if first[place] != second[place]), room)
+    answers = (place for place in range(cut, 0, -1) if first[place]["role"] == second[place]["role"] == "assistant")
+    cut = next(answers, cut)
     return first[:cut], first[cut:], second[cut:]
 
 
@@ -83,6 +89,10 @@ def length_in_characters(text: Text) -> int:
 def length_in_words(text: Text) -> int:
     """Return the number of words, separated by white space, of a text or of the contents of messages."""
     return sum(len(one.split()) for one in contents(text))
+
+
+def _without_last_word(text: str) -> str:
+    return text.rsplit(None, 1)[0] if len(text.split(None, 1)) > 1 else ""
 
 
 def _turns(transcript: str) -> Messages:

@@ -34,7 +34,8 @@ class QueuePlan:
     """One queue of a session.
 
     source: a run's folder; for "dataset", a file or a datasets name. models: the reward models that order the pairs;
-    "uncertain" uses the first, "disagreement" all of them. keys: the comparisons that "again" asks for.
+    "uncertain" uses the first, "disagreement" all of them. keys: the comparisons that "again" asks for. columns: names
+    of the columns of "dataset", as in "prompt=question".
     """
 
     queue: Queue
@@ -42,6 +43,7 @@ class QueuePlan:
     source: str = ""
     models: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ def read_plan(text: str) -> SessionPlan:
     """Build the plan in a session's row from JSON with its fields by name. Raises one of DAMAGES if it is damaged."""
     values = json.loads(text)
     queues = (
-        _typed(QueuePlan(**queue | {name: tuple(queue[name]) for name in ("models", "keys")}))
+        _typed(QueuePlan(**queue | {name: tuple(queue.get(name, ())) for name in ("models", "keys", "columns")}))
         for queue in values.pop("queues")
     )
     return _typed(SessionPlan(queues=tuple(queues), **values))

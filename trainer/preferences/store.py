@@ -23,6 +23,13 @@ _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
     UNION ALL SELECT count(*), e.choice, e.labeller FROM events e
         WHERE e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)
         GROUP BY e.choice, e.labeller"""
+_IMPORTS = """SELECT min(e.id), e.source, e.time, count(*), count(u.id)
+    FROM events e LEFT JOIN events u ON u.undoes = e.id
+    WHERE e.kind = 'label' AND e.source <> '' AND e.session IS NULL GROUP BY e.source, e.time ORDER BY min(e.id) DESC"""
+_UNDO_IMPORT = """INSERT INTO events (time, kind, comparison, labeller, source, payload, undoes)
+    SELECT :now, 'undo', e.comparison, :labeller, e.source, '{}', e.id FROM events e
+    WHERE e.kind = 'label' AND e.source = :source AND e.time = :time AND e.session IS NULL
+    AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id) ORDER BY e.id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,17 @@ class Added:
 
     count: int
     duplicates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import. id: of its first label event. time: when it was made. labels: all that it added. undone: of these."""
+
+    id: int
+    source: str
+    time: float  # seconds since 1970
+    labels: int
+    undone: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +125,8 @@ class PreferenceStore:
         same labeller from the same source.
         """
         count = duplicates = 0
-        pending = iter(preferences)
+        pending, now = iter(preferences), time.time()  # one time, by which `imports` knows what came together
         while batch := list(itertools.islice(pending, _BATCH)):  # the lock is not held while they are made
-            now = time.time()
             added = 0
             with self.log.transaction():
                 for preference in batch:
@@ -127,6 +144,19 @@ class PreferenceStore:
         comparison again.
         """
         return self.log.undo(event_id, labeller)
+
+    def imports(self) -> list[Import]:
+        """Return what `add_many` added, call by call, the newest first."""
+        return [Import(*row) for row in self.log.rows(_IMPORTS)]
+
+    def undo_import(self, wanted: Import, labeller: str) -> int:
+        """Undo the labels of an import as `labeller`, all or none; return how many were not undone before.
+
+        Importing the source again adds them again.
+        """
+        values = {"now": time.time(), "labeller": as_utf8(labeller), "source": wanted.source, "time": wanted.time}
+        with self.log.transaction():
+            return self.log.connection.execute(_UNDO_IMPORT, values).rowcount
 
     def preferences(
         self,

@@ -50,6 +50,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="pairs to judge: a .jsonl, .json, .csv or .parquet file, a folder or a datasets name",
     )
     parser.add_argument(
+        "--column",
+        dest="columns",
+        metavar="ROLE=NAME",
+        action="append",
+        default=[],
+        help="name of a column of --data, as in prompt=question; roles: prompt, a, b, chosen, rejected",
+    )
+    parser.add_argument(
         "--queue",
         dest="queues",
         metavar="NAME[=WEIGHT]",
@@ -123,6 +131,7 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
         queues=queues,
         run=run,
         data=args.data or "",
+        columns=tuple(args.columns),
         models=tuple(models),
         limit=args.limit or 0,
         repeats=REPEATS if args.repeats is None else args.repeats,

@@ -1,11 +1,11 @@
-"""`ppo-workbench preferences`: import, export, card, agreement, check, list."""
+"""`ppo-workbench preferences`: import, imports, undo-import, export, card, agreement, check, list."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from trainer.preferences.formats.k_way import k_way_row
 from trainer.preferences.records import Preference
 from trainer.preferences.spool import Spool
 from trainer.preferences.store import PreferenceStore, default_store
-from workbench.columns import aligned, fit_end
+from workbench.columns import aligned, fit_end, padded
+from workbench.labelling.plans import default_labeller, labeller_name
 from workbench.numbers import moment, number, percent
 from workbench.system import output
 from workbench.text import visible
@@ -41,6 +42,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their options."""
     actions = parser.add_subparsers(required=True, title="commands", metavar="")
     _add_import(actions)
+    command = actions.add_parser("imports", help="print the imports, the newest first")
+    command.set_defaults(execute=imports)
+    command = actions.add_parser("undo-import", help="undo all that an import added; the events stay in the store")
+    command.set_defaults(execute=undo_import)
+    command.add_argument(
+        "wanted", metavar="IMPORT", nargs="?", default="newest", help="its number or its source (default: the newest)"
+    )
     _add_export(actions)
     command = actions.add_parser("card", help="print a data card in Markdown: counts, lengths, agreement")
     command.set_defaults(execute=card)
@@ -78,7 +86,7 @@ def _add_import(actions: Any) -> None:
         action="append",
         default=[],
         help="name of a column, as in prompt=question; roles: prompt, chosen, rejected, a, b, choice, strength, "
-        "labeller, note",
+        "labeller, note; first=0 or first=1: which choice means a",
     )
     command.add_argument("--conversational", action="store_true", help="turn text and transcripts into chat messages")
     command.add_argument("--labeller", metavar="NAME", help="labeller of rows that name none")
@@ -115,7 +123,7 @@ def import_(args: argparse.Namespace) -> int:
         args.source,
         format=args.format,
         split=args.split,
-        columns=_columns(args.columns),
+        columns=ColumnNames.of(args.columns),
         skip_broken=args.skip_broken,
         conversational=args.conversational,
     )
@@ -124,15 +132,46 @@ def import_(args: argparse.Namespace) -> int:
         _report(reading)
         output.note(f"would import {counted(count, 'preference')}; nothing was saved")
         return 0
+    labeller = labeller_name(args.labeller) if args.labeller is not None else ""
     path = _path(args)
     preferences = Spool(path.resolve().parent)  # a list of a million would take gigabytes
     for preference in reading:
-        preferences.append(_labelled(preference, args.labeller))
+        preferences.append(_labelled(preference, labeller))
     _report(reading)
     with PreferenceStore(path) as store:
         added = store.add_many(preferences, source=args.source)
     known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
     output.note(f"imported {counted(added.count, 'preference')} into '{path}'{known}")
+    return 0
+
+
+def imports(args: argparse.Namespace) -> int:
+    """Print the imports with their date, how many preferences each added, and how many of these are undone."""
+    with _store(args) as store:
+        found = store.imports()
+    rows = [(str(one.id), moment(one.time), f"{one.labels:,}", f"{one.undone:,}", visible(one.source)) for one in found]
+    output.data("\n".join(aligned([("import", "date", "added", "undone", "source"), *rows], left=(0, 1, 4))))
+    return 0
+
+
+def undo_import(args: argparse.Namespace) -> int:
+    """Undo an import: the newest with labels left of those that IMPORT means. Raises UsageError if there is none."""
+    with _store(args) as store:
+        found = [
+            one
+            for one in store.imports()
+            if one.labels > one.undone and args.wanted in ("newest", str(one.id), one.source, Path(one.source).name)
+        ]
+        if not found:
+            raise UsageError(
+                f"no import '{args.wanted}' in '{store.path}' that is not undone: "
+                f"{output.PROGRAM} preferences imports lists them"
+            )
+        count = store.undo_import(found[0], default_labeller(()))
+    output.note(
+        f"undid {counted(count, 'preference')} of import {found[0].id} from '{found[0].source}', made "
+        f"{moment(found[0].time)}; to have them again, import the source again"
+    )
     return 0
 
 
@@ -206,19 +245,7 @@ def _reason(name: str) -> tuple[str, ...]:
     return (name, name.replace("completion", "completions")) if name.startswith("completion") else (name,)
 
 
-def _columns(assignments: list[str]) -> ColumnNames:
-    """Return the column names that --column gives. Raises UsageError."""
-    roles = [field.name for field in fields(ColumnNames)]
-    given: dict[str, str] = {}
-    for assignment in assignments:
-        role, equals, name = assignment.partition("=")
-        if role not in roles or not equals or not name:
-            raise UsageError(f"--column {assignment}: must be ROLE=NAME with one of {', '.join(roles)}")
-        given[role] = name
-    return ColumnNames(**given)
-
-
-def _labelled(preference: Preference, labeller: str | None) -> Preference:
+def _labelled(preference: Preference, labeller: str) -> Preference:
     if not labeller or preference.judgement.labeller:
         return preference
     return replace(preference, judgement=replace(preference.judgement, labeller=labeller))
@@ -276,7 +303,8 @@ def _line(preference: Preference) -> str:
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     end = fit_end(visible(text[-_PROMPT - 1 :]), _PROMPT)
     choice = judgement.choice or " > ".join("=".join(str(place + 1) for place in group) for group in judgement.ranking)
-    return f"{preference.id:>6}  {day:<16}  {choice:<8}  {visible(judgement.labeller) or '-':<12}  {end}"
+    labeller = padded(visible(judgement.labeller) or "-", 12)
+    return f"{preference.id:>6}  {day:<16}  {choice:<8}  {labeller}  {end}"
 
 
 def _agreement_lines(found: Agreement) -> Iterator[str]:
@@ -332,4 +360,4 @@ def _agreement_values(found: Agreement) -> dict[str, Any]:
 
 
 def _name(labeller: str) -> str:
-    return visible(labeller) or "(no name)"
+    return visible(labeller, joined=True) or "(no name)"

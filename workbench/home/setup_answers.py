@@ -64,7 +64,12 @@ def questions(reward_models: Sequence[Path]) -> list[Question]:
                 Option(
                     "Story openings", "beginnings to go on from, packaged", lambda _: {"data.prompts": "story-openings"}
                 ),
-                Option("Your own", "a file (.jsonl, .txt, .csv, .parquet) or a dataset", _prompts, "file or dataset"),
+                Option(
+                    "Your own",
+                    "a file (.jsonl, .txt, .csv, .parquet) or a dataset",
+                    _prompts,
+                    "file or dataset, or file:column",
+                ),
             ],
         ),
         Question(
@@ -94,14 +99,23 @@ def _model(text: str) -> Settings:
 
 
 def _prompts(text: str) -> Settings:
-    """Check that the first rows of a file or dataset have a prompt; choose its column if that has another name."""
+    """Check that the first rows of a file or dataset have a prompt; choose its column if that has another name.
+
+    Raises UsageError if it has several: `prompts.csv:question` names one.
+    """
     sets = shipped_sets()
     column = "prompt"
+    if ":" in text and text not in sets and not _expanded(text).exists():
+        text, _, column = text.rpartition(":")
     if text not in sets:
         first = next(iter(source_rows(text, "train", column=column, prompt_sets=sets)), None)
         columns = first.columns if first is not None else {}
         fitting = [name for name, value in columns.items() if isinstance(value, str)]
-        if columns and column not in columns and len(fitting) == 1:
+        if columns and column not in columns:
+            if column != "prompt" or len(fitting) != 1:
+                names = list(map(str, columns))
+                listed = ", ".join(names)
+                raise UsageError(f"no column '{column}': the columns are {listed}; name one, as in {text}:{names[0]}")
             column = fitting[0]
     settings = {"data.prompts": text, "data.column": column}
     _checked(settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -22,10 +22,10 @@ from trainer.preferences.records import Preference, Text
 from trainer.preferences.spool import Spool
 from trainer.preferences.store import Added, PreferenceStore
 from workbench.columns import fit_start
-from workbench.labelling.label_form import LabelForm, choice, row, text_field
+from workbench.labelling.label_form import LabelForm, choice, columns_field, columns_in, row, text_field
 from workbench.text import visible
 
-FORMATS_IN = ("auto", "trl", "trl-implicit", "hh", "ultrafeedback", "columns", "k-way")
+FORMATS_IN = ("auto", "trl", "trl-implicit", "hh", "ultrafeedback", "arena", "columns", "k-way")
 PREVIEWED = 3  # rows
 _EVERY = 500  # rows between updates of the count on the screen
 _CUT = 300  # columns of a text
@@ -46,15 +46,23 @@ class Preview:
     preferences: Spool | None = None  # all of them, once they are read
 
 
-def read_preview(source: str, format: str, folder: Path, report: Callable[[Preview], None], closing: Event) -> Preview:
+def read_preview(
+    source: str,
+    format: str,
+    folder: Path,
+    report: Callable[[Preview], None],
+    closing: Event,
+    columns: Sequence[str] = (),
+) -> Preview:
     """Read all of `source` and report progress through `report`. Broken rows are left out.
 
-    folder: of a temporary file for many preferences. Imports numpy, and `datasets` for a source that is not a file.
+    folder: of a temporary file for many preferences. columns: their names, as in "prompt=question". Imports numpy, and
+    `datasets` for a source that is not a file.
     Ends early when `closing` is set. Raises UsageError, DataError and StorageError.
     """
-    from trainer.preferences.formats import read_preferences
+    from trainer.preferences.formats import ColumnNames, read_preferences
 
-    reading = read_preferences(source, format=format, skip_broken=True)
+    reading = read_preferences(source, format=format, columns=ColumnNames.of(columns), skip_broken=True)
     first: list[Preference] = []
     preferences = Spool(folder)
 
@@ -107,6 +115,7 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         formats = [("detect from the first row" if name == "auto" else name, name) for name in FORMATS_IN]
         yield row(("from", source))
         yield row(("format", choice("format", formats, "What the columns mean")))
+        yield row(("columns", columns_field()))
         with VerticalScroll():
             yield Static(id="preview", markup=False)
 
@@ -149,7 +158,8 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             self.call_later(self._show_if_read, preview, closing)
 
         self._preview = Preview(source, format)
-        reading = asyncio.to_thread(read_preview, source, format, self._store.parent, report, closing)
+        columns = columns_in(self.query_one("#columns", Input).value)
+        reading = asyncio.to_thread(read_preview, source, format, self._store.parent, report, closing, columns)
         self._preview = await self.tried(reading)
         closing.set()  # reports that arrive later are out of date
         if self._preview is not None:

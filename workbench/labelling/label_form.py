@@ -71,6 +71,17 @@ def row(*fields: tuple[str, Widget]) -> Horizontal:
     return Horizontal(*parts, classes="fields")
 
 
+def columns_field(value: str = "") -> PlainInput:
+    """Return the field for the names of a source's columns."""
+    tooltip = "Names of columns, as with --column: ROLE=NAME, with commas between them; empty for the usual names"
+    return text_field("columns", tooltip, value, placeholder="usual names, or prompt=question, a=left, b=right")
+
+
+def columns_in(text: str) -> tuple[str, ...]:
+    """Return the assignments in what was typed into a `columns_field`."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def text_field(name: str, tooltip: str, value: str = "", **more: Any) -> PlainInput:
     """Return a field for a line of text. more: arguments of Input."""
     return PlainInput(value, compact=True, id=name, tooltip=tooltip, **more)

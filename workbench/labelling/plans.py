@@ -58,13 +58,15 @@ class SessionChoice:
 class SessionOptions:
     """User's options for a new session.
 
-    queues: with their weights; if empty, run and data decide. models: folders of reward models, the newest first.
-    guidelines: the path of a text file. flagged: keys of the comparisons that are flagged in the store.
+    queues: with their weights; if empty, run and data decide. columns: names of the columns of the data, as in
+    "prompt=question". models: folders of reward models, the newest first. guidelines: the path of a text file.
+    flagged: keys of the comparisons that are flagged in the store.
     """
 
     queues: tuple[tuple[UserQueue, float], ...] = ()
     run: Path | None = None
     data: str = ""
+    columns: tuple[str, ...] = ()
     models: tuple[Path, ...] = ()
     limit: int = 0
     repeats: float = REPEATS
@@ -163,7 +165,8 @@ def labeller_name(text: str) -> str:
 def labeller_problem(text: str) -> str:
     """Return why `text` is not a valid name of a labeller; empty if it is."""
     name = text.strip()
-    if name and len(name) <= _LONGEST_NAME and name.isprintable():
+    letters = name.replace("\u200c", "").replace("\u200d", "")  # joiners, as in Persian, Sinhala and emoji
+    if letters.strip() and len(name) <= _LONGEST_NAME and letters.isprintable():
         return ""
     return f"labeller '{visible(name)}': give a name of 1 to {_LONGEST_NAME} printable characters"
 
@@ -187,7 +190,8 @@ def read_guidelines(path: str) -> str:
 
 def _queue_plan(queue: UserQueue, weight: float, options: SessionOptions) -> QueuePlan:
     if queue == "dataset":
-        return QueuePlan(queue=queue, weight=weight, source=_readable(options.data))
+        source = _readable(options.data, options.columns)
+        return QueuePlan(queue=queue, weight=weight, source=source, columns=options.columns)
     if queue == "flagged":
         if not options.flagged:
             raise UsageError("queue flagged: no item is flagged: flag some while you label")
@@ -228,16 +232,16 @@ def _model(path: Path, queue: UserQueue) -> Path:
     return model
 
 
-def _readable(source: str) -> str:
-    """Return `source`, a path made absolute. Raises DataError if it has no row that can be read."""
+def _readable(source: str, columns: Sequence[str]) -> str:
+    """Return `source`, a path made absolute. Raises DataError if it has no row that can be labelled."""
     if not source:
         raise UsageError("queue dataset: no data is named: give a file, a folder or a datasets name")
-    from trainer.data.readers import source_rows
+    from trainer.preferences.formats import ColumnNames, read_preferences
 
-    problems: list[str] = []
-    row = next(source_rows(source, "train", lambda error: problems.append(str(error))), None)
-    if row is None:
-        raise DataError(f"'{source}' has no rows" + "".join(f"; {problem}" for problem in problems[:1]))
+    names = ColumnNames.of(columns)
+    reading = read_preferences(source, columns=names, skip_broken=True, unjudged=True)
+    if next(iter(reading), None) is None:
+        raise DataError(f"'{source}' has no pair to label; {reading.problems[0]}")
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
 

@@ -21,7 +21,7 @@ from trainer.errors import UsageError
 from trainer.plurals import counted
 from trainer.preferences.items import SessionRecord
 from workbench.kit.keys import keys_of, with_keys
-from workbench.labelling.label_form import LabelForm, row, text_field
+from workbench.labelling.label_form import LabelForm, columns_field, columns_in, row, text_field
 from workbench.labelling.plans import (
     ENSEMBLE,
     MODELS_NEEDED,
@@ -106,7 +106,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         Binding("escape", "close", "close", id="label-start.close", tooltip="Close without a session"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-high")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]
 
     def __init__(
         self,
@@ -178,6 +178,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         yield queues.with_tooltip(with_keys(about, queues))
         yield row(("run", run))
         yield row(("data", data))
+        yield row(("columns", columns_field(visible(", ".join(options.columns)))))
         yield row(("guidelines", guidelines))
         yield row(("at most", limit), ("repeats %", repeats))
 
@@ -279,7 +280,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
 
     def _values(self) -> tuple[object, ...]:
         """Return the values of a new session's fields."""
-        values = map(self._value, ("data", "guidelines", "limit", "repeats"))
+        values = map(self._value, ("data", "columns", "guidelines", "limit", "repeats"))
         return self.query_one("#run", Select).value, *values, frozenset(self.query_one(QueueList).chosen)
 
     def _new_options(self) -> SessionOptions:
@@ -294,6 +295,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             queues=tuple((queue, weights.get(queue, 1.0)) for queue in QUEUES if queue in chosen),
             run=run if isinstance(run, Path) else None,
             data=_as_given(self._value("data").strip(), self._options.data),
+            columns=columns_in(_as_given(self._value("columns"), ", ".join(self._options.columns))),
             models=self._models,
             limit=_number(self._value("limit") or "0", "limit", int),
             repeats=_number(self._value("repeats") or "0", "repeats", float) / 100,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preference_rows import pair
 from preferences_helper import preference, preferences, stored_events
 
 from trainer.errors import DataError, StorageError, UsageError
@@ -224,6 +225,26 @@ def test_existing_labels_are_counted_and_not_added_again(store: PreferenceStore)
     assert store.add_many([A], source="other file") == Added(1, 0)
     store.undo(next(store.preferences()).id, "ann")
     assert store.add_many([A], source="file") == Added(1, 0), "what was undone may come again"
+
+
+def test_an_undone_import_leaves_the_same_labels_from_elsewhere(store: PreferenceStore) -> None:
+    made = [pair(str(number), "x", "y", labeller="ann") for number in range(1500)]
+    store.add_many(made[:700], source="a.jsonl")
+    store.add_many(made, source="a.jsonl")
+    store.add_many(made[:3], source="b.jsonl")
+    store.add(made[0])
+    newest, second, first = store.imports()
+    assert [(one.source, one.labels, one.undone) for one in (newest, second, first)] == [
+        ("b.jsonl", 3, 0),
+        ("a.jsonl", 800, 0),
+        ("a.jsonl", 700, 0),
+    ]
+    assert store.undo_import(first, "bob") == 700
+    assert store.undo_import(first, "bob") == 0
+    assert store.counts().labels == 800 + 3 + 1
+    assert store.imports()[-1].undone == 700
+    assert store.check() == []
+    assert store.add_many(made[:700], source="a.jsonl").count == 700
 
 
 def test_an_import_that_breaks_leaves_whole_thousands(store: PreferenceStore) -> None:

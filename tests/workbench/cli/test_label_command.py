@@ -175,6 +175,14 @@ def test_what_cannot_be_labelled_is_reported_in_one_line(
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_the_columns_of_the_data_can_be_named() -> None:
+    write_lines(Path("poll.jsonl"), {"question": "p", "left": "x", "right": "y"})
+    names = ("prompt=question", "a=left", "b=right")
+    options = [part for name in names for part in ("--column", name)]
+    plan = begun("--data", "poll.jsonl", *options)
+    assert [one.columns for one in plan.queues] == [names]
+
+
 def test_an_existing_store_keeps_its_content(folder: Path) -> None:
     keep(folder / "mine.db", ["a"])
     assert opening("--store", "mine.db")[1].store == folder / "mine.db"

@@ -1,4 +1,4 @@
-"""`ppo-workbench preferences` as its users meet it: import, export, card, agreement, check, list."""
+"""`ppo-workbench preferences` as its users meet it: import and its undo, export, card, agreement, check, list."""
 
 from __future__ import annotations
 
@@ -109,6 +109,60 @@ def test_a_dry_run_reads_everything_and_keeps_nothing(capsys: pytest.CaptureFixt
     assert code == 0
     assert "would import 3 preferences; nothing was saved" in err[1]
     assert not Path("preferences.db").exists()
+
+
+def test_an_import_can_be_taken_back_and_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = write_lines(Path("wrong.jsonl"), *ROWS)
+    keep(judged("p", "a", "ann"))
+    run(capsys, "import", write_lines(Path("right.jsonl"), {**ROWS[0], "chosen": "best"}))
+    run(capsys, "import", wrong)
+    assert len(stored()) == 5
+    _, out, _ = run(capsys, "imports")
+    heading, *listed = (line.split() for line in out)
+    assert heading == ["import", "date", "added", "undone", "source"]
+    assert [(line[-3], line[-2], line[-1]) for line in listed] == [
+        ("3", "0", "wrong.jsonl"),
+        ("1", "0", "right.jsonl"),
+        ("1", "0", "test"),
+    ]
+
+    code, _, err = run(capsys, "undo-import")
+    assert code == 0
+    assert "undid 3 preferences of import 3 from 'wrong.jsonl'" in err[0]
+    assert [one.comparison.completions[0] for one in stored()] == ["x", "best"]
+    assert "| judgements | 2 |" in run(capsys, "card")[1]
+    assert run(capsys, "check")[2][0].endswith("2 preferences on 5 comparisons, 3 undone")
+    assert run(capsys, "imports")[1][1].split()[-3:] == ["3", "3", "wrong.jsonl"]
+
+    code, _, err = run(capsys, "undo-import", "wrong.jsonl")
+    assert (code, len(err)) == (2, 1)
+    assert "no import 'wrong.jsonl'" in err[0]
+    assert run(capsys, "undo-import", "2")[0] == 0
+    assert run(capsys, "import", wrong)[0] == 0
+    assert [one.comparison.completions[0] for one in stored()] == ["x", "good 0", "good 1", "good 2"]
+
+
+def test_names_with_joiners_are_accepted_and_the_columns_of_agreement_line_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"prompt": f"q{n}", "chosen": "good", "rejected": "bad"} for n in range(2)]
+    names = ("علی\u200cرضا", "ශ්\u200dරී", "ana 👩\u200d💻", "Ne\u0301e", "田中", "हिन्दी", "Anna-Lena")
+    for number, name in enumerate(names):
+        path = write_lines(Path(f"{number}.jsonl"), *rows)
+        assert run(capsys, "import", path, "--labeller", name)[0] == 0
+    assert {one.judgement.labeller for one in stored()} == set(names)
+    _, out, _ = run(capsys, "agreement")
+    widths = dict(zip(names, (6, 2, 6, 3, 4, 4, 9), strict=True))
+    table = [line for line in out if "100.0%" in line]
+    assert len(table) == 21
+    starts = set()
+    for line in table:
+        pair, _, _ = line.rpartition("  2  100.0%")
+        first, second = pair.rstrip().split(", ")
+        starts.add(widths[first] + 2 + widths[second] + len(pair) - len(pair.rstrip()))
+    assert len(starts) == 1
+    for name in ("a\x1b[2Jb", "a\u202eb", "a\u200bb", "\u200d", " "):
+        assert run(capsys, "import", path, "--labeller", name)[0] == 2
 
 
 def test_a_labeller_is_named_where_the_source_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,8 +286,8 @@ def test_the_newest_are_listed_first_and_no_text_of_others_reaches_the_terminal(
     [
         ([], "preferences --help"),
         (["import", "rows.jsonl", "--format", "dpo"], "dpo"),
-        (["import", "rows.jsonl", "--column", "question"], "--column question: must be ROLE=NAME with one of prompt"),
-        (["import", "rows.jsonl", "--column", "x=y"], "--column x=y"),
+        (["import", "rows.jsonl", "--column", "question"], "column question: must be ROLE=NAME with one of prompt"),
+        (["import", "rows.jsonl", "--column", "x=y"], "column x=y"),
         (["export", "out.jsonl"], "--format"),
         (["export", "out.txt", "--format", "trl"], "no preferences in"),
         (["list", "--limit", "0"], "--limit 0"),

@@ -81,6 +81,8 @@ def test_every_answer_gives_valid_settings() -> None:
             tables.setdefault(section, {})[name] = value
         validate(tables)
     assert settings_of("Your own", "other.jsonl")["data.column"] == "question"
+    named = {"data.prompts": "two.jsonl", "data.column": "answer"}
+    assert settings_of("Your own", "two.jsonl:answer") == named
     assert settings_of("Your own function", "one.py") == {"reward.sources": ["one.py:score"]}, "and it was not run"
     assert settings_of("A length", "40") == {"reward.sources": [{"kind": "length", "target": 40}]}
     assert given[-1] == {"reward.sources": [{"kind": "model", "path": "runs/rm"}]}
@@ -97,7 +99,8 @@ def test_every_answer_gives_valid_settings() -> None:
         ("Another model", "x" * 300, "cannot be read"),
         ("Your own", "nowhere.jsonl", "no such file"),
         ("Your own", "torn.jsonl", "torn.jsonl:2: not JSON"),
-        ("Your own", "two.jsonl", "no column 'prompt' (data.column): the columns are question, answer"),
+        ("Your own", "two.jsonl", "the columns are question, answer; name one, as in two.jsonl:question"),
+        ("Your own", "two.jsonl:anser", "no column 'anser': the columns are question, answer"),
         ("Your own", "empty.jsonl", "at least one row"),
         ("Your own", "blank.jsonl", "is empty: remove the row"),
         ("Your own", "storyopenings", "did you mean 'story-openings'?"),

@@ -121,6 +121,27 @@ async def test_an_unreadable_source_is_reported_and_another_can_be_previewed(sou
         await until(pilot, lambda: "enter imports 5" in status(app))
 
 
+async def test_columns_are_named_as_on_the_command_line() -> None:
+    rows = [{"question": "p", "left": "x", "right": "y", "better": 1}, {"question": "q", "left": "x", "right": "y"}]
+    write_lines(Path("poll.jsonl"), rows[0], rows[1] | {"better": 0})
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "poll.jsonl")
+        for names, problem in (
+            ("", "the columns are question, left, right, better"),
+            ("prompt=question, a", "column a: must be ROLE=NAME"),
+            ("prompt=question, a=left,b=right,choice=better", "which one means that left is better?"),
+        ):
+            app.screen.query_one("#columns", Input).value = names
+            await pilot.press("enter")
+            await until(pilot, lambda problem=problem: problem in status(app))
+        app.screen.query_one("#columns", Input).value = "prompt=question,a=left,b=right,choice=better, first=0"
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports 2" in status(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+    assert [one.judgement.choice for one in kept(STORE)] == ["b", "a"]
+
+
 async def test_an_unwritable_store_is_reported_and_enter_tries_again() -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
     STORE.mkdir()

@@ -102,6 +102,20 @@ async def test_another_labeller_has_other_sessions() -> None:
         assert app.answer.labeller == "eve"
 
 
+async def test_the_columns_of_the_data_are_named_in_the_form(folder: Path) -> None:
+    write_lines(Path("poll.jsonl"), {"question": "p", "left": "x", "right": "y"})
+    async with opened(start(options=SessionOptions(data="poll.jsonl", columns=("a=left",)))) as (app, pilot):
+        await pilot.press("enter")
+        await until(pilot, lambda: "no column 'prompt'" in status(app) or "the columns are question" in status(app))
+        assert field(app, "columns").value == "a=left"
+        field(app, "columns").value = "prompt=question, a=left , b=right"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        columns = ("prompt=question", "a=left", "b=right")
+        source = str(folder / "poll.jsonl")
+        assert plan(app.answer).queues == (QueuePlan(queue="dataset", source=source, columns=columns),)
+
+
 async def test_without_runs_and_data_the_cursor_is_in_the_data_field() -> None:
     async with opened(start()) as (app, pilot):
         assert app.focused is field(app, "data")
@@ -138,7 +152,7 @@ async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() 
     async with opened(start(runs, [record(3)], models=models)) as (app, pilot):
         await pilot.press("tab", "space", "end", "space")  # no samples, but what two reward models disagree on
         await pilot.press("tab", "enter", "down", "enter")  # the other run
-        await pilot.press("tab", "tab", "tab", *"20", "tab", *"10")
+        await pilot.press("tab", "tab", "tab", "tab", *"20", "tab", *"10")
         assert "begins a new session" in status(app)
         await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
@@ -257,7 +271,7 @@ async def test_everything_is_visible_and_hostile_names_are_text(size: tuple[int,
         assert not is_obeyed(text_of(app))
         assert "[/x]" in text_of(app)
         used = [*app.screen.query(Input), *app.screen.query("Select, #starts, QueueList")]
-        assert len(used) == 8
+        assert len(used) == 9
         assert all(widget.tooltip for widget in used)
 
 

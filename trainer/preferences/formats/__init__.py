@@ -17,21 +17,24 @@ from trainer.errors import DataError, UsageError
 from trainer.preferences.conversations import ASSISTANT, HUMAN, as_messages
 from trainer.preferences.formats.k_way import Row, Ties, WriteOptions, k_way_rows, read_k_way
 from trainer.preferences.formats.published import (
+    arena_sides,
     column_rows,
     is_unjudged,
     kto_rows,
+    read_arena,
     read_columns,
     read_hh,
     read_trl,
     read_trl_implicit,
     read_ultrafeedback,
     read_unjudged,
+    same_completions,
     trl_implicit_rows,
     trl_rows,
 )
 from trainer.preferences.formats.row_writer import write_rows
 from trainer.preferences.formats.values import ColumnNames, check_encodable
-from trainer.preferences.records import Preference, content_hash, ranked_pairs
+from trainer.preferences.records import Preference, content_hash, contents, ranked_pairs
 
 __all__ = [
     "FORMATS_IN",
@@ -49,8 +52,8 @@ _REPORTED = 20  # broken rows reported one by one
 class Format(NamedTuple):
     """A format: how a row is read, how the rows of a preference are made, and the suffixes that can hold them.
 
-    conversational: all texts become messages when written. verbatim: texts are written and equal completions are read
-    as they are.
+    conversational: all texts become messages when written. verbatim: texts are written as they are, and equal or empty
+    completions are read.
     """
 
     read: Callable[[SourceRow, ColumnNames, str], Preference] | None = None
@@ -66,6 +69,7 @@ FORMATS = {
     "trl-conversational": Format(rows=trl_rows, conversational=True),
     "hh": Format(read_hh),
     "ultrafeedback": Format(read_ultrafeedback),
+    "arena": Format(read_arena),
     "kto": Format(rows=kto_rows),
     "kto-conversational": Format(rows=kto_rows, conversational=True),
     "columns": Format(read_columns, column_rows, (".jsonl", ".parquet", ".csv")),
@@ -133,7 +137,7 @@ def read_preferences(
     if first is None:
         raise DataError(f"'{source}' has no rows" + "".join(f"; {problem}" for problem in reading.problems[:1]))
     if format == "auto":
-        reading.format = "unjudged" if unjudged and is_unjudged(first) else _detect(first, names)
+        reading.format = "unjudged" if unjudged and is_unjudged(first, names) else _detect(first, names)
     reading.preferences = _preferences(reading, chain([first], rows), names, conversational=conversational)
     return reading
 
@@ -150,7 +154,7 @@ def _preferences(
             preference = format.read(row, names, reading.source)
             preference = _conversation(preference) if conversational else preference
             if not format.verbatim:
-                _check_distinct(preference, row.place)
+                _check_completions(preference, row.place)
         except RecursionError:
             reading.count_broken(DataError(f"{row.place}: nested too deeply"))
             continue
@@ -164,10 +168,12 @@ def _preferences(
         yield preference
 
 
-def _check_distinct(preference: Preference, place: str) -> None:
+def _check_completions(preference: Preference, place: str) -> None:
     completions = preference.comparison.completions
     if any(completions[better] == completions[worse] for better, worse in ranked_pairs(preference.judgement)):
-        raise DataError(f"{place}: the chosen and the rejected completion are the same: remove the row")
+        raise same_completions(place)
+    if any(not "".join(contents(completion)).strip() for completion in completions):
+        raise DataError(f"{place}: a completion is empty: remove the row")
 
 
 def _detect(row: SourceRow, names: ColumnNames) -> str:
@@ -183,7 +189,14 @@ def _detect(row: SourceRow, names: ColumnNames) -> str:
         return "hh" if transcripts else "trl-implicit"
     if {names.prompt, names.a, names.b, names.choice} <= has:
         return "columns"
+    if arena_sides(has) and {"winner", "winner_model_a"} & has:
+        return "arena"
     listed = ", ".join(map(str, has)) or "none"
+    if is_unjudged(row, names):
+        raise DataError(
+            f"{row.place}: the pairs have no choice (columns {listed}): label them with ppo-workbench label --data, "
+            "or name the column of the choice, as in --column choice=better"
+        )
     if {"completion", "label"} <= has:
         raise DataError(f"{row.place}: unpaired rows (columns {listed}) compare nothing: give a source of pairs")
     raise DataError(

@@ -1,14 +1,16 @@
-"""Formats that others publish and train on: TRL's, HH-RLHF's, UltraFeedback's, KTO's, and columns with a choice."""
+"""Formats that others publish and train on: TRL, HH-RLHF, UltraFeedback, Arena, KTO, and columns with a choice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, get_args
 
 from trainer.data.readers import SourceRow
-from trainer.errors import DataError, shortened
+from trainer.errors import DataError, UsageError, shortened
 from trainer.preferences.conversations import (
     ASSISTANT,
     HUMAN,
@@ -51,7 +53,16 @@ from trainer.preferences.records import (
 
 _TRL_SIDES = ("chosen", "rejected")
 _CHOICE_SIDES = ("a", "b")
-_CHOICES: dict[Any, Choice] = {1: "a", 2: "b", "both bad": "both_bad", **{name: name for name in get_args(Choice)}}
+_CHOICES: dict[Any, Choice] = {
+    1: "a",
+    2: "b",
+    "model_a": "a",
+    "model_b": "b",
+    **dict.fromkeys(("both bad", "bothbad", "tie (bothbad)"), "both_bad"),
+    **{name: name for name in get_args(Choice)},
+}
+_ARENA_SIDES = (("conversation_a", "conversation_b"), ("response_a", "response_b"))
+_WINNERS: dict[str, Choice] = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}  # one of them is 1
 _SCORE = "overall_score"  # of a completion in UltraFeedback
 
 
@@ -77,19 +88,31 @@ def read_trl_implicit(row: SourceRow, names: ColumnNames, source: str) -> Prefer
 
     Raises DataError.
     """
-    chosen, rejected = text_cell(row, names.chosen), text_cell(row, names.rejected)
+    return _chosen(row, names, source, _split(row, names.chosen, names.rejected))
+
+
+def _split(row: SourceRow, first: str, second: str) -> tuple[Text, Text, Text]:
+    """Split the texts of two columns into prompt and completions. Raises DataError."""
+    one, other = text_cell(row, first), text_cell(row, second)
     parts: tuple[Text, Text, Text] | None = None
-    if isinstance(chosen, list) and isinstance(rejected, list):
-        parts = split_messages(chosen, rejected)
-    elif isinstance(chosen, str) and isinstance(rejected, str):
-        both = chosen.startswith(HUMAN) and rejected.startswith(HUMAN)
-        parts = split_transcripts(chosen, rejected) if both else split_texts(chosen, rejected)
+    if one == other:
+        raise same_completions(row.place)
+    if isinstance(one, list) and isinstance(other, list):
+        parts = split_messages(one, other)
+    elif isinstance(one, str) and isinstance(other, str):
+        both = one.startswith(HUMAN) and other.startswith(HUMAN)
+        parts = split_transcripts(one, other) if both else split_texts(one, other)
     if parts is None or not parts[0]:
         raise DataError(
-            f"{row.place}: {names.chosen} and {names.rejected} have no common beginning to be the prompt: "
-            "give it a column of its own"
+            f"{row.place}: {first} and {second} have no common beginning to be the prompt, or nothing after it: "
+            "give the prompt a column of its own"
         )
-    return _chosen(row, names, source, parts)
+    return parts
+
+
+def same_completions(place: str) -> DataError:
+    """Return the error for a row that prefers a completion to the same one."""
+    return DataError(f"{place}: the chosen and the rejected completion are the same: remove the row")
 
 
 def read_hh(row: SourceRow, names: ColumnNames, source: str) -> Preference:
@@ -130,7 +153,60 @@ def read_columns(row: SourceRow, names: ColumnNames, source: str) -> Preference:
     """Read a row of a prompt, two completions and a choice between them. Raises DataError."""
     parts = (prompt_cell(row, names.prompt), text_cell(row, names.a), text_cell(row, names.b))
     used = (names.prompt, names.a, names.b, names.choice)
-    return _pair(row, names, source, parts, _choice(row, names.choice), _CHOICE_SIDES, used)
+    return _pair(row, names, source, parts, _choice(row, names), _CHOICE_SIDES, used)
+
+
+def arena_sides(columns: Collection[str]) -> tuple[str, str] | None:
+    """Return the columns of the two conversations or responses in a row of Arena; None in another row."""
+    return next((sides for sides in _ARENA_SIDES if {*sides} <= {*columns}), None)
+
+
+def read_arena(row: SourceRow, names: ColumnNames, source: str) -> Preference:
+    """Read a row of Arena: conversations, or a prompt and responses, of model_a and model_b, and which one won.
+
+    The winner is a word in `winner`, or a 1 in one of winner_model_a, winner_model_b and winner_tie. Raises DataError.
+    """
+    parts, used = _arena_parts(row)
+    if "winner" in row.columns or not row.columns.keys() & _WINNERS.keys():
+        choice = _choice(row, replace(names, choice="winner"))
+    else:
+        won = [name for name in _WINNERS if number_of(row.columns.get(name)) == 1]
+        if len(won) != 1:
+            given = ", ".join(f"{name} = {shortened(repr(row.columns.get(name)))}" for name in _WINNERS)
+            raise DataError(f"{row.place}: {given}: exactly one must be 1")
+        choice = _WINNERS[won[0]]
+    return _pair(row, names, source, parts, choice, _CHOICE_SIDES, (*used, "winner", *_WINNERS))
+
+
+def _arena_parts(row: SourceRow) -> tuple[tuple[Text, Text, Text], tuple[str, ...]]:
+    """Return prompt and completions of a row of Arena, and the columns that they are in. Raises DataError."""
+    sides = arena_sides(row.columns)
+    assert sides is not None
+    used = sides if sides == _ARENA_SIDES[0] else ("prompt", *sides)
+    values = {name: _from_list(cell(row, name)) for name in used}
+    if sides == used:
+        return _split(SourceRow(row.place, values), *sides), used
+    prompts, *answers = values.values()
+    if isinstance(prompts, list) and all(isinstance(one, list) for one in answers):  # the turns of a dialogue
+        if len({*map(len, (prompts, *answers))}) > 1:
+            raise DataError(f"{row.place}: prompt, {' and '.join(sides)} must have the same number of turns")
+        for name, side in zip(sides, answers, strict=True):
+            values[name] = [
+                {"role": role, "content": content}
+                for turn in zip(prompts, side, strict=True)
+                for role, content in zip(("user", "assistant"), turn, strict=True)
+            ]
+        return _split(SourceRow(row.place, values), *sides), used
+    whole = SourceRow(row.place, values)
+    return (prompt_cell(whole, "prompt"), text_cell(whole, sides[0]), text_cell(whole, sides[1])), used
+
+
+def _from_list(value: Any) -> Any:
+    """Return `value`, or the list that it is as JSON, as in CSV."""
+    if isinstance(value, str) and value.startswith("["):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 def column_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
@@ -153,15 +229,27 @@ def column_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
                 yield _choice_row(_part(preference, places, replace(judgement, ranking=((0, 1),))), options)
 
 
-def _choice(row: SourceRow, name: str) -> Choice:
-    given = cell(row, name)
-    value = number_of(given)
-    value = value.strip().lower() if isinstance(value, str) else value
-    choice = _CHOICES.get(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
-    if choice is None:
-        raise DataError(
-            f"{row.place}: column '{name}' is {shortened(repr(given))}: must be a or 1, b or 2, tie, both_bad or skip"
+def _choice(row: SourceRow, names: ColumnNames) -> Choice:
+    """Return the choice in a row. Raises DataError, and UsageError for numbers of which the meaning is not known."""
+    given = cell(row, names.choice)
+    value = given.strip().lower() if isinstance(given, str) else given
+    value = {"true": True, "false": False}.get(value, number_of(value)) if isinstance(value, str) else number_of(value)
+    wrong = f"{row.place}: column '{names.choice}' is {shortened(repr(given))}"
+    if names.first and isinstance(value, int):
+        if value not in (0, 1):
+            raise UsageError(f"{wrong}: must be 0 or 1, or a word, with the column first={names.first}")
+        return "a" if value == int(names.first) else "b"
+    if isinstance(value, bool) or value == 0:
+        # Not a broken row to be skipped: the rows with a 1 would then be read as if the first were 1 and the second 2.
+        raise UsageError(
+            f"{wrong}: which one means that {names.a} is better? Name it among the columns, as in --column first=0 "
+            "(0 is the first, 1 the second) or --column first=1 (1 is the first, 0 the second)"
         )
+    if isinstance(value, int | float) and value not in (1, 2):
+        raise UsageError(f"{wrong}: numbers must be 1 for {names.a} and 2 for {names.b}; write the choices as words")
+    choice = _CHOICES.get(value) if isinstance(value, str | int) else None
+    if choice is None:
+        raise DataError(f"{wrong}: must be a or 1, b or 2, tie, both_bad or skip")
     return choice
 
 
@@ -189,30 +277,43 @@ def kto_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
         yield row | (provenance_values(one, ("completion",)) if options.provenance else {})
 
 
-def is_unjudged(row: SourceRow) -> bool:
-    """Return whether `row` is yet to be judged: prompt and completions, or prompt, a and b."""
+def is_unjudged(row: SourceRow, names: ColumnNames) -> bool:
+    """Return whether `row` can be judged: prompt with completions, prompt with a and b, or a row of Arena."""
     columns = row.columns
     completions = columns.get("completions")
     if isinstance(completions, list):
         judged = {"ranking", "verdict"} & columns.keys() or any(isinstance(one, dict) for one in completions)
-        return "prompt" in columns and not judged
-    return {"prompt", "a", "b"} <= columns.keys() and "choice" not in columns
+        return names.prompt in columns and not judged
+    return {names.prompt, names.a, names.b} <= columns.keys() or arena_sides(columns) is not None
 
 
-def read_unjudged(row: SourceRow, _names: ColumnNames, source: str) -> Preference:
-    """Read a row that is yet to be judged, as a skip. Raises DataError."""
+def read_unjudged(row: SourceRow, names: ColumnNames, source: str) -> Preference:
+    """Read a row that is yet to be judged, as a skip; a choice in it is left out. Raises DataError."""
     columns = row.columns
-    given = completion_cells(row) if "completions" in columns else [columns.get(name) for name in _CHOICE_SIDES]
+    used: tuple[str, ...] = (names.prompt, names.a, names.b)
+    if "completions" in columns:
+        used, given = (names.prompt, "completions"), completion_cells(row)
+        prompt = prompt_cell(row, names.prompt)
+    elif {*used} <= columns.keys() or arena_sides(columns) is None:
+        prompt, given = prompt_cell(row, names.prompt), [cell(row, names.a), cell(row, names.b)]
+    else:
+        (prompt, *given), used = _arena_parts(row)
     completions = tuple(text(one, row.place, f"completion {number}") for number, one in enumerate(given, 1))
     return Preference(
         comparison=Comparison(
-            prompt=prompt_cell(row, "prompt"),
+            prompt=prompt,
             completions=completions,
-            origins=(Origin(source=source),) * len(completions),
-            columns=other_columns(row, "prompt", "completions", *_CHOICE_SIDES),
+            origins=_origins(row, source, len(completions)),
+            columns=other_columns(row, *used, names.choice, "winner", *_WINNERS),
         ),
         judgement=Judgement.chosen("skip"),
     )
+
+
+def _origins(row: SourceRow, source: str, count: int) -> tuple[Origin, ...]:
+    """Return the origins of `count` completions; in a row of Arena, their writers are model_a and model_b."""
+    models = ("model_a", "model_b") if count == 2 and arena_sides(row.columns) else ("",) * count
+    return tuple(Origin(source=source, writer=str(row.columns.get(name) or "")) for name in models)
 
 
 def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Preference:
@@ -274,7 +375,7 @@ def _pair(
         }
         known = Provenance(
             {field: value for field, value in given.items() if value not in ("", None)},
-            (Origin(source=source),) * 2,
+            _origins(row, source, 2),
             other_columns(row, *used, names.strength, names.labeller, names.note),
         )
     return Preference(

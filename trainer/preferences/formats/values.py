@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from trainer.data import is_message
 from trainer.data.readers import SourceRow
-from trainer.errors import DataError, shortened
+from trainer.errors import DataError, UsageError, shortened
 from trainer.preferences.records import Text, contents
 
 _as_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -20,7 +20,10 @@ Fits = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """A source's names for its columns; the last three are read only if they are named."""
+    """A source's names for its columns; strength, labeller and note are read only if they are named.
+
+    first: "0" or "1", the value of the choice that stands for the first completion where the source writes 0 and 1.
+    """
 
     prompt: str = "prompt"
     chosen: str = "chosen"
@@ -31,6 +34,21 @@ class ColumnNames:
     strength: str = ""
     labeller: str = ""
     note: str = ""
+    first: str = ""
+
+    @classmethod
+    def of(cls, assignments: Iterable[str]) -> ColumnNames:
+        """Return the names in `assignments`, as in "prompt=question". Raises UsageError."""
+        roles = [field.name for field in fields(cls)]
+        given: dict[str, str] = {}
+        for assignment in assignments:
+            role, equals, name = map(str.strip, assignment.partition("="))
+            if role not in roles or not equals or not name:
+                raise UsageError(f"column {assignment}: must be ROLE=NAME with one of {', '.join(roles)}")
+            if role == "first" and name not in ("0", "1"):
+                raise UsageError(f"column {assignment}: must be first=0 or first=1")
+            given[role] = name
+        return cls(**given)
 
 
 def cell(row: SourceRow, name: str) -> Any:
@@ -67,12 +85,22 @@ def text(value: Any, place: str, name: str) -> Text:
     """Return `value` as plain text or messages, which keep only role and content. Raises DataError."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(map(is_message, value)):
-        return [{"role": message["role"], "content": message["content"]} for message in value]
+    if isinstance(value, list) and value:
+        messages = [one | {"content": _joined(one.get("content"))} if isinstance(one, dict) else one for one in value]
+        if all(map(is_message, messages)):
+            return [{"role": message["role"], "content": message["content"]} for message in messages]
     raise DataError(
         f'{place}: {name} is {shortened(repr(value))}: must be a string, or a list of messages {{"role": "user", '
         '"content": "..."}'
     )
+
+
+def _joined(content: Any) -> Any:
+    """Return the content of a message as text if it is in parts that are all text, as in {"type": "text", ...}."""
+    if not isinstance(content, list):
+        return content
+    parts = [one.get("text") if isinstance(one, dict) and one.get("type") == "text" else None for one in content]
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else None  # type: ignore[arg-type]
 
 
 def other_columns(row: SourceRow, *used: str) -> dict[str, Any]:

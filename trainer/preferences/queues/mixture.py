@@ -10,7 +10,7 @@ from functools import partial
 
 from trainer.errors import TrainerError
 from trainer.plurals import counted
-from trainer.preferences.formats import read_preferences
+from trainer.preferences.formats import ColumnNames, read_preferences
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
 from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs, awaited, only_new
 from trainer.preferences.queues.run_pairs import policy_and_reference, samples
@@ -29,7 +29,8 @@ def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     completions, or prompt, a and b. Broken rows are skipped and reported. Raises DataError for what cannot be read.
     """
     # Loading a dataset by its name imports the library, which takes seconds.
-    work = partial(read_preferences, plan.source, skip_broken=True, unjudged=True)
+    columns = ColumnNames.of(plan.columns)
+    work = partial(read_preferences, plan.source, columns=columns, skip_broken=True, unjudged=True)
     reading = yield from awaited(work, f"reading '{plan.source}'", inputs.context)
     yield from only_new((preference.comparison for preference in reading), inputs)
     if reading.broken:

@@ -20,7 +20,7 @@ from preference_rows import assistant, bare, pair, read_all, user, write_lines
 from trainer.errors import DataError, UsageError
 from trainer.preferences.conversations import as_messages, common_length, split_texts, split_transcripts
 from trainer.preferences.formats import FORMATS_IN, ColumnNames, read_preferences
-from trainer.preferences.records import Comparison, Judgement, Origin
+from trainer.preferences.records import Choice, Comparison, Judgement, Origin
 
 SKY = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
 HELLO = "\n\nHuman: hello\n\nAssistant: hi\n\nHuman: how are you?\n\nAssistant:"
@@ -90,9 +90,11 @@ def test_text_among_messages_becomes_messages(tmp_path: Path, row: dict[str, Any
     [
         ("The sky is blue.", "The sky is green.", "The sky is"),
         ("The sky is blue.", "The sky is blunt.", "The sky is"),  # not within a word
-        ("The sky  is", "The sky", "The sky"),
+        ("The sky  is", "The sky", "The"),
         ("The sky", "The skyline", "The"),
         ("one two\nthree", "one two\nfour", "one two"),
+        ("The lake is calm", "The lake is calm and deep", "The lake is"),  # no completion is empty
+        ("one two  ", "one two three", "one"),
     ],
 )
 def test_an_implicit_prompt_ends_where_a_word_that_both_share_ends(
@@ -110,6 +112,9 @@ def test_an_implicit_prompt_of_messages_is_the_messages_that_both_begin_with(tmp
     longer = user("sky?") + assistant("blue")
     row = {"chosen": longer, "rejected": longer + user("sure?")}  # each keeps a message of its own
     assert bare(one(tmp_path, row)) == pair(user("sky?"), assistant("blue"), assistant("blue") + user("sure?"))
+    row = {"chosen": longer + user("why?"), "rejected": longer + user("sure?")}  # and one that the assistant wrote
+    parted = (longer[1:] + user("why?"), longer[1:] + user("sure?"))
+    assert bare(one(tmp_path, row)) == pair(user("sky?"), *parted)
 
 
 @given(st.text(alphabet="ab \n", max_size=12), st.text(alphabet="ab \n", max_size=12))
@@ -119,11 +124,12 @@ def test_a_split_loses_no_character_and_leaves_no_word_in_two(first: str, second
     assert first[common : common + 1] != second[common : common + 1] or common == len(first) == len(second)
     parts = split_texts(first, second)
     if parts is None:
-        assert not (first.split()[:1] == second.split()[:1] != [] and first[:common].strip())
+        shared = first.split()[:1] == second.split()[:1] != [] and first[:common].strip()
+        assert not (shared and min(len(first.split()), len(second.split())) > 1)
         return
     prompt, *rest = parts
     assert (prompt + rest[0], prompt + rest[1]) == (first, second)
-    assert all(one == "" or one[0].isspace() for one in rest)
+    assert all(one[0].isspace() and one.strip() for one in rest)
     assert prompt == prompt.rstrip() != ""
 
 
@@ -141,8 +147,8 @@ def test_transcripts_that_part_early_keep_all_turns_after_that(tmp_path: Path) -
     assert bare(found) == pair(prompt, " hi\n\nHuman: bye\n\nAssistant: bye", " hey")
 
 
-@pytest.mark.parametrize("ending", ["\n\nHuman", "\n\nHuman:", "\n\nHuman: and", " "])
-def test_a_transcript_that_was_cut_off_or_says_nothing_is_read_as_it_is(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["\n\nHuman", "\n\nHuman: and"])
+def test_a_transcript_that_was_cut_off_is_read_as_it_is(tmp_path: Path, ending: str) -> None:
     found = one(tmp_path, hh(HELLO + ending, HELLO + " fine"))
     assert bare(found) == pair(HELLO, ending, " fine")
     chat = one(tmp_path, hh(HELLO + ending, HELLO + " fine"), conversational=True)
@@ -237,6 +243,111 @@ def test_chosen_and_rejected_have_other_names_too(tmp_path: Path) -> None:
     assert bare(one(tmp_path, row, columns=names)) == pair("p", "x", "y")
 
 
+@pytest.mark.parametrize(
+    ("given", "first", "choices"),
+    [
+        ([1, 0], "1", ["a", "b"]),
+        (["0", "1", "tie"], "0", ["a", "b", "tie"]),
+        ([True, False], "1", ["a", "b"]),
+        (["True", "false"], "0", ["b", "a"]),
+        ([1.0, 0.0], "1", ["a", "b"]),
+    ],
+)
+def test_choices_of_0_and_1_are_read_once_it_is_said_which_is_the_first(
+    tmp_path: Path, given: list[Any], first: str, choices: list[str]
+) -> None:
+    rows = [{"prompt": "p", "a": "x", "b": "y", "choice": choice} for choice in given]
+    path = write_lines(tmp_path / "rows.jsonl", *rows)
+    assert [row.judgement.choice for row in read_all(path, columns=ColumnNames(first=first))] == choices
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1, 0], "rows.jsonl:2: column 'choice' is 0: which one means that a is better?"),
+        ([1, False], "column 'choice' is False: which one means that a is better? Name it among the columns, as in "),
+        (["1", "0.0", "0"], "column 'choice' is '0': which one"),
+        ([1, 2, 3], "column 'choice' is 3: numbers must be 1 for a and 2 for b; write the choices as words"),
+        ([2, -1], "column 'choice' is -1: numbers must be 1 for a and 2 for b"),
+        ([1, 0.5], "column 'choice' is 0.5: numbers must be"),
+    ],
+)
+def test_numbers_of_unknown_meaning_are_never_guessed_even_if_broken_rows_are_skipped(
+    tmp_path: Path, given: list[Any], message: str
+) -> None:
+    rows = [{"prompt": "p", "a": "x", "b": "y", "choice": choice} for choice in given]
+    path = write_lines(tmp_path / "rows.jsonl", *rows)
+    with pytest.raises(UsageError) as caught:
+        read_all(path, skip_broken=True)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["prompt", "question=prompt", "first=2", "a=", "=b"])
+def test_a_role_that_is_not_one_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"column {text}: must be"):
+        ColumnNames.of([text])
+
+
+# Arena
+
+TURNS = {"conversation_a": user("sky?") + assistant("blue"), "conversation_b": user("sky?") + assistant("green")}
+MODELS = {"model_a": "m1", "model_b": "m2"}
+ANSWERS = {"prompt": "sky?", "response_a": "blue", "response_b": "green"}
+DIALOGUE = {"prompt": '["sky?"]', "response_a": '["blue"]', "response_b": '["green"]'}
+
+
+@pytest.mark.parametrize(
+    ("winner", "choice"),
+    [("model_a", "a"), ("model_b", "b"), ("tie", "tie"), ("tie (bothbad)", "both_bad"), ("both_bad", "both_bad")],
+)
+def test_conversations_of_two_models_are_cut_where_they_part_and_the_winner_is_better(
+    tmp_path: Path, winner: str, choice: Choice
+) -> None:
+    found = one(tmp_path, {**TURNS, **MODELS, "winner": winner, "turn": 1})
+    assert found.comparison.prompt == user("sky?")
+    assert found.comparison.completions == (assistant("blue"), assistant("green"))
+    assert [origin.writer for origin in found.comparison.origins] == ["m1", "m2"]
+    assert (found.judgement.choice, found.comparison.columns) == (choice, {**MODELS, "turn": 1})
+
+
+@pytest.mark.parametrize("winner", ["winner_model_a", "winner_model_b", "winner_tie"])
+def test_a_winner_may_be_the_column_with_a_1_and_a_dialogue_lists_of_its_turns(tmp_path: Path, winner: str) -> None:
+    wins = {name: int(name == winner) for name in ("winner_model_a", "winner_model_b", "winner_tie")}
+    turns = {"prompt": ["sky?", "why?"], "response_a": ["blue", "so"], "response_b": ["blue", "thus"]}
+    choice = {"winner_model_a": "a", "winner_model_b": "b"}.get(winner, "tie")
+    for value in (lambda turn: turn, json.dumps):  # as in Parquet, as in CSV
+        found = one(tmp_path, {**{name: value(turn) for name, turn in turns.items()}, **wins})
+        assert found.comparison.prompt == user("sky?") + assistant("blue") + user("why?")
+        assert found.comparison.completions == (assistant("so"), assistant("thus"))
+        assert found.judgement.choice == choice
+    single = one(tmp_path, {**ANSWERS, **wins})
+    assert (single.comparison.prompt, single.comparison.completions) == ("sky?", ("blue", "green"))
+    assert single.judgement.choice == choice
+
+
+def test_content_in_parts_is_their_text(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "bl", "image": None}, {"type": "text", "text": "ue", "image": None}]
+    row = {**TURNS, "conversation_a": [*user("sky?"), {"role": "assistant", "content": parts}], "winner": "model_a"}
+    assert one(tmp_path, row).comparison.completions[0] == assistant("blue")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**TURNS, "winner": "gpt"}, "column 'winner' is 'gpt': must be"),
+        ({**ANSWERS, "winner_model_a": 1, "winner_model_b": 1}, "exactly one must be 1"),
+        ({**TURNS, "conversation_a": user("sea?") + assistant("blue"), "winner": "tie"}, "no common beginning"),
+        ({**DIALOGUE, "response_a": '["blue", "x"]', "winner": "tie"}, "must have the same number of turns"),
+        ({**DIALOGUE, "response_a": "[null]", "winner": "tie"}, "must be a string, or a list of messages"),
+    ],
+)
+def test_a_row_of_arena_that_breaks_a_rule_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", row)
+    refusal = error(path)
+    assert refusal.startswith(f"{path}:1: ")
+    assert message in refusal
+
+
 # Our own
 
 
@@ -254,6 +365,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "hh": hh(HELLO + " a", HELLO + " b"),
     "ultrafeedback": feedback(("x", 1), ("y", 2)),
     "columns": {"prompt": "p", "a": "x", "b": "y", "choice": "a"},
+    "arena": {**TURNS, "winner": "tie"},
     "k-way": {"prompt": "p", "completions": ["x", "y"], "ranking": [[0], [1]]},
 }
 
@@ -309,8 +421,13 @@ BROKEN: dict[str, tuple[Any, str]] = {
         hh("\n\nHuman: a\n\nAssistant: x", "\n\nHuman: b\n\nAssistant: y"),
         "share no '\\n\\nAssistant:'",
     ),
-    "choice": ({"prompt": "p", "a": "x", "b": "y", "choice": 3}, "column 'choice' is 3: must be a or 1, b or 2, tie"),
-    "yes": ({"prompt": "p", "a": "x", "b": "y", "choice": True}, "column 'choice' is True"),
+    "choice": ({"prompt": "p", "a": "x", "b": "y", "choice": "c"}, "column 'choice' is 'c': must be a or 1, b or 2, "),
+    "empty": ({**SKY, "rejected": " "}, "a completion is empty: remove the row"),
+    "empty message": ({**SKY, "chosen": assistant("")}, "a completion is empty: remove the row"),
+    "empty response": (feedback(("x", 1), ("", 2)), "a completion is empty: remove the row"),
+    "silent transcript": (hh(HELLO, HELLO + " fine"), "a completion is empty: remove the row"),
+    "one word": (hh("blue", "blue sky"), "no common beginning to be the prompt, or nothing after it"),
+    "same word": (hh("blue", "blue"), "the chosen and the rejected completion are the same"),
     "score": (feedback(("x", 1), ("y", None)), "overall_score of completion 2 is None: must be a number"),
     "alone": (feedback(("x", 1)), "must be a list of two or more"),
     "ranking": ({"prompt": "p", "completions": ["x", "y"], "ranking": [[0]]}, "must be groups of the places 0 to 1"),
@@ -336,7 +453,10 @@ FORMAT_OF = {  # of the rows around a broken one; trl for the others
     "nothing shared": "trl-implicit",
     "no turn shared": "hh",
     "choice": "columns",
-    "yes": "columns",
+    "empty response": "ultrafeedback",
+    "silent transcript": "hh",
+    "one word": "trl-implicit",
+    "same word": "trl-implicit",
     "score": "ultrafeedback",
     "alone": "ultrafeedback",
     **{name: "k-way" for name, (row, _) in BROKEN.items() if isinstance(row, dict) and "ranking" in row},
@@ -369,8 +489,9 @@ def test_twenty_broken_rows_are_listed_and_the_rest_counted(tmp_path: Path) -> N
 
 def test_equal_completions_may_be_tied_and_stay_as_they_were_recorded_in_k_way(tmp_path: Path) -> None:
     assert one(tmp_path, {"prompt": "p", "a": "x", "b": "x", "choice": "tie"}).judgement.choice == "tie"
-    recorded = {"prompt": "p", "completions": ["x", "x"], "ranking": [[1], [0]]}
-    assert one(tmp_path, recorded).judgement.ranking == ((1,), (0,))
+    for text in ("x", ""):
+        recorded = {"prompt": "p", "completions": [text, text], "ranking": [[1], [0]]}
+        assert one(tmp_path, recorded).judgement.ranking == ((1,), (0,))
 
 
 def test_duplicate_rows_are_counted_whichever_side_the_completions_are_on(tmp_path: Path) -> None:
@@ -393,6 +514,7 @@ def test_duplicate_rows_are_counted_whichever_side_the_completions_are_on(tmp_pa
             "the columns are question; preferences have prompt, chosen and",
         ),
         ("odd.csv", b"question,answer\np,x\n", "name them, as in --column prompt=question"),
+        ("pairs.csv", b"prompt,a,b\np,x,y\n", "the pairs have no choice (columns prompt, a, b): label them with"),
         ("kto.jsonl", b'{"prompt": "p", "completion": "x", "label": true}', "unpaired rows"),
         ("rows.xlsx", b"", "unknown suffix '.xlsx'"),
         ("latin.jsonl", b'{"prompt": "\xfc"}', "latin.jsonl:1: byte 0xfc is not UTF-8"),

@@ -105,7 +105,7 @@ def test_an_implicit_prompt_comes_back_in_one_piece_with_what_follows_it(
 
 @given(data=st.data())
 def test_k_way_loses_nothing_whatever_the_judgement(data: st.DataObject, folder: Path) -> None:
-    either = texts | messages
+    either = texts | messages | st.just("")
     drawn = preferences(kinds=held("k-way"), largest=4, texts=either, prompts=either)
     rows = data.draw(st.lists(drawn, min_size=1, max_size=3))
     assert round_trip(rows, folder, "k-way", ".jsonl", provenance=False) == rows

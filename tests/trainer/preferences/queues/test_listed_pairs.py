@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,20 @@ def test_rows_without_judgement_are_asked(tmp_path: Path, store: Path) -> None:
     (tmp_path / "pairs.csv").write_text("prompt,a,b\nhow,so,thus\n")
     (pair,) = comparisons(QueuePlan(queue="dataset", source=str(tmp_path / "pairs.csv")), store)
     assert (pair.prompt, pair.completions) == ("how", ("so", "thus"))
+    turns = {f"conversation_{side}": [*messages, answer[0]] for side, answer in zip("ab", answers, strict=False)}
+    (pair,) = comparisons(dataset(tmp_path / "arena.jsonl", {**turns, "model_a": "m1", "model_b": "m2"}), store)
+    assert (pair.prompt, list(pair.completions)) == (messages, answers[:2])
+    assert [origin.writer for origin in pair.origins] == ["m1", "m2"]
+
+
+def test_pairs_are_asked_by_the_names_of_their_columns_whatever_their_choice(tmp_path: Path, store: Path) -> None:
+    rows = [{"history": f"p{choice}", "left": "x", "right": "y", "labels": choice} for choice in (0, 1, -3, None)]
+    queue = dataset(tmp_path / "rows.jsonl", *rows)
+    columns = ("prompt=history", "a=left", "b=right", "choice=labels")
+    found = comparisons(replace(queue, columns=columns), store)
+    assert [(one.prompt, one.completions, one.columns) for one in found] == [
+        (row["history"], ("x", "y"), {}) for row in rows
+    ]
 
 
 @pytest.mark.parametrize(

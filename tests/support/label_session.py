@@ -176,8 +176,8 @@ class FakeSession:
 class FakePrefetcher:
     """Stand-in for the prefetcher, as far as the pane reads it."""
 
-    def __init__(self, waiting: str = "", problem: str = "") -> None:
-        self.waiting, self.problem = waiting, problem
+    def __init__(self, waiting: str = "", problem: str = "", total: int | None = None) -> None:
+        self.waiting, self.problem, self.total = waiting, problem, total
         self.left_out: tuple[str, ...] = ()
         self.needed: list[int] = []
 

@@ -72,7 +72,7 @@ class PreferenceStore:
     """The preferences in the file `path`; a context manager, for the thread that opened it.
 
     Several processes and threads may read and write at once, each with a store of its own. A write is on disk when the
-    method returns; it waits up to 5 s for another writer.
+    method returns; it waits up to 30 s for another writer.
 
     Comparisons of the same completions to the same prompt are stored once, whatever their order: completions keep the
     order in which they were first seen, and the places of later judgements are mapped to it. Origins and columns are

@@ -126,6 +126,7 @@ class LabelPane(Pane):
         self._style = Style()
         self.facts_shown = True
         self._all_figures = False
+        self._left: int | None = None  # items to judge, as shown
         self._work: Worker[None] | None = None  # the last change of the session
         self._works_for: SessionThread | None = None
         self._keys: Keys = {}
@@ -187,15 +188,17 @@ class LabelPane(Pane):
             view.say(all_judged(session.state.progress.done, problem, self._keys))
         else:
             view.say(no_item_yet("another session shows it" if session.state.ahead else waiting, problem))
-        waits = 0 if session.state is None else session.state.ahead + (session.state.current is not None)
-        self.badge = Badge(str(waits) if waits else "")
         self.show_lines()
         self.refresh_keys()
 
     def show_lines(self) -> None:
         """Show the lines around the item."""
         session, state = self.session, self.session.state
-        found = figures(state.record.labeller, state.progress) if state else []
+        known = session.progress
+        found = figures(state.record.labeller, known) if state and known else []
+        self._left = known.left if known else None
+        waits = self._left if self._left is not None else state.record.left if state else 0
+        self.badge = Badge(str(waits) if waits else "")
         guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
         progress = self.query_one("#label-progress", Static)
         width, height = progress.size
@@ -259,6 +262,8 @@ class LabelPane(Pane):
         self.show_lines()
 
     def _look(self) -> None:
+        if (known := self.session.progress) is not None and known.left != self._left:  # the queues have been counted
+            self.show_lines()
         if self.session.lacks_item and not any(one.group == "label-look" for one in self.workers if one.is_running):
             self.run_worker(self.session.look(), group="label-look")
 

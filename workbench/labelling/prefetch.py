@@ -27,12 +27,14 @@ class Prefetcher:
     """Thread that draws the items of `plan` and puts them into the open `session`, until it is closed.
 
     waiting: what it waits for now, in words. problem: why no more items come. Both are empty if there is nothing to
-    report, and may be read on any thread.
+    report. total: how many items the session will have at most, without those judged in another one; None if that is
+    not known. All may be read on any thread.
     """
 
     def __init__(self, session: SessionThread, plan: SessionPlan, context: QueueContext) -> None:
         self.waiting = ""
         self.problem = ""
+        self.total: int | None = None
         self._left_out_by_queues: tuple[str, ...] = ()  # reported by the queues
         self._left_out_by_store: tuple[str, ...] = ()  # refused by the store
         self._session = session
@@ -97,6 +99,8 @@ class Prefetcher:
                     return self._end("")
                 if mixture.exhausted:
                     return self._end(self._why_no_more())
+                left = mixture.left
+                self.total = None if left is None else self._items + left
                 self._wake.wait(_LOOK if self.waiting else None)
         finally:
             mixture.close()

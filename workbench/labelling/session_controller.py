@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from trainer.errors import BusyError, TrainerError, UsageError
-from trainer.preferences.items import SessionItem
+from trainer.preferences.items import Progress, SessionItem
 from trainer.preferences.records import FLAGGED, Judgement
 from workbench.labelling.item_texts import (
     MOST,
@@ -166,6 +166,18 @@ class SessionController:
             self._loading = False
         if item is not None and self.thread is thread:
             self._open(item)
+
+    @property
+    def progress(self) -> Progress | None:
+        """Progress of the session, with the items that its queues still have counted; None without one."""
+        if self.state is None:
+            return None
+        known, total = self.state.progress, self.prefetcher.total if self.prefetcher is not None else None
+        if self.state.exhausted or total is None:
+            return known
+        left = max(total - known.done, self.state.record.left)
+        left = left if known.left is None else min(known.left, left)
+        return replace(known, left=left, eta_seconds=left / known.per_hour * 3600)
 
     @property
     def lacks_item(self) -> bool:

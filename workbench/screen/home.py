@@ -189,16 +189,18 @@ def expected_minutes(config: Config, workspace: Workspace) -> str:
 
 def _labels(plan: _Plan) -> tuple[str, int]:
     """Return what waits to be labelled, and how many labels were added since the last visit."""
-    left = new = 0
+    left, new, more = 0, 0, ""
     with contextlib.suppress(TrainerError, OSError):  # Label reports what is wrong with the store
         if plan.store.exists():
             with PreferenceStore(plan.store, create=False) as store:
-                left = sum(session.left for session in list_sessions(store))
+                sessions = [session for session in list_sessions(store) if session.left]
+                left = sum(max(session.plan.limit - session.done, session.left) for session in sessions)
+                more = "" if all(session.plan.limit for session in sessions) else "at least "  # their queues have more
                 ((new,),) = store.log.rows(
                     "SELECT count(*) FROM events WHERE kind = 'label' AND time > ?", (plan.since,)
                 )
     if left:
-        return f"{counted(left, 'item')} waiting", new
+        return f"{more}{counted(left, 'item')} waiting", new
     runs = []
     with contextlib.suppress(TrainerError, OSError):
         runs = labelling_material(plan.runs_dir).runs

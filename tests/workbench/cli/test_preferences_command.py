@@ -152,7 +152,7 @@ def test_names_with_joiners_are_accepted_and_the_columns_of_agreement_line_up(
         assert run(capsys, "import", path, "--labeller", name)[0] == 0
     assert {one.judgement.labeller for one in stored()} == set(names)
     _, out, _ = run(capsys, "agreement")
-    widths = dict(zip(names, (6, 2, 6, 3, 4, 4, 9), strict=True))
+    widths = dict(zip(names, (6, 2, 6, 3, 4, 5, 9), strict=True))
     table = [line for line in out if "100.0%" in line]
     assert len(table) == 21
     starts = set()

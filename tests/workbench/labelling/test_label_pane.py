@@ -337,6 +337,22 @@ async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
         assert session.judgements[0].choice == "a"
 
 
+async def test_the_items_that_the_queues_still_have_are_counted_with_those_of_the_session() -> None:
+    session, prefetcher = FakeSession(items(3)), FakePrefetcher()
+    session.no_more, session.figures = False, {"left": None, "per_hour": 911.0}
+    async with labelling(session, prefetcher=prefetcher, size=(200, 60)) as (app, pilot):
+        assert app.pane.badge.text == "3"
+        prefetcher.total = 912
+        await until(lambda: app.pane.badge.text == "912")
+        await pilot.press("1")
+        assert app.pane.badge.text == "911"
+        assert "1 of 912" in app.reported("progress")
+        assert "ETA 1h 00m" in app.reported("progress")
+        prefetcher.total = None
+        await pilot.press("1")
+        assert "2 done, next goal 50" in app.reported("progress")
+
+
 async def test_what_the_prefetcher_leaves_out_is_reported_once() -> None:
     session, prefetcher = FakeSession(items(4)), FakePrefetcher()
     async with labelling(session, prefetcher=prefetcher) as (app, pilot):

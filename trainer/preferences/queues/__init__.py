@@ -61,6 +61,24 @@ class Wait:
 Drawn = Comparison | Wait
 
 
+@dataclass(slots=True)
+class Supply:
+    """Number of comparisons that a queue has.
+
+    total: counts all of them, those included that are not new; None while that is not known. drawn: how many of them
+    are used up.
+    """
+
+    total: Callable[[], int | None] = lambda: None
+    drawn: int = 0
+
+    @property
+    def left(self) -> int | None:
+        """Return how many are left at most; None if that is not known."""
+        total = self.total()
+        return None if total is None else max(total - self.drawn, 0)
+
+
 class QueueInputs(NamedTuple):
     """Inputs of one queue. random_share: smallest share of pairs that an ordered queue draws at random."""
 
@@ -69,6 +87,7 @@ class QueueInputs(NamedTuple):
     rng: random.Random
     report: Report
     random_share: float
+    supply: Supply
 
 
 class LabelHistory:
@@ -120,6 +139,7 @@ def only_new(found: Iterator[Drawn], inputs: QueueInputs) -> Iterator[Drawn]:
     skipped = 0
     for drawn in found:
         inputs.context.check()
+        inputs.supply.drawn += isinstance(drawn, Comparison)
         if isinstance(drawn, Wait) or inputs.history.is_new(drawn):
             skipped = 0
             yield drawn

@@ -7,18 +7,31 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
+from trainer.data.readers import source_rows
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.formats import ColumnNames, read_preferences
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
-from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs, awaited, only_new
+from trainer.preferences.queues import (
+    Drawn,
+    LabelHistory,
+    QueueContext,
+    QueueInputs,
+    Supply,
+    awaited,
+    in_background,
+    only_new,
+)
 from trainer.preferences.queues.run_pairs import policy_and_reference, samples
 from trainer.preferences.queues.scored_pairs import disagreement, uncertain
 from trainer.preferences.records import Comparison, Preference
 
 _REPORTED = 20  # limit of lines about what was skipped
 _APART = 20  # fewest items between a label and its repeat
+_COUNTED = 50_000  # most rows of a source that are counted, in about a second
 _TRIES = 5  # at a time; what is not labelled yet is tried again later
 
 
@@ -32,6 +45,13 @@ def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     columns = ColumnNames.of(plan.columns)
     work = partial(read_preferences, plan.source, columns=columns, skip_broken=True, unjudged=True)
     reading = yield from awaited(work, f"reading '{plan.source}'", inputs.context)
+    rows = in_background(partial(_rows, plan.source), inputs.context.wake)
+
+    def total() -> int | None:
+        count = rows.result() if rows.done() and rows.exception() is None else None
+        return None if count is None else count - reading.broken
+
+    inputs.supply.total = total
     yield from only_new((preference.comparison for preference in reading), inputs)
     if reading.broken:
         inputs.report(
@@ -39,9 +59,19 @@ def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
         )
 
 
+def _rows(source: str) -> int | None:
+    """Return how many rows can be read in a file; None for more than `_COUNTED`, and for a dataset."""
+    if not Path(source).is_file():
+        return None
+    count = sum(1 for _ in islice(source_rows(source, "train", lambda _: None), _COUNTED + 1))
+    return count if count <= _COUNTED else None
+
+
 def again(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Comparison]:
     """Yield the comparisons of the store with the plan's keys, judged or not."""
     history, missing = inputs.history, {}
+    keys = {*plan.keys} - history.served
+    inputs.supply.total = lambda: len(keys - history.served)
     for key in dict.fromkeys(plan.keys):
         if key in history.served:
             continue
@@ -76,6 +106,7 @@ QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
 class _Queue:
     plan: QueuePlan
     drawn: Iterator[Drawn]
+    supply: Supply
     given: int = 0
 
 
@@ -99,14 +130,21 @@ class Mixture:
         self._queues: list[_Queue] = []
         for place, one in enumerate(plan.queues):
             if one.weight > 0:
-                inputs = QueueInputs(context, self._history, self._rng(place, context), self._report, plan.random)
-                self._queues.append(_Queue(one, QUEUES[one.queue](one, inputs)))
+                rng, supply = self._rng(place, context), Supply()
+                inputs = QueueInputs(context, self._history, rng, self._report, plan.random, supply)
+                self._queues.append(_Queue(one, QUEUES[one.queue](one, inputs), supply))
         self._repeats = _Repeats(plan.repeats, self._history, self._rng("repeats", context))
 
     @property
     def exhausted(self) -> bool:
         """Return whether no more items will come."""
         return not self._queues and not self._repeats.is_due(self._total)
+
+    @property
+    def left(self) -> int | None:
+        """Return how many items are still to come at most, without repeats; None if a queue does not know."""
+        counts = [queue.supply.left for queue in self._queues]
+        return None if None in counts else sum(filter(None, counts))
 
     def draw(self, *, hurry: bool = True) -> Item | None:
         """Return the next item; None if there is none now. Unless `exhausted`, there may be one later.

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
+from math import comb
 
 from trainer.config import load_config
 from trainer.control.questions import Question, Writer
@@ -37,13 +38,14 @@ def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     """
     iterations = SampledIterations(plan.source, inputs.report)
     pairs = partial(sampled_pairs, rng=inputs.rng)
-    while (comparable := _are_comparable(iterations)) is None:
+    while (each := _pairs_each(iterations)) is None:
         inputs.context.check()
         iterations.check_any()
         if iterations.are_over():
             return  # none could be read, which was reported
         yield Wait(iterations.awaited)
-    if comparable:
+    if each:
+        inputs.supply.total = lambda: each * iterations.found
         yield from only_new(newest_first(iterations, pairs, inputs.context), inputs)
     elif inputs.context.ask is None:
         raise UsageError(one_sample_each(iterations))
@@ -79,11 +81,11 @@ def one_sample_each(iterations: SampledIterations) -> str:
     )
 
 
-def _are_comparable(iterations: SampledIterations) -> bool | None:
-    """Return whether the newest iteration that can be read has two samples of a prompt; None if there is none."""
+def _pairs_each(iterations: SampledIterations) -> int | None:
+    """Return how many pairs the newest iteration that can be read has, as the others will; None if there is none."""
     while (newest := iterations.newest()) is not None:
         if prompts := iterations.read(newest):
-            return has_pairs(prompts)
+            return sum(comb(len(one.samples), 2) for one in prompts)
         iterations.drop(newest)
     return None
 

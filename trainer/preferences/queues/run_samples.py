@@ -52,6 +52,7 @@ class SampledIterations:
         path = Path(source).expanduser()
         self.folder = open_run(path.name, path.parent)
         self._report = report
+        self.found = 0  # iterations so far, those included that are used up
         self._left: list[int] = []  # ascending
         self._newest = -1  # found so far
 
@@ -60,6 +61,7 @@ class SampledIterations:
         if not self._left or self.folder.samples_file(self._newest + 1).exists():  # checks one file, not 2,000
             came = [one for one in kept_iterations(self.folder) if one > self._newest]
             self._left += came
+            self.found += len(came)
             self._newest = max([self._newest, *came])
         return self._left[-1] if self._left else None
 

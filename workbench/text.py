@@ -20,7 +20,7 @@ def visible(text: str, *, keep_newlines: bool = False, joined: bool = False) -> 
     Escape becomes ␛, newline ␊, delete ␡; C1 controls, bidi marks, zero-width characters and lone surrogates
     become their escape, as in \\x9b and \\u202e. The result can always be encoded as UTF-8.
     Emoji are shown without variation selectors, skin tones and joiners: terminals do not agree how wide they are with
-    them, and the borders of panes would move. joined: keep these, for a line of its own or a plain table.
+    them, and the borders of panes would move. joined: keep these, in plain output and where text is edited or copied.
     keep_newlines: leave newlines as they are, for places that show several lines.
     """
     if text.isprintable() and not _OF_ITS_OWN_WIDTH.search(text):  # the usual case, in C
@@ -33,13 +33,11 @@ def visible(text: str, *, keep_newlines: bool = False, joined: bool = False) -> 
 
 def typed(text: str) -> str:
     """Return `text` for an input field: newlines and tabs stay, other control characters are shown as symbols."""
-    return "\t".join(visible(part, keep_newlines=True) for part in text.split("\t"))
+    return "\t".join(visible(part, keep_newlines=True, joined=True) for part in text.split("\t"))
 
 
 def as_sent(text: str, prompt: str) -> str:
     """Restore the control characters of `prompt` from their symbols in `text`, which was typed over it."""
-    if text == typed(prompt):
-        return prompt
     for character in set(prompt):
         if (shown := typed(character)) != character and shown not in prompt:
             text = text.replace(shown, character)

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         overwrite=args.force,
     )
     found = export_run(folder, Path(args.output or Path("exports") / folder.name), options)
-    output.data(visible(str(found.folder)))
+    output.data(visible(str(found.folder), joined=True))
     output.note(f"exported {visible(found.source)}")
     for warning in found.warnings:
         output.warning(warning)

@@ -186,7 +186,7 @@ def export(args: argparse.Namespace) -> int:
             provenance=args.provenance,
             overwrite=args.force,
         )
-    output.data(visible(str(written.path)))
+    output.data(visible(str(written.path), joined=True))
     left_out = "".join(f", {counted(count, *_reason(name))} left out" for name, count in written.left_out.items())
     output.note(f"{counted(written.rows, 'row')} of {args.format}{left_out}")
     return 0

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     shown = chosen[:limit]
     if target:
         written = export_samples(folder, shown.keys, Path(target), markdown=not args.jsonl)
-        output.data(visible(str(written)))
+        output.data(visible(str(written), joined=True))
     else:
         width = shutil.get_terminal_size().columns
         for sample in shown:

@@ -205,7 +205,7 @@ class TextPromptScreen(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(visible(self._title), markup=False, classes="question")
-            yield Input(visible(self._value), compact=True)
+            yield Input(visible(self._value, joined=True), compact=True)
             yield Static(self._keys(), classes="detail")
 
     def on_mount(self) -> None:
@@ -247,7 +247,7 @@ class PlainInput(Input):
 
     def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
-        super()._on_paste(events.Paste(visible(event.text, keep_newlines=True)))
+        super()._on_paste(events.Paste(visible(event.text, keep_newlines=True, joined=True)))
         event.stop()
 
 

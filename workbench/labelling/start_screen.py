@@ -145,13 +145,13 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         data = text_field(
             "data",
             "Pairs for the queue dataset; those that you judged before are not shown",
-            visible(options.data),
+            visible(options.data, joined=True),
             placeholder="file, folder or datasets name with pairs",
         )
         guidelines = text_field(
             "guidelines",
             "Shown first, and saved with the labels",
-            visible(options.guidelines),
+            visible(options.guidelines, joined=True),
             placeholder="a text file",
         )
         limit = text_field(
@@ -169,7 +169,12 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             type="number",
             max_length=5,
         )
-        yield row(("labeller", text_field("labeller", "Your name, saved with each label", visible(self._labeller))))
+        yield row(
+            (
+                "labeller",
+                text_field("labeller", "Your name, saved with each label", visible(self._labeller, joined=True)),
+            )
+        )
         yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
         lacking = {queue: self._lacking(queue) for queue in QUEUES}
         asked = f"{counted(len(options.flagged), 'item')} flagged for a second look, once more"
@@ -178,7 +183,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         yield queues.with_tooltip(with_keys(about, queues))
         yield row(("run", run))
         yield row(("data", data))
-        yield row(("columns", columns_field(visible(", ".join(options.columns)))))
+        yield row(("columns", columns_field(visible(", ".join(options.columns), joined=True))))
         yield row(("guidelines", guidelines))
         yield row(("at most", limit), ("repeats %", repeats))
 
@@ -343,7 +348,7 @@ def _session_label(session: SessionRecord) -> Option:
 
 def _as_given(text: str, given: str) -> str:
     """Return `text`, or the value `given` on the command line if the field still shows that."""
-    return given if text == visible(given) else text
+    return given if text == visible(given, joined=True) else text
 
 
 def _number(text: str, name: str, kind: Any) -> Any:

@@ -30,7 +30,7 @@ def data(text: str) -> None:
 
 def note(message: str) -> None:
     """Print a message on stderr, prefixed with the program's name."""
-    _line(f"{PROGRAM}: {visible(message)}")
+    _line(f"{PROGRAM}: {visible(message, joined=True)}")
 
 
 def warning(message: str) -> None:

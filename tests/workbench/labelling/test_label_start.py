@@ -89,6 +89,14 @@ async def test_without_a_session_enter_begins_one_on_the_samples_of_the_newest_r
         assert (begun.repeats, begun.random, begun.limit) == (0.05, 0.2, 0)
 
 
+async def test_a_name_keeps_its_joiners_in_the_form() -> None:
+    name = "ana 👩\u200d💻"
+    async with opened(start([run_with_samples("a-0001")], labeller=name)) as (app, pilot):
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert app.answer.labeller == name
+
+
 async def test_another_labeller_has_other_sessions() -> None:
     sessions = [record(5, "bob"), record(3)]
     async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):

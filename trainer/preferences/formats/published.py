@@ -58,7 +58,7 @@ _CHOICES: dict[Any, Choice] = {
     2: "b",
     "model_a": "a",
     "model_b": "b",
-    **dict.fromkeys(("both bad", "bothbad", "tie (bothbad)"), "both_bad"),
+    **dict.fromkeys(("both bad", "bothbad", "tie (bothbad)", "tie (both bad)"), "both_bad"),
     **{name: name for name in get_args(Choice)},
 }
 _ARENA_SIDES = (("conversation_a", "conversation_b"), ("response_a", "response_b"))

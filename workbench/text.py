@@ -8,9 +8,9 @@ import unicodedata
 _PICTURES = 0x2400  # U+2400 to U+241F picture the control characters U+0000 to U+001F
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, format (bidi among them), surrogates, line separators
 _NON_JOINER = "\u200c"  # keeps letters of Persian and Indic scripts apart; no column in any terminal
-_MODIFIERS = re.compile("[\u200c\u200d\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")  # of the character before them
+_MODIFIERS = "\u200c\u200d\ufe0e\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"  # of the character before
 _FILLERS = "\u3164\uffa0"  # letters without a look, of a width on which terminals differ
-_OF_ITS_OWN_WIDTH = re.compile(f"{_MODIFIERS.pattern}|[{_FILLERS}]")
+_OF_ITS_OWN_WIDTH = re.compile(f"[{_MODIFIERS}{_FILLERS}]")
 _FIRST_JOINED = "\u0590"  # from here on there are scripts and emoji that are spelt with joiners
 
 
@@ -52,7 +52,7 @@ def has_words(text: str, query: str) -> bool:
 
 def _visible_character(character: str, before: str, joined: bool) -> str:
     code = ord(character)
-    is_modifier = _MODIFIERS.match(character) is not None
+    is_modifier = character in _MODIFIERS
     if is_modifier and (before >= _FIRST_JOINED or (unicodedata.category(character) == "Mn" and before != " ")):
         return character if joined or character == _NON_JOINER else ""
     if code < 0x20:

@@ -53,7 +53,6 @@ _TABLE = {  # headings of the Markdown table
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation}
 PICTURE_SUFFIXES = (".svg", ".html")
 
-_JOINER = "\u200d"  # of emoji
 _NOT_XML = re.compile("[\ufffe\uffff]")  # the only text from `visible` that XML does not allow
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's SVG fetches its font from the network
 _HTML = """<!DOCTYPE html>
@@ -287,7 +286,7 @@ def _clusters(text: str) -> list[str]:
     """Split `text` into characters, each with the marks that combine with it."""
     clusters: list[str] = []
     for character in text:
-        if clusters and (cell_len(character) == 0 or clusters[-1].endswith(_JOINER)):
+        if clusters and cell_len(character) == 0:
             clusters[-1] += character
         else:
             clusters.append(character)

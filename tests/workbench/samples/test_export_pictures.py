@@ -108,7 +108,7 @@ def test_double_width_characters_are_placed_as_in_the_terminal(tmp_path: Path) -
     assert list(rows.values()) == [
         [(0, "ab"), (2, "日"), (4, "本"), (6, "c")],
         [(0, "e\u0301"), (1, "x")],
-        [(0, "👨‍👩‍👧"), (2, "y")],
+        [(0, "👨"), (2, "👩"), (4, "👧"), (6, "y")],
     ]
 
 

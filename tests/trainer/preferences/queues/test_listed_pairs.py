@@ -93,7 +93,7 @@ def test_broken_rows_are_skipped_and_counted(tmp_path: Path, store: Path, good: 
     [
         ("none.jsonl", None, "no such file"),
         ("empty.jsonl", b"", "has no rows"),
-        ("bytes.jsonl", b"\xff\xfe{}", "not UTF-8"),
+        ("bytes.jsonl", b"\xff\xfe{}", "as UTF-8"),
         ("broken.parquet", b"PAR1", "not a Parquet file"),
         ("other.jsonl", b'{"question": "q"}\n', "the columns are question"),
         ("folder", "folder", "Dataset.save_to_disk"),

@@ -98,5 +98,6 @@ def as_ppo(config: DPOConfig) -> Config:
     }
     if not config.reward.sources:
         del tables["reward"]  # PPO needs at least one source
+    tables["data"] = {name: getattr(config.data, name) for name in ("chat", "system", "template")}
     tables["ppo"] = {"estimator": "reinforce", "kl_coef": 0.0}  # no critic and no penalty
     return Config.model_validate({**tables, "optim": {"micro_batch_tokens": config.optim.micro_batch_tokens}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
@@ -42,6 +43,31 @@ def _usable_path(path: str) -> str:
         raise ValueError(f"refers to the home folder of an unknown user, {user!r}; write the full path")
     return expanded
 
+
+TEMPLATE_RESERVED = {
+    *("conversation", "messages", "tokenize", "add_generation_prompt", "continue_final_message", "tokenizer_kwargs"),
+    *("return_dict", "return_tensors", "return_assistant_tokens_mask", "padding", "truncation", "max_length"),
+}
+"""Arguments of a chat template that the program sets."""
+
+
+def _usable_options(options: dict[str, Any]) -> dict[str, Any]:
+    if reserved := sorted(TEMPLATE_RESERVED & options.keys()):
+        raise ValueError(f"must be without '{reserved[0]}', which the program sets")
+    try:
+        json.dumps(options, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("must be a table of texts, finite numbers, true or false, and lists of them") from None
+    return options
+
+
+TemplateOptions = Annotated[dict[str, Any], AfterValidator(_usable_options)]
+"""Options of a chat template, by name."""
+
+TEMPLATE_HELP = (
+    "Options of the chat template for all rows, as in { enable_thinking = false }. A row adds its own in the columns "
+    "chat_template_kwargs and tools."
+)
 
 Text = Annotated[str, Field(min_length=1)]
 FilePath = Annotated[str, AfterValidator(_usable_path)]

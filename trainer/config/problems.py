@@ -26,6 +26,7 @@ _RULES = {  # pydantic's error types, in our words
     "bool_type": "must be true or false",
     "string_type": "must be a string",
     "list_type": "must be a list",
+    "dict_type": "must be a table",
     "model_type": "must be a table",
     "literal_error": "must be one of {expected}",
     "string_too_short": "must not be empty",

@@ -14,7 +14,7 @@ from trainer.config.fields import CONFIG_FORMAT, LARGEST_INT, PATTERNS, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 
-_TYPES = {"integer": "whole number", "boolean": "true or false", "array": "list"}
+_TYPES = {"integer": "whole number", "boolean": "true or false", "array": "list", "object": "table"}
 _BOUNDS = {
     "minimum": "at least {}",
     "exclusiveMinimum": "greater than {}",

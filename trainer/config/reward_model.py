@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainer.config.fields import FilePath, FileSection, Section, setting
+from trainer.config.fields import TEMPLATE_HELP, FilePath, FileSection, Section, TemplateOptions, setting
 from trainer.config.run_folder import RunFolderConfig
 from trainer.config.schema import BackboneConfig, CheckpointConfig
 from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
@@ -25,12 +25,15 @@ class PreferenceDataConfig(Section):
     )
     format: str = setting("auto", "Format of a file; auto detects it from the columns of the first row.", min_length=1)
     split: str = setting("train", "Split of a datasets name.", min_length=1)
-    skip_broken: bool = setting(False, "Skip rows with errors instead of refusing the file.")
+    skip_broken: bool = setting(
+        False, "Skip rows with errors, and rows that the chat template rejects, instead of refusing the file."
+    )
     chat: Literal["auto", "always", "never"] = setting(
         "auto",
         "When to apply the chat template. auto: to lists of messages only; always: to strings too; never.",
     )
     system: str = setting("", "System message added to every chat prompt without one.")
+    template: TemplateOptions = setting({}, TEMPLATE_HELP)
     max_tokens: int = setting(512, "Maximum length of prompt and completion together.", unit="tokens", ge=1)
     too_long: Literal["drop", "truncate"] = setting(
         "truncate", "Handling of longer ones. truncate: keep the last tokens; drop: leave out the comparison."

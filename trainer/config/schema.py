@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from trainer.config.fields import FilePath, FileSection, Section, Text, setting
+from trainer.config.fields import TEMPLATE_HELP, FilePath, FileSection, Section, TemplateOptions, Text, setting
 from trainer.config.monitoring import ConvergenceConfig, HealthConfig
 from trainer.config.ppo import PPOConfig
 from trainer.config.reward_sources import RewardSource
@@ -93,11 +93,15 @@ class DataConfig(Section):
     )
     column: str = setting("prompt", "Column that holds the prompt: a string, or a list of chat messages.", min_length=1)
     split: str = setting("train", "Split of a datasets name.", min_length=1)
+    skip_broken: bool = setting(
+        False, "Skip rows with errors, and rows that the chat template rejects, instead of refusing the file."
+    )
     chat: Literal["auto", "always", "never"] = setting(
         "auto",
         "When to apply the chat template. auto: to lists of messages only; always: to strings too; never.",
     )
     system: str = setting("", "System message added to every chat prompt without one.")
+    template: TemplateOptions = setting({}, TEMPLATE_HELP)
     max_prompt_tokens: int = setting(512, "Longest prompt.", unit="tokens", ge=1)
     too_long: Literal["drop", "truncate", "error"] = setting(
         "drop", "Handling of longer prompts. drop: leave out; truncate: keep the last tokens; error: refuse the file."

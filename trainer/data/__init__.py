@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,9 +14,10 @@ from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
 from trainer.data.encoding_ahead import EncodingAhead
-from trainer.data.readers import SourceRow, source_rows
+from trainer.data.readers import OnBroken, SourceRow, refuse, source_rows
+from trainer.data.templates import COLUMNS, rendered, template_options
 from trainer.data.token_cache import read_tokens, token_file, write_tokens
-from trainer.errors import DataError, one_line, shortened
+from trainer.errors import DataError, shortened
 
 SHIPPED = PRESETS / "prompts"
 Example = TypeVar("Example")
@@ -28,6 +29,7 @@ class PromptRow(NamedTuple):
     index: int  # type: ignore[assignment]  # position in the source, from 0, blank lines not counted
     prompt: str | list[dict[str, str]]  # plain text, or chat messages with the keys role and content
     columns: dict[str, Any]  # the row's other columns, for the reward functions
+    place: str = ""  # file and line, for messages
 
 
 def shipped_sets() -> list[str]:
@@ -35,8 +37,10 @@ def shipped_sets() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.jsonl"))
 
 
-def load_prompts(config: DataConfig) -> list[PromptRow]:
+def load_prompts(config: DataConfig, skipped: OnBroken = lambda error: None) -> list[PromptRow]:
     """Load the first `limit` prompts (0: all) of `config.prompts`, in the order of the source.
+
+    skipped: gets the error of each row that `config.skip_broken` leaves out.
 
     `config.prompts` is the name of a shipped set, a .jsonl, .json (list of objects), .csv, .parquet or .txt (one prompt
     per line) file, a folder written by `Dataset.save_to_disk`, or else a name for `datasets.load_dataset`.
@@ -45,8 +49,14 @@ def load_prompts(config: DataConfig) -> list[PromptRow]:
     """
     name, sets = config.prompts, shipped_sets()
     source = str(SHIPPED / f"{name}.jsonl") if name in sets else name
-    rows = source_rows(source, config.split, column=config.column, prompt_sets=sets)
-    prompts = [_prompt_row(index, row, config.column) for index, row in enumerate(islice(rows, config.limit or None))]
+    broken = skipped if config.skip_broken else refuse
+    rows = source_rows(source, config.split, broken, column=config.column, prompt_sets=sets)
+    prompts: list[PromptRow] = []
+    for row in islice(rows, config.limit or None):
+        try:
+            prompts.append(_prompt_row(len(prompts), row, config.column))
+        except DataError as error:
+            broken(error)
     if not prompts:
         raise DataError(f"data.prompts = '{name}' has no prompts: it must have at least one row")
     return prompts
@@ -61,7 +71,7 @@ def _prompt_row(index: int, row: SourceRow, column: str) -> PromptRow:
         raise DataError(f"{row.place}: no column '{column}' (data.column): the columns are {listed}; {hint}")
     prompt = row.columns[column]
     _check(prompt, row.place, column)
-    return PromptRow(index, prompt, {key: value for key, value in row.columns.items() if key != column})
+    return PromptRow(index, prompt, {key: value for key, value in row.columns.items() if key != column}, row.place)
 
 
 def _check(prompt: Any, place: str, column: str) -> None:
@@ -100,31 +110,44 @@ class Prompt(NamedTuple):
     columns: dict[str, Any]  # the row's other columns
 
 
+NO_SYSTEM = "the chat template knows no system messages: their text was put before that of the first user message"
+
+
 class EncodedPrompts(NamedTuple):
     """The prompts that are left, in the order of the source, and how many were dropped or truncated."""
 
     prompts: list[Prompt]
     dropped: int  # prompts that are too long
     truncated: int  # prompts cut to their last tokens
+    skipped: list[DataError]  # of rows that cannot be rendered, where data.skip_broken leaves them out
+    notes: list[str]  # on how they were rendered, for the user
 
 
 def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig) -> EncodedPrompts:
     """Render and tokenise `rows` with `tokenizer`, mlx-lm's wrapper or one of transformers.
 
-    Messages go through the chat template; strings do so if `chat = "always"`. A template brings its own special tokens.
-    Plain text gets those that the tokenizer adds by default, except an end token, because the model continues the text.
-    A last message of the assistant is continued, not closed.
+    Messages go through the chat template (`templates.rendered`); strings do so if `chat = "always"`. A template brings
+    its own special tokens. Plain text gets those that the tokenizer adds by default, except an end token, because the
+    model continues the text.
 
     A prompt of more than `max_prompt_tokens` tokens is dropped, refused, or cut to its last tokens. A begin token in
     front stays, because models that were trained with one fail without it.
 
-    Raises DataError for messages without a chat template or under `chat = "never"`, a template that refuses them, a
-    prompt without tokens, one that is too long under `too_long = "error"`, and if no prompt is left.
+    Raises DataError for messages without a chat template or under `chat = "never"`, a template that refuses them and a
+    prompt without tokens unless `skip_broken` leaves them out, one that is too long under `too_long = "error"`, and if
+    no prompt is left.
     """
     limit = config.max_prompt_tokens
     prompts: list[Prompt] = []
     too_long: list[int] = []
-    for row, prompt in zip(rows, _rendered_rows(rows, tokenizer, config), strict=True):
+    skipped: list[DataError] = []
+    notes: set[str] = set()
+    for row, prompt in zip(rows, _rendered_rows(rows, tokenizer, config, notes), strict=True):
+        if isinstance(prompt, DataError):
+            skipped.append(prompt)
+            if not config.skip_broken:
+                raise DataError(f"{prompt} (data.skip_broken = true leaves such rows out)") from prompt
+            continue
         if (count := len(prompt.tokens)) > limit:
             too_long.append(count)
             if config.too_long == "error":
@@ -143,15 +166,21 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
             f"every prompt is longer than data.max_prompt_tokens = {limit}: prompts have "
             f"{shortest} to {longest} tokens; raise it to {longest}, or set data.too_long = 'truncate'"
         )
-    dropped = len(rows) - len(prompts)
-    return EncodedPrompts(prompts, dropped, len(too_long) - dropped)
+    if not prompts:
+        raise skipped[0]
+    dropped = len(rows) - len(prompts) - len(skipped)
+    return EncodedPrompts(prompts, dropped, len(too_long) - dropped, skipped, sorted(notes))
 
 
-def _rendered_rows(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig) -> Iterator[Prompt]:
-    """Yield each of `rows` rendered and tokenised, from the cache if all of them are there."""
-    path = token_file([row.prompt for row in rows], tokenizer, config)
+def _rendered_rows(
+    rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig, notes: set[str]
+) -> Iterator[Prompt | DataError]:
+    """Yield each of `rows` rendered and tokenised, or why it cannot be; from the cache if all of them are there."""
+    path = token_file([[row.prompt, *map(row.columns.get, COLUMNS)] for row in rows], tokenizer, config)
     kept = read_tokens(path, len(rows)) if path else None
     if kept is not None:
+        if system := next((row for row in rows if _has_system(row, config)), None):
+            render_prompt(system, tokenizer, config, notes)
         for row, (text, tokens) in zip(rows, kept, strict=True):
             yield Prompt(row.index, row.prompt, str(row.prompt) if text is None else text, list(tokens), row.columns)
         return
@@ -160,7 +189,12 @@ def _rendered_rows(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
         if config.chat != "always":
             ahead.prepare([row.prompt for row in part if isinstance(row.prompt, str)], add_special_tokens=True)
         for row in part:
-            prompt = render_prompt(row, ahead, config)
+            try:
+                prompt = render_prompt(row, ahead, config, notes)
+            except DataError as error:
+                path = None
+                yield error
+                continue
             if path:
                 encoded.append((None if prompt.text == row.prompt else prompt.text, prompt.tokens))
             yield prompt
@@ -168,13 +202,30 @@ def _rendered_rows(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
         write_tokens(path, encoded)
 
 
-def render_prompt(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> Prompt:
-    """Render and tokenise `row` as `encode_prompts` does, whatever its length. Raises DataError."""
+def _has_system(row: PromptRow, config: DataConfig) -> bool:
+    if isinstance(row.prompt, str):
+        return config.chat == "always" and bool(config.system)
+    return bool(config.system) or any(message["role"] == "system" for message in row.prompt)
+
+
+def render_prompt(
+    row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig, notes: set[str] | None = None
+) -> Prompt:
+    """Render and tokenise `row` as `encode_prompts` does, whatever its length. Raises DataError.
+
+    notes: gets a line for the user if its system message had to become a part of another one.
+    """
     if isinstance(row.prompt, str) and config.chat != "always":
         text = row.prompt
         tokens = _plain_tokens(text, tokenizer)
     else:
-        text = _rendered(row, tokenizer, config)
+        messages = _messages(row, tokenizer, config)
+        try:
+            read, text = rendered(messages, tokenizer, template_options(config.template, row.columns))
+        except DataError as error:
+            raise DataError(f"{_name(row)}: {error}") from error
+        if read is not messages and notes is not None:
+            notes.add(NO_SYSTEM)
         tokens = list(tokenizer.encode(text, add_special_tokens=False))
     if not tokens:
         raise DataError(f"{_name(row)} has no tokens after rendering: remove the row")
@@ -190,7 +241,8 @@ def _plain_tokens(text: str, tokenizer: Any) -> list[int]:
     return tokens
 
 
-def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> str:
+def _messages(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> Sequence[Mapping[str, str]]:
+    """Return what the chat template of `tokenizer` gets. Raises DataError where there is none or `chat` forbids it."""
     if config.chat == "never":
         raise DataError(
             f"{_name(row)} is a list of messages, and data.chat = 'never' keeps it from the chat template: "
@@ -203,20 +255,15 @@ def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDat
             f"{what}, but the tokenizer has no chat template: choose an instruct model, or prompts "
             "that are strings with data.chat = 'auto'"
         )
-    messages = [{"role": "user", "content": row.prompt}] if isinstance(row.prompt, str) else list(row.prompt)
-    if config.system and all(message["role"] != "system" for message in messages):
-        messages.insert(0, {"role": "system", "content": config.system})
-    answering = messages[-1]["role"] == "assistant"
-    turn = {"continue_final_message": True} if answering else {"add_generation_prompt": True}
-    try:
-        # A template is a program by the model's authors: many raise for a system message or two user turns.
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, **turn))
-    except Exception as error:
-        roles = ", ".join(message["role"] for message in messages)
-        raise DataError(
-            f"{_name(row)}: the chat template rejects the roles {roles}: {one_line(error)}; change the messages or "
-            "data.system"
-        ) from error
+    return chat_messages(row.prompt, config.system)
+
+
+def chat_messages(prompt: str | list[dict[str, str]], system: str) -> list[dict[str, str]]:
+    """Return `prompt` as chat messages, with the message `system` in front if it is not empty and they have none."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    if system and all(message["role"] != "system" for message in messages):
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
 
 
 def last_tokens(tokens: list[int], limit: int, bos: int | None) -> list[int]:
@@ -227,7 +274,7 @@ def last_tokens(tokens: list[int], limit: int, bos: int | None) -> list[int]:
 
 
 def _name(row: PromptRow) -> str:
-    return f"prompt {row.index} (counted from 0)"
+    return row.place or f"prompt {row.index} (counted from 0)"
 
 
 def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:

@@ -25,15 +25,15 @@ FEWEST = 2_000
 """Prompts from which on the cache is used: fewer are encoded within 0.2 s."""
 
 _KEPT = 8  # files; one of 100,000 short prompts has about 3 MB
-_VERSION = 1
+_VERSION = 2
 _PACKAGES = ("mlx-lm", "transformers", "tokenizers", "jinja2")
 
 Encoded = tuple[str | None, Sequence[int]]
 """What the model reads, None if it is the prompt itself, and its tokens."""
 
 
-def token_file(prompts: Sequence[Any], tokenizer: Any, config: DataConfig) -> Path | None:
-    """Return the file for the tokens of `prompts`, whether it exists or not.
+def token_file(prompts: Sequence[Sequence[Any]], tokenizer: Any, config: DataConfig) -> Path | None:
+    """Return the file for the tokens of `prompts`, each with what else its template gets, whether it exists or not.
 
     None if there are few, or if what their tokens depend on is not known: the tokenizer is not one of the tokenizers
     library, or the chat template asks for the time.
@@ -43,15 +43,23 @@ def token_file(prompts: Sequence[Any], tokenizer: Any, config: DataConfig) -> Pa
         return None
     template = getattr(tokenizer, "chat_template", None)
     is_timeless = isinstance(template, str) and not re.search(r"strftime|\bnow\b", template)
-    is_rendered = config.chat == "always" or not all(isinstance(prompt, str) for prompt in prompts)
+    is_rendered = config.chat == "always" or not all(isinstance(prompt, str) for prompt, *_ in prompts)
     if is_rendered and not is_timeless:
         return None
-    settings = [_VERSION, config.chat, config.system, template, tokenizer.bos_token, tokenizer.eos_token_id]
+    settings = [
+        _VERSION,
+        config.chat,
+        config.system,
+        config.template,
+        template,
+        tokenizer.bos_token,
+        tokenizer.eos_token_id,
+    ]
     versions = [metadata.version(name) for name in _PACKAGES]
     digest = hashlib.sha256(json.dumps([*settings, *versions, type(tokenizer).__name__]).encode())
     digest.update(backend.to_str().encode())
     for prompt in prompts:
-        digest.update(json.dumps(prompt).encode() + b"\n")
+        digest.update(json.dumps(prompt, default=str).encode() + b"\n")
     return cache_folder() / "prompts" / f"{digest.hexdigest()}.parquet"
 
 

@@ -71,6 +71,7 @@ SETTINGS: Table = {
     "model.policy_init": [Elsewhere("the exported policy has been trained further")],
     "model.value_init": [Elsewhere("the exported critic has been trained further")],
     "data.chat": [To("data.apply_chat_template", lambda f: f.messages)],
+    "data.template": [No("OpenRLHF passes no options to a template", {})],
     "data.max_prompt_tokens": [To("data.max_len", r.longest, note="prompt and response together")],
     "data.shuffle": [No("OpenRLHF always shuffles", True)],
     "rollout.batch_size": [To("rollout.batch_size", r.prompts_per_iteration, note="OpenRLHF counts prompts")],

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.config import Config, split_seed
-from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
+from trainer.data import Prompt, chat_messages, encode_prompts, load_prompts, split_prompts
+from trainer.data.templates import rendered, template_options
 from trainer.errors import DataError
 from trainer.plurals import counted
 from trainer.preferences.formats.row_writer import write_rows
@@ -45,21 +46,21 @@ def export_prompts(config: Config, tokenizer: Any) -> ExportPrompts:
         data = data.model_copy(update={"too_long": "drop"})
     encoded = encode_prompts(rows, tokenizer, data)
     left_out = encoded.dropped if data is not config.data else 0
-    shown = [prompt._replace(prompt=_shown(prompt, config, messages=messages)) for prompt in encoded.prompts]
+    shown = [
+        prompt._replace(prompt=_shown(prompt, tokenizer, config) if messages else prompt.text)
+        for prompt in encoded.prompts
+    ]
     warning = left_out and (
         f"{counted(left_out, 'conversation')} left out: longer than data.max_prompt_tokens = {data.max_prompt_tokens}"
     )
     return ExportPrompts(*split_prompts(shown, data.eval_fraction, split_seed(config)), messages, warning or "")
 
 
-def _shown(prompt: Prompt, config: Config, *, messages: bool) -> Text:
-    if not messages:
-        return prompt.text
-    given: Any = prompt.prompt
-    turns = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
-    if config.data.system and all(turn["role"] != "system" for turn in turns):
-        turns.insert(0, {"role": "system", "content": config.data.system})
-    return turns
+def _shown(prompt: Prompt, tokenizer: Any, config: Config) -> Text:
+    """Return the messages that the run's template rendered: with its system message, as far as it knows any."""
+    options = template_options(config.data.template, prompt.columns)
+    turns, _ = rendered(chat_messages(prompt.prompt, config.data.system), tokenizer, options)
+    return [dict(turn) for turn in turns]
 
 
 def write_prompts(folder: Path, found: ExportPrompts) -> None:

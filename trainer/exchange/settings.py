@@ -105,6 +105,7 @@ OWN: Table = MappingProxyType(
         "data.eval_fraction": [Elsewhere("the held-out prompts are in a file of their own")],
         "data.eval_seed": [Elsewhere("the held-out prompts are in a file of their own")],
         "data.system": [Elsewhere("it is in the exported prompts")],
+        "data.skip_broken": [Elsewhere(_USED)],
         "checkpoint.best": [Elsewhere("about this program's own checkpoints")],
         "eval.reference": [No(_REPORTS, DEFAULT)],
         "eval.best_of": [No(_REPORTS, DEFAULT)],

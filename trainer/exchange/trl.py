@@ -68,6 +68,7 @@ _COMMON: Table = {
 
 PPO: Table = {
     **_COMMON,
+    "data.template": [No("train.py passes no options to the template: add yours", {})],
     "data.shuffle": [No("PPOTrainer always shuffles", True)],
     "rollout.batch_size": [
         To("per_device_train_batch_size", note="on one device"),
@@ -121,6 +122,7 @@ PPO: Table = {
 
 _ONLINE: Table = {
     **_COMMON,
+    "data.template": [To("chat_template_kwargs", lambda f: f.config.data.template or None)],
     "data.shuffle": [To("shuffle_dataset")],
     "rollout.batch_size": [
         To("per_device_train_batch_size", r.minibatch, note="on one device"),

@@ -81,6 +81,7 @@ SETTINGS: Table = {
         To(f"{_M}.custom_chat_template", lambda f: PLAIN_TEMPLATE, when=lambda f: not f.messages),
         Elsewhere("the exported prompts are messages where the template applies", when=lambda f: f.messages),
     ],
+    "data.template": [To("data.apply_chat_template_kwargs")],
     "data.max_prompt_tokens": [To("data.max_prompt_length")],
     "data.shuffle": [To("data.shuffle")],
     "rollout.batch_size": [To("data.train_batch_size", r.prompts_per_iteration, note="verl counts prompts")],

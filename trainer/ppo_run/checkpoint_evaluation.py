@@ -17,7 +17,7 @@ from trainer.config.loading import load_config_as, replaced_settings
 from trainer.config.problems import short
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, load_prompts
-from trainer.errors import StorageError, UsageError
+from trainer.errors import DataError, StorageError, UsageError
 from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
 from trainer.evaluation.intervals import (
     best_of_kl,
@@ -173,9 +173,10 @@ def _load(folder: RunFolder, options: EvaluationOptions, trust: Trust) -> _Run:
     if options.file:  # all of its prompts, read as the run reads its own
         data = config.data.model_copy(update={"prompts": options.file, "limit": 0, "eval_fraction": 0.0})
         read = config.model_copy(update={"data": data})
-    rows = load_prompts(read.data)
+    skipped: list[DataError] = []
+    rows = load_prompts(read.data, skipped.append)
     model = load_backbone(config.model)
-    found = run_prompts(read, rows, model)
+    found = run_prompts(read, rows, model, skipped)
     if options.file:
         return _Run(kind, config, model, functions, found.train, found.warnings)
     most = options.prompts or config.eval.prompts

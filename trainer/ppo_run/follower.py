@@ -30,7 +30,7 @@ def follow_ppo(ranks: Ranks, config: Config) -> None:
         rows = load_prompts(config.data)
         limit = set_memory_limit(config.model)
         model = load_backbone(config.model)
-    meet_others(ranks, model.folder, rows, limit)
+    meet_others(ranks, model.folder, [row[:3] for row in rows], limit)
     policy = TrainedPolicy(model, Control(), trust_all, ranks)  # it builds no Python rewards
     with ranks.all_or_none(ends=True):
         rewards = policy.build_rewards(config)

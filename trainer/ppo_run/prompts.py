@@ -20,10 +20,20 @@ class RunPrompts(NamedTuple):
     warnings: list[str]
 
 
-def run_prompts(config: Config, rows: Sequence[PromptRow], model: LoadedModel) -> RunPrompts:
-    """Encode `rows` for `model` and split them. Raises DataError if prompt and response would exceed its context."""
-    c, warnings = config, []
+def run_prompts(
+    config: Config, rows: Sequence[PromptRow], model: LoadedModel, skipped: Sequence[DataError] = ()
+) -> RunPrompts:
+    """Encode `rows` for `model` and split them. Raises DataError if prompt and response would exceed its context.
+
+    skipped: errors of rows that were left out as they were read.
+    """
+    c = config
     encoded = encode_prompts(rows, model.tokenizer, c.data)
+    warnings = list(encoded.notes)
+    if broken := [*skipped, *encoded.skipped]:
+        warnings.append(
+            f"{counted(len(broken), 'prompt')} skipped as broken (data.skip_broken); the first: {broken[0]}"
+        )
     if changed := encoded.dropped or encoded.truncated:
         done = "dropped" if encoded.dropped else "cut to the last tokens"
         warnings.append(

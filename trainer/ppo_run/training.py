@@ -17,7 +17,7 @@ from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, load_prompts
 from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import OutOfMemoryError, TrainerError
+from trainer.errors import DataError, OutOfMemoryError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import Evaluation, Phase, RolledBack, RunEnded, SettingChanged
 from trainer.fitting.memory_limit import REFUSED, Smaller, lowered, set_memory_limit, until_it_fits
@@ -109,7 +109,8 @@ class _PPORun:
         self.ranks.tell("load", config=self.config.model_dump(mode="json"))
         run.find_folder()
         self.saved = _saved_config(run.folder) if run.resume else None
-        rows = load_prompts(self.config.data)
+        skipped: list[DataError] = []
+        rows = load_prompts(self.config.data, skipped.append)
         functions = load_functions(self.config.reward, trust=self.trust)
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
         if saved is None:
@@ -119,13 +120,13 @@ class _PPORun:
         with self.ranks.all_or_none(ends=True):
             limit = set_memory_limit(self.config.model)
             model = load_backbone(self.config.model)
-        self.memory_limit, warnings = meet_others(self.ranks, model.folder, rows, limit)  # bytes
+        self.memory_limit, warnings = meet_others(self.ranks, model.folder, [row[:3] for row in rows], limit)  # bytes
         run.warnings += warnings
         self.policy = TrainedPolicy(model, self.control, self.trust, self.ranks)
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         with self.ranks.all_or_none(ends=True):
             rewards = self.policy.build_rewards(self.config, functions)
-            prompts, held_out, warnings = run_prompts(self.config, rows, model)
+            prompts, held_out, warnings = run_prompts(self.config, rows, model, skipped)
         run.warnings += warnings
         config = with_saved_layers(self.config, saved / "policy") if saved else self.config
         self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)

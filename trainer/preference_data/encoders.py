@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.config.dpo import DPODataConfig
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
 from trainer.data.encoding_ahead import EncodingAhead
+from trainer.data.templates import COLUMNS, NO_COLUMNS
 from trainer.errors import DataError
-from trainer.preferences.conversations import as_messages
+from trainer.preferences.conversations import answered, as_messages
 from trainer.preferences.records import Messages, Preference, Text
 
 _AS_IT_IS = PreferenceDataConfig()  # leaves a text without a chat template
@@ -44,7 +45,8 @@ class Encoder:
     def __init__(self, tokenizer: Any, config: PreferenceDataConfig) -> None:
         self._tokenizer = EncodingAhead(tokenizer)
         self._config = config
-        self._last: tuple[Text, Prompt] | None = None
+        self._last: tuple[Text, list[Any], Prompt] | None = None
+        self.notes: set[str] = set()  # on how messages were rendered, for the user
 
     def ahead(self, preferences: Iterable[Preference]) -> Iterator[Preference]:
         """Yield `preferences`, with the plain texts of the next ones encoded ahead, which is faster."""
@@ -57,23 +59,32 @@ class Encoder:
                 self._tokenizer.prepare(texts, add_special_tokens=False)
             yield from part
 
-    def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
+    def sequence(
+        self,
+        prompt: Text,
+        completion: Text,
+        number: int = 0,
+        columns: Mapping[str, Any] = NO_COLUMNS,
+        place: str = "",
+    ) -> Sequenced:
         """Encode `prompt` and `completion` as one sequence.
 
-        number: the preference's number in error messages, counted from 0. Raises DataError if the two cannot be
-        rendered or have no tokens.
+        number, place: the preference's number, counted from 0, and its file and line, in error messages. columns: of
+        its row, which may have options of the chat template. Raises DataError if the two cannot be rendered or have no
+        tokens.
         """
+        row = PromptRow(number, prompt, dict(columns), place)
         if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
             if not prompt:
                 tokens = self._plain(completion)
                 if not tokens:
-                    raise DataError(f"preference {number} (counted from 0) has neither a prompt nor a completion")
+                    raise DataError(f"{_name(row)} has neither a prompt nor a completion")
                 return self._limited(tokens, len(tokens))
             added = list(self._tokenizer.encode(completion, add_special_tokens=False))
-            return self._limited(self._rendered(prompt, number).tokens + added, len(added))
+            return self._limited(self._rendered(row).tokens + added, len(added))
         messages, (answer,) = as_messages(prompt, [completion])
-        start = self._rendered(messages, number).tokens
-        tokens = self._rendered([*messages, *answer], number, keep=False).tokens
+        start = self._rendered(row._replace(prompt=messages)).tokens
+        tokens = self._rendered(row._replace(prompt=answered(messages, answer)), keep=False).tokens
         return self._limited(tokens, max(len(tokens) - len(start), 0))
 
     def text(self, text: str) -> list[int]:
@@ -86,12 +97,14 @@ class Encoder:
         end = next((place for place in range(len(tokens), 1, -1) if tokens[place - 1] not in ends), 1)
         return self._limited(list(tokens[:end]), 0).tokens
 
-    def _rendered(self, prompt: Text, number: int, *, keep: bool = True) -> Prompt:
-        if self._last is not None and self._last[0] == prompt:  # the completions of one prompt follow each other
-            return self._last[1]
-        rendered = render_prompt(PromptRow(number, prompt, {}), self._tokenizer, self._config)
+    def _rendered(self, row: PromptRow, *, keep: bool = True) -> Prompt:
+        options = [row.columns.get(name) for name in COLUMNS]
+        # The completions of one prompt follow each other.
+        if self._last is not None and self._last[0] == row.prompt and self._last[1] == options:
+            return self._last[2]
+        rendered = render_prompt(row, self._tokenizer, self._config, self.notes)
         if keep:
-            self._last = prompt, rendered
+            self._last = row.prompt, options, rendered
         return rendered
 
     def _plain(self, text: str) -> list[int]:
@@ -119,42 +132,56 @@ class PolicyEncoder(Encoder):
         end = tokenizer.eos_token_id
         self._end = [min(tokenizer.eos_token_ids) if end is None else end] if config.end_token else []
 
-    def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
+    def sequence(
+        self,
+        prompt: Text,
+        completion: Text,
+        number: int = 0,
+        columns: Mapping[str, Any] = NO_COLUMNS,
+        place: str = "",
+    ) -> Sequenced:
         """Encode `completion` to `prompt`; the result's `completion` is the number of tokens that the policy writes.
 
         Raises DataError if they cannot be rendered, or the prompt has no tokens.
         """
+        row = PromptRow(number, prompt, dict(columns), place)
         if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
-            start, text = self._start(prompt, number), completion
+            start, text = self._start(row), completion
         else:
             messages, (answer,) = as_messages(prompt, [completion])
-            rendered = self._rendered(messages, number)
-            start, text = rendered.tokens, self._answer(rendered.text, messages, answer, number)
+            row = row._replace(prompt=messages)
+            rendered = self._rendered(row)
+            whole = row._replace(prompt=answered(messages, answer))
+            start, text = rendered.tokens, self._answer(rendered.text, whole, answer)
         written = list(self._tokenizer.encode(text, add_special_tokens=False))
         if written[-1:] != self._end:
             written += self._end
         limited = self._limited([*start, *written], len(written))
         return limited._replace(completion=min(len(written), len(limited.tokens) - 1))
 
-    def _start(self, prompt: str, number: int) -> list[int]:
-        if prompt:
-            return self._rendered(prompt, number).tokens
+    def _start(self, row: PromptRow) -> list[int]:
+        if row.prompt:
+            return self._rendered(row).tokens
         begin = self._tokenizer.bos_token_id
         if begin is None:
             raise DataError(
-                f"preference {number} (counted from 0) has an empty prompt, and the model's tokenizer has no begin "
+                f"{_name(row)} has an empty prompt, and the model's tokenizer has no begin "
                 "token: remove it, or set data.chat = 'always'"
             )
         return [begin]
 
-    def _answer(self, start: str, messages: Messages, answer: Messages, number: int) -> str:
+    def _answer(self, start: str, whole: PromptRow, answer: Messages) -> str:
         """Return what the chat template writes for `answer` after `start`, without closing the last message."""
-        text = self._rendered([*messages, *answer], number, keep=False).text
+        text = self._rendered(whole, keep=False).text
         if text.startswith(start):
             return text.removeprefix(start)
         if len(answer) == 1:  # the template writes past turns differently from the next one
             return answer[0]["content"]
         raise DataError(
-            f"preference {number} (counted from 0) has completions of {len(answer)} messages, and the chat template "
+            f"{_name(whole)} has completions of {len(answer)} messages, and the chat template "
             "renders the prompt differently once it is answered: keep only the first message of the completions"
         )
+
+
+def _name(row: PromptRow) -> str:
+    return row.place or f"preference {row.index} (counted from 0)"

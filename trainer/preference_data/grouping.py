@@ -32,20 +32,31 @@ def group_preferences(
     with a too long sequence if `too_long = "drop"`; the warnings count them. Raises DataError without a decided pair.
     """
     counts: Counter[str] = Counter()
-    rows, prompts = _encoded(preferences, encoder, config, counts)
+    problems: list[str] = []
+    rows, prompts = _encoded(preferences, encoder, config, counts, problems)
     table = GroupTable(rows)
     by_prompt = np.argsort(prompts, kind="stable").tolist()
     ends = np.cumsum(np.bincount(prompts)).tolist()
     for prompt, (start, end) in enumerate(pairwise([0, *ends])):
         _add_groups(table, prompt, by_prompt[start:end], counts)
-    _check(counts, config)
-    return Groups(table, np.arange(len(table.prompts)), table.judged, with_texts=True), _warnings(counts, config)
+    _check(counts, config, problems)
+    warnings = [*sorted(encoder.notes), *_warnings(counts, config)]
+    if problems:
+        warnings.append(f"{counted(len(problems), 'comparison')} skipped as broken; the first: {problems[0]}")
+    return Groups(table, np.arange(len(table.prompts)), table.judged, with_texts=True), warnings
 
 
 def _encoded(
-    preferences: Iterable[Preference], encoder: Encoder, config: PreferenceDataConfig, counts: Counter[str]
+    preferences: Iterable[Preference],
+    encoder: Encoder,
+    config: PreferenceDataConfig,
+    counts: Counter[str],
+    problems: list[str],
 ) -> tuple[JudgedRows, array[int]]:
-    """Return the judgements to learn from, and the number of the prompt of each; prompts are numbered as they come."""
+    """Return the judgements to learn from, and the number of the prompt of each; prompts are numbered as they come.
+
+    problems: gets a line for each that cannot be rendered, where `skip_broken` leaves it out.
+    """
     rows, prompts = JudgedRows(), array("i")
     numbers: dict[bytes, int] = {}
     for number, preference in enumerate(encoder.ahead(preferences)):
@@ -54,7 +65,16 @@ def _encoded(
         if judgement.verdict != "ranked":
             counts[judgement.verdict] += 1
             continue
-        sequences = [encoder.sequence(comparison.prompt, text, number) for text in comparison.completions]
+        try:
+            sequences = [
+                encoder.sequence(comparison.prompt, text, number, comparison.columns, preference.place)
+                for text in comparison.completions
+            ]
+        except DataError as error:
+            if not config.skip_broken:
+                raise DataError(f"{error} (data.skip_broken = true leaves such rows out)") from error
+            problems.append(str(error))
+            continue
         if any(sequence.is_cut for sequence in sequences):
             counts["cut"] += 1
             if config.too_long == "drop":
@@ -134,9 +154,11 @@ def _pairs(said: Said, places: Sequence[int], counts: Counter[str]) -> tuple[tup
     return tuple(pairs), Ranking(tuple(ranks), tuple(ranks.values())) if len(ranks) > 2 else None
 
 
-def _check(counts: Counter[str], config: PreferenceDataConfig) -> None:
+def _check(counts: Counter[str], config: PreferenceDataConfig, problems: Sequence[str]) -> None:
     if counts["decided"]:
         return
+    if problems:
+        raise DataError(f"no preference to learn from: {problems[0]}")
     if not counts["all"]:
         raise DataError(f"data.preferences = '{config.preferences}' has no preferences: label some, or name another")
     found = [

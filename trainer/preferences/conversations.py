@@ -81,6 +81,14 @@ def as_messages(prompt: Text, completions: Sequence[Text]) -> tuple[Messages, tu
     )
 
 
+def answered(prompt: Messages, answer: Messages) -> Messages:
+    """Return the conversation of `prompt` and `answer`, which goes on with a last message of the assistant in it."""
+    if prompt[-1]["role"] == answer[0]["role"] == "assistant":
+        whole = prompt[-1]["content"] + answer[0]["content"]
+        return [*prompt[:-1], {**answer[0], "content": whole}, *answer[1:]]
+    return [*prompt, *answer]
+
+
 def length_in_characters(text: Text) -> int:
     """Return the number of characters of a text, or of the contents of messages."""
     return sum(map(len, contents(text)))

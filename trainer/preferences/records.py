@@ -109,11 +109,15 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """A comparison with a judgement of it. id: of the label event in the store; 0 outside a store."""
+    """A comparison with a judgement of it. id: of the label event in the store; 0 outside a store.
+
+    place: file and line that it was read from, for messages; empty if it is from a store.
+    """
 
     comparison: Comparison
     judgement: Judgement
     id: int = 0
+    place: str = field(default="", compare=False, repr=False)
 
 
 def contents(text: Text) -> list[str]:

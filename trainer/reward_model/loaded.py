@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
+from trainer.data.templates import NO_COLUMNS
 from trainer.errors import StorageError, UsageError
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, held_precision, load_backbone, model_folder
@@ -59,9 +60,12 @@ class LoadedRewardModel:
         """Return whether training is complete; until then, mean and deviation of the scores are not normalised."""
         return bool(self.card["finished"])
 
-    def encode(self, prompt: Text, completion: Text) -> Sequenced:
-        """Encode prompt and completion, texts or chat messages, as tokens to score. Raises DataError."""
-        return self.encoder.sequence(prompt, completion)
+    def encode(self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS) -> Sequenced:
+        """Encode prompt and completion, texts or chat messages, as tokens to score. Raises DataError.
+
+        columns: of the prompt's row, which may have options of the chat template.
+        """
+        return self.encoder.sequence(prompt, completion, columns=columns)
 
     def score(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -18,15 +18,15 @@ from trainer.config.fields import Section
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig, Config
 from trainer.data import last_tokens
+from trainer.data.templates import NO_COLUMNS, rendered, template_options
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.fitting.micro_batches import micro_batch_rows
-from trainer.models.adapters import reason_of
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.peft_adapters import SETTINGS, check_peft, is_peft
 from trainer.models.trunk import hidden_states
 from trainer.preference_data.encoders import Sequenced
-from trainer.preferences.conversations import as_messages
+from trainer.preferences.conversations import answered, as_messages
 from trainer.preferences.records import Text
 from trainer.reward_model.loaded import load_reward_model, reward_model_folder
 from trainer.reward_model.network import score_sequences, states_at
@@ -41,7 +41,7 @@ Rewarded = TypeVar("Rewarded", Config, DPOConfig)
 class ScoringModel(Protocol):
     """A reward model of any kind."""
 
-    def encode(self, prompt: Text, completion: Text) -> Sequenced:
+    def encode(self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS) -> Sequenced:
         """Encode prompt and completion as tokens. Raises DataError."""
 
     def score(
@@ -72,13 +72,13 @@ class ClassifierModel:
         self._head = self._loaded.head
         self._chat = chat
 
-    def encode(self, prompt: Text, completion: Text) -> Sequenced:
+    def encode(self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS) -> Sequenced:
         """Encode prompt and completion as tokens; only the last ones that fit its context. Raises DataError."""
         tokenizer, limit = self._loaded.tokenizer, self._loaded.context
         if isinstance(prompt, str) and isinstance(completion, str) and self._chat != "always":
             tokens = list(tokenizer.encode(prompt + completion))
         else:
-            tokens = list(tokenizer.encode(self._rendered(prompt, completion), add_special_tokens=False))
+            tokens = list(tokenizer.encode(self._rendered(prompt, completion, columns), add_special_tokens=False))
         if not tokens:
             raise DataError("it has no tokens: remove empty prompts")
         is_cut = 0 < limit < len(tokens)
@@ -102,15 +102,12 @@ class ClassifierModel:
         weight, mean, std = self._head
         return (last.astype(mx.float32) @ weight - mean) / std
 
-    def _rendered(self, prompt: Text, completion: Text) -> str:
+    def _rendered(self, prompt: Text, completion: Text, columns: Mapping[str, Any]) -> str:
         if self._chat == "never":
             raise DataError("it is a list of messages, and chat = 'never': set chat = 'auto'")
         messages, (answer,) = as_messages(prompt, [completion])
-        try:
-            # The template is code by the model's authors and may raise anything.
-            return str(self._loaded.tokenizer.apply_chat_template([*messages, *answer], tokenize=False))
-        except Exception as error:
-            raise DataError(f"the model has no chat template that accepts it: {reason_of(error)}") from error
+        tokenizer, options = self._loaded.tokenizer, template_options({}, columns)
+        return rendered(answered(messages, answer), tokenizer, options, is_whole=True)[1]
 
 
 @dataclass(slots=True)
@@ -145,7 +142,7 @@ class ModelReward:
         """
         for model in self.models:
             with contextlib.suppress(DataError):
-                sequences = [model.encode(row.prompt, row.completion) for row in batch]
+                sequences = [model.encode(row.prompt, row.completion, row.columns) for row in batch]
                 largest = next(micro_batch_rows([len(one.tokens) for one in sequences], self.micro_batch_tokens))
                 model.score(
                     [sequences[row] for row in largest],
@@ -158,7 +155,7 @@ class ModelReward:
         for index in rows:
             row = batch[index]
             try:
-                sequences.append(model.encode(row.prompt, row.completion))
+                sequences.append(model.encode(row.prompt, row.completion, row.columns))
             except DataError as error:
                 sample = sequence_name(index, row.prompt)
                 raise RewardError(f"reward source '{self.name}' cannot read {sample}: {error}") from error

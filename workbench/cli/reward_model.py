@@ -95,7 +95,7 @@ def score(args: argparse.Namespace) -> int:
     loaded = _loaded(_found(args)[0])
     rows = chain([first], rows)
     while batch := list(islice(rows, _SCORED_AT_ONCE)):
-        scores = loaded.score([loaded.encode(row["prompt"], row["completion"]) for row in batch])
+        scores = loaded.score([loaded.encode(row["prompt"], row["completion"], row) for row in batch])
         for row, value in zip(batch, scores, strict=True):
             output.data(json.dumps({**row, "score": value}, default=str))
     return 0

@@ -17,9 +17,15 @@ from trainer.config.reference import ReferenceRow, reference_rows
 from trainer.files import parse_toml
 from workbench.text import has_words
 
-FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "sources"]
+FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "table", "sources"]
 
-_KINDS: dict[str, FieldKind] = {"integer": "integer", "number": "number", "boolean": "switch", "string": "text"}
+_KINDS: dict[str, FieldKind] = {
+    "integer": "integer",
+    "number": "number",
+    "boolean": "switch",
+    "string": "text",
+    "object": "table",
+}
 _PATHS = {"model.path", "model.adapter", "data.prompts", "run.dir"}  # can also be names; completed as paths
 _BASIC = {  # the settings that most people change first
     "model.path",
@@ -136,6 +142,8 @@ def as_text(field: FormField, value: Any) -> str:
     if isinstance(value, list) and field.kind == "list":
         plain = ", ".join(map(str, value))
         return plain if _split(plain) == value else _literal(value)
+    if isinstance(value, dict) and field.kind == "table":
+        return _literal(value)[1:-1]
     return str(value) if isinstance(value, int) else _literal(value)
 
 
@@ -146,7 +154,7 @@ def shown(field: FormField, value: Any) -> str:
     if field.kind == "sources" and isinstance(value, list):
         return ", ".join(map(_source, value)) or "none"
     text = as_text(field, value)
-    return text or ("none" if isinstance(value, list) else "empty" if isinstance(value, str) else "")
+    return text or ("none" if isinstance(value, list | dict) else "empty" if isinstance(value, str) else "")
 
 
 def toml_line(key: str, value: Any) -> str:
@@ -160,6 +168,8 @@ def limits(field: FormField) -> str:
     allowed = field.about.rule or kind
     if field.kind == "list":
         allowed = ", ".join(filter(None, ("items between commas", allowed)))
+    if field.kind == "table":
+        allowed = "as in enable_thinking = false"
     return " · ".join(filter(None, (allowed, field.about.unit)))
 
 
@@ -222,6 +232,8 @@ def _read(field: FormField, text: str) -> Any:
             return _SWITCH[stripped.casefold()]
         case "list":
             return _list(stripped)
+        case "table":
+            return _table(stripped)
         case "sources":
             raise ValueError("reward sources are edited as TOML")
         case "choice" | "path":
@@ -238,6 +250,14 @@ def _list(text: str) -> list[Any]:
         if len(values) == 1 and isinstance(values["v"], list):
             return values["v"]
     raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]')
+
+
+def _table(text: str) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        values = parse_toml(f"v = {{{text}}}")
+        if len(values) == 1 and isinstance(values["v"], dict):
+            return values["v"]
+    raise ValueError("must be options between commas, as in enable_thinking = false")
 
 
 def _split(text: str) -> list[Any]:

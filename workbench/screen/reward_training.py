@@ -36,6 +36,7 @@ def settings_like(config: Config) -> dict[str, Any]:
     return {f"model.{name}": getattr(model, name) for name in names} | {
         "data.chat": config.data.chat,
         "data.system": config.data.system,
+        "data.template": config.data.template,
     }
 
 

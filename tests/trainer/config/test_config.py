@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ WRONG_TYPES: dict[str, list[Any]] = {
     "boolean": [1, 0, "true", 1.0],
     "string": [3, True, ["a"], {"a": 1}],
     "array": ["q_proj", 3, True, {"a": 1}],
+    "object": ["a", 3, ["a"], {"when": date(2026, 1, 1)}, {"add_generation_prompt": False}],
 }
 
 
@@ -92,6 +94,7 @@ def another_value(key: str) -> Any:
         "number": lambda: default / 2 + (1e-9 if default or key not in ABOVE_ONE else 1.5),
         "string": lambda: NASTY,
         "array": lambda: schema["items"].get("enum", [NASTY, "END"]),
+        "object": lambda: {"enable_thinking": False, NASTY: [1, 0.5, NASTY, {"a": True}]},
     }[schema["type"]]()
 
 

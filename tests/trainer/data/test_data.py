@@ -76,6 +76,11 @@ def encoded(prompt: str | list[dict[str, str]], tokenizer: Any = None, **setting
     return result
 
 
+def loaded(**settings: Any) -> list[tuple[Any, ...]]:
+    """Return index, prompt and columns of each prompt that is loaded."""
+    return [row[:3] for row in load_prompts(DataConfig(**settings))]
+
+
 def data_error(config: DataConfig) -> str:
     """Return the message of the one-line DataError that loading raises."""
     with pytest.raises(DataError) as caught:
@@ -115,7 +120,7 @@ def write_source(folder: Path, suffix: str) -> Path:
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet"])
 def test_every_file_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     path = write_source(tmp_path, suffix)
-    assert load_prompts(DataConfig(prompts=str(path))) == [
+    assert loaded(prompts=str(path)) == [
         (index, row["prompt"], {"mood": row["mood"]}) for index, row in enumerate(ROWS)
     ]
 
@@ -147,7 +152,7 @@ def test_a_cell_of_csv_may_hold_a_book(tmp_path: Path) -> None:
 def test_plain_text_has_a_prompt_a_line_and_skips_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes("one \r\n\r\n  \r\n two\u2028three".encode())
-    assert load_prompts(DataConfig(prompts=str(path))) == [(0, "one ", {}), (1, " two\u2028three", {})]
+    assert loaded(prompts=str(path)) == [(0, "one ", {}), (1, " two\u2028three", {})]
 
 
 def test_the_shipped_set_is_found_by_its_name() -> None:
@@ -167,7 +172,7 @@ def test_messages_are_read_in_any_order_of_roles(tmp_path: Path) -> None:
     messages = [{"role": "assistant", "content": "hello"}, {"role": "critic", "content": ""}]
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"chat": messages}))
-    assert load_prompts(DataConfig(prompts=str(path), column="chat")) == [(0, messages, {})]
+    assert loaded(prompts=str(path), column="chat") == [(0, messages, {})]
 
 
 BROKEN = {
@@ -253,8 +258,8 @@ def test_a_saved_dataset_is_read_by_split_and_an_unreachable_name_says_why(tmp_p
     datasets.disable_progress_bars()
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "both")
     splits["test"].save_to_disk(tmp_path / "single")
-    config = DataConfig(prompts=str(tmp_path / "both"), split="test", limit=2)
-    assert load_prompts(config) == [(0, "test", {"n": 1}), (1, "test", {"n": 1})]
+    both = loaded(prompts=str(tmp_path / "both"), split="test", limit=2)
+    assert both == [(0, "test", {"n": 1}), (1, "test", {"n": 1})]
     assert len(load_prompts(DataConfig(prompts=str(tmp_path / "single")))) == 3
 
     assert "has the splits train, test" in data_error(DataConfig(prompts=str(tmp_path / "both"), split="dev"))
@@ -329,10 +334,104 @@ def test_messages_without_a_template_are_refused() -> None:
     assert "set data.chat = 'auto'" in encoding_error(rows(USER_A), word_tokenizer(), chat="never")
 
 
-def test_a_prompt_refused_by_the_template_is_named_with_the_reason() -> None:
-    message = encoding_error(rows(USER_A), word_tokenizer(template=NO_SYSTEM), system="s")
-    assert message.startswith("prompt 0 (counted from 0): the chat template rejects the roles system, user")
-    assert "no system role" in message
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('turns must alternate') }}{% endif %}{% endfor %}" + TEMPLATE
+)
+THINKING = (  # drops the thoughts of past turns, and writes an empty one where thinking is off, as Qwen3's
+    "{% for m in messages %} <|{{ m.role }}|> {{ m.content.split('</think>')[-1].strip() }} <end>{% endfor %}"
+    "{% if add_generation_prompt %} <|assistant|>\n{% if enable_thinking is defined and not enable_thinking %}"
+    "<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+TOOLS = "{% for tool in tools or [] %}{{ tool.name }} {% endfor %}{{ mood }} " + TEMPLATE
+
+
+def written(path: Path, *prompts: Any) -> Path:
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n\n" for prompt in prompts))
+    return path
+
+
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+def test_a_row_that_the_template_refuses_is_named_by_its_line_or_skipped(tmp_path: Path, wrap: Any) -> None:
+    path = written(tmp_path / "rows.jsonl", USER_A, [*USER_A, *USER_A], "b", "", [*USER_A, *USER_A, *USER_A])
+    tokenizer = wrap(word_tokenizer(template=ALTERNATING))
+    config = DataConfig(prompts=str(path), skip_broken=True)
+    skipped: list[DataError] = []
+    rows = load_prompts(config, skipped.append)
+    encoded = encode_prompts(rows, tokenizer, config)
+    assert [prompt.prompt for prompt in encoded.prompts] == [USER_A, "b"]
+    assert [str(error).partition(": ")[0] for error in [*skipped, *encoded.skipped]] == [
+        f"{path}:{line}" for line in (7, 3, 9)
+    ]
+    message = encoding_error(rows, tokenizer)
+    assert message.startswith(f"{path}:3: the chat template rejects the roles user, user: turns must alternate")
+    assert "data.skip_broken" in message
+    assert ":3: the chat template rejects" in encoding_error([rows[1]], tokenizer, skip_broken=True)
+
+
+@pytest.mark.parametrize("template", [NO_SYSTEM, "{% set messages = messages | rejectattr('role', 'eq', 'system') %}"])
+def test_a_system_message_is_put_before_the_first_user_message_where_the_template_has_none(template: str) -> None:
+    tokenizer = word_tokenizer(template=template if template == NO_SYSTEM else template + TEMPLATE)
+    result = encode_prompts(rows(USER_A, "b"), tokenizer, DataConfig(system="s d", chat="always"))
+    assert [prompt.text for prompt in result.prompts] == [
+        f"<bos> <|user|> s d\n\n{text} <end> <|assistant|>" for text in "ab"
+    ]
+    assert [prompt.prompt for prompt in result.prompts] == [USER_A, "b"]
+    [note] = result.notes
+    assert "knows no system messages" in note
+    assert encode_prompts(rows(USER_A), tokenizer, DataConfig()).notes == []
+    assert encode_prompts(rows(USER_A), word_tokenizer(), DataConfig(system="s d")).notes == []
+
+
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+def test_thinking_is_switched_off_for_all_rows_or_by_a_column(wrap: Any) -> None:
+    tokenizer = wrap(word_tokenizer(template=THINKING))
+    prompt = PromptRow(0, USER_A, {})
+    off, none = DataConfig(template={"enable_thinking": False}), "<think>\n\n</think>\n\n"
+    by_column = [
+        prompt._replace(columns={"chat_template_kwargs": options})
+        for options in ({"enable_thinking": False, "mood": None}, '{"enable_thinking": false}', None, "")
+    ]
+    [without] = encode_prompts([prompt], tokenizer, off).prompts
+    assert without.text == f" <|user|> a <end> <|assistant|>\n{none}"
+    think = DataConfig(template={"enable_thinking": True})
+    texts = [one.text for one in encode_prompts(by_column, tokenizer, think).prompts]
+    assert [text.endswith(none) for text in texts] == [True, True, False, False]
+    on = [prompt._replace(columns={"chat_template_kwargs": {"enable_thinking": True}})]
+    assert encode_prompts(on, tokenizer, off).prompts[0].text.endswith("<|assistant|>\n")
+
+
+def test_tools_and_other_options_reach_the_template() -> None:
+    tokenizer = word_tokenizer(template=TOOLS)
+    tools = [{"name": "b", "parameters": {"x": None}}, {"name": "c"}]
+    for cell in (tools, json.dumps(tools)):
+        row = PromptRow(0, USER_A, {"tools": cell, "number": 1})
+        [prompt] = encode_prompts([row], tokenizer, DataConfig(template={"mood": "d"})).prompts
+        assert prompt.text.startswith("b c d <bos>")
+        assert prompt.columns == row.columns
+    for name, value in (("tools", "hammer"), ("tools", {}), ("chat_template_kwargs", [1])):
+        message = encoding_error([PromptRow(0, USER_A, {name: value}, "a.jsonl:1")], tokenizer)
+        assert message.startswith(f"a.jsonl:1: column '{name}' is ")
+    reserved = PromptRow(0, USER_A, {"chat_template_kwargs": {"tokenize": True}})
+    assert "'tokenize', which the program sets" in encoding_error([reserved], tokenizer)
+
+
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize(
+    "prefix", ["<think>\n\n</think>\n\n", "<think>\nb", "b c", "b ", "i", "<think>\nb\n</think>\n\nc", ""]
+)
+def test_an_assistant_message_at_the_end_is_never_lost(wrap: Any, prefix: str, *, thinking: bool) -> None:
+    prompt = encoded(
+        [*USER_A, {"role": "assistant", "content": prefix}],
+        wrap(word_tokenizer(template=THINKING)),
+        template={"enable_thinking": thinking},
+    )
+    start, _, end = prompt.text.partition("<|assistant|>")
+    assert start == " <|user|> a <end> "
+    assert end.endswith(prefix)
+    if thinking or prefix.startswith("<think>\n\n"):
+        assert end.strip() == prefix.strip()
 
 
 def test_long_prompts_are_dropped_and_counted() -> None:
@@ -354,7 +453,7 @@ def test_truncation_keeps_the_begin_token_and_the_last_tokens() -> None:
 
 def test_a_prompt_of_exactly_the_maximum_length_is_kept_whole() -> None:
     result = encode_prompts(rows("a b"), word_tokenizer(), DataConfig(max_prompt_tokens=3, too_long="error"))
-    assert result == ([Prompt(0, "a b", "a b", ids("<bos> a b"), {"number": 0})], 0, 0)
+    assert result[:3] == ([Prompt(0, "a b", "a b", ids("<bos> a b"), {"number": 0})], 0, 0)
 
 
 def test_a_prompt_that_is_too_long_is_named_where_none_is_allowed() -> None:

@@ -89,7 +89,8 @@ def test_other_prompts_settings_and_tokenizers_have_files_of_their_own(cache: Pa
         ([*given[:-1], given[-1]._replace(prompt="b")], None, {}),
         (given, tokenizer_of("b a c end"), {}),
         (given, None, {"chat": "always"}),
-        (given, None, {"chat": "always", "system": "c"}),
+        (given, None, {"chat": "always", "template": {"mood": "sad"}}),
+        ([*given[:-1], given[-1]._replace(columns={"tools": [{}]})], None, {"chat": "always"}),
         (given, tokenizer_of(template=TEMPLATE + " b"), {"chat": "always"}),
     ]
     for number, (prompts, tokenizer, settings) in enumerate(others, 1):
@@ -98,6 +99,14 @@ def test_other_prompts_settings_and_tokenizers_have_files_of_their_own(cache: Pa
         assert len(list(cache.iterdir())) == number
         assert encode(prompts, tokenizer, **settings) == found
     assert len(rendered) == FEWEST * len(others)
+
+
+def test_a_note_on_how_prompts_are_rendered_comes_at_every_start(cache: Path) -> None:
+    tokenizer = tokenizer_of(template="{{ raise_exception('no') if messages[0].role == 'system' }}" + TEMPLATE)
+    found = [encode(rows(), tokenizer, chat="always", system="c") for _ in range(2)]
+    assert len(list(cache.iterdir())) == 1
+    assert found[0] == found[1]
+    assert found[0].notes
 
 
 def test_few_prompts_templates_with_a_clock_and_failures_leave_no_file(cache: Path) -> None:

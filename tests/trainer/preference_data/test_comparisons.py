@@ -56,6 +56,53 @@ def test_a_conversation_is_rendered_by_the_template_up_to_its_last_word() -> Non
     assert encoder(TEMPLATE, chat="always").sequence("hi", "yes") == made
 
 
+def test_a_completion_goes_on_with_an_assistant_message_at_the_end_of_its_prompt() -> None:
+    prompt = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think></think>y"}]
+    made = encoder(TEMPLATE).sequence(prompt, "es")
+    assert Wrapper().decode(made.tokens) == "<special0>user: hi<end><special0>assistant: <think></think>yes"
+    assert made.completion == 2
+
+
+def test_a_template_gets_the_options_of_the_configuration_and_of_the_row() -> None:
+    template = "{{ mood }}{{ tools[0].name if tools }} " + TEMPLATE
+    columns = {"chat_template_kwargs": {"mood": "sad"}, "tools": [{"name": "saw"}]}
+    prompt = [{"role": "user", "content": "hi"}]
+    made = Encoder(Wrapper(template), PreferenceDataConfig(template={"mood": "gay"}))
+    texts = [Wrapper().decode(made.sequence(prompt, "a", columns=one).tokens) for one in ({}, columns, {})]
+    assert [text.partition(" ")[0] for text in texts] == ["gay", "sadsaw", "gay"]
+
+
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turns') }}{% endif %}" + TEMPLATE
+
+
+def test_a_preference_that_the_template_refuses_is_named_by_its_line_or_skipped(tmp_path: Path) -> None:
+    def conversation(*roles: str) -> list[dict[str, str]]:
+        return [{"role": role, "content": "be brief"} for role in roles]
+
+    chosen, rejected = ([{"role": "assistant", "content": text}] for text in ("yes", "no"))
+    prompts = [conversation("user"), conversation("system", "assistant"), conversation("system", "user")]
+    path = tmp_path / "pairs.jsonl"
+    lines = [json.dumps({"prompt": prompt, "chosen": chosen, "rejected": rejected}) + "\n\n" for prompt in prompts]
+    path.write_text("".join(lines))
+
+    def groups(**settings: Any) -> tuple[Groups, list[str]]:
+        config = PreferenceDataConfig(preferences=str(path), **settings)
+        return group_preferences(load_preferences(config), Encoder(Wrapper(NO_SYSTEM), config), config)
+
+    with pytest.raises(DataError, match="skip_broken = true leaves") as error:
+        groups()
+    refusal = f"{path}:3: the chat template rejects the roles system, assistant: no system turns"
+    assert str(error.value).startswith(refusal)
+    found, warnings = groups(skip_broken=True)
+    assert len(found) == 2
+    assert Wrapper().decode(found[1].sequences[0]).startswith("<special0>user: be brief\n\nbe brief<end>")
+    assert "knows no system messages" in warnings[0]
+    assert warnings[-1].startswith(f"1 comparison skipped as broken; the first: {path}:3: ")
+    path.write_text(lines[1])
+    with pytest.raises(DataError, match=r"no preference to learn from: .*no system turns"):
+        groups(skip_broken=True)
+
+
 def test_several_turns_may_be_the_completion() -> None:
     turns = [
         {"role": "assistant", "content": "a"},

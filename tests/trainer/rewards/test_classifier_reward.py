@@ -171,7 +171,7 @@ def test_plain_text_is_read_as_it_is_and_a_conversation_to_the_end_of_the_templa
 
 def test_messages_without_a_template_and_an_empty_text_are_reported(tmp_path: Path) -> None:
     rewards = reward_of(make_classifier(tmp_path / "model"))
-    with pytest.raises(RewardError, match="the model has no chat template that accepts it"):
+    with pytest.raises(RewardError, match="the chat template rejects the roles user, assistant: "):
         rewards([row([{"role": "user", "content": "Hello?"}], "Yes.")])
     with pytest.raises(RewardError, match="it has no tokens: remove empty prompts"):
         rewards([row("", "")])

@@ -31,7 +31,7 @@ class Fixed:
     def __init__(self, *scores: float) -> None:
         self._scores = list(scores)
 
-    def encode(self, prompt: Any, completion: Any) -> list[int]:
+    def encode(self, prompt: Any, completion: Any, columns: Any) -> list[int]:
         if completion == "unreadable":
             raise DataError("it has no tokens")
         return list(completion.encode())

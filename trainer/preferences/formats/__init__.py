@@ -165,7 +165,7 @@ def _preferences(
         content = content_hash(preference)
         reading.duplicates += content in seen
         seen.add(content)
-        yield preference
+        yield replace(preference, place=row.place)
 
 
 def _check_completions(preference: Preference, place: str) -> None:

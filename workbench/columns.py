@@ -42,6 +42,11 @@ def fit_end(text: str, width: int) -> str:
     return "…" + text[start:]
 
 
+def fit_name(text: str, width: int) -> str:
+    """Pad the name of a run to exactly `width` columns, or cut its beginning: those of a sweep differ at their ends."""
+    return padded(fit_end(text, width), width)
+
+
 def padded(text: str, width: int, *, right: bool = False) -> str:
     """Return `text` padded to at least `width` columns of the terminal. right: align it to the right."""
     padding = " " * (width - cell_len(text))

@@ -149,7 +149,7 @@ def _measured(groups: Sequence[Group]) -> list[_Measured]:
     for measure in MEASURES:
         first, *others = values = [values_of(measure, group) for group in groups]
         contrasts = [contrast(first, other) for other in others]
-        found.append(_Measured(measure, values, [group_mean(of_group) for of_group in values], contrasts))
+        found.append(_Measured(measure, values, [group_mean(measure, of_group) for of_group in values], contrasts))
     return found
 
 

@@ -42,7 +42,7 @@ class GroupMeasure(NamedTuple):
     """One number of a run, and the words that compare it: b VERB 0.12 UNIT more NOUN than a WHERE.
 
     key: the name in the JSON output. of: the number of a run's history; NaN if the run has not reached it.
-    missing: what runs without it do not have.
+    missing: what runs without it do not have. low, high: the values that it can have.
     """
 
     key: str
@@ -54,6 +54,8 @@ class GroupMeasure(NamedTuple):
     noun: str
     where: str
     missing: str
+    low: float = -math.inf
+    high: float = math.inf
 
 
 class Value(NamedTuple):
@@ -96,10 +98,15 @@ def values_of(measure: GroupMeasure, group: Group) -> list[Value]:
     return [Value(seed_of(run), measure.of(run.view.history)) for run in group.runs]
 
 
-def group_mean(values: Sequence[Value]) -> Interval:
-    """Estimate the mean over the runs that have the measure; it has no interval for a single one."""
+def group_mean(measure: GroupMeasure, values: Sequence[Value]) -> Interval:
+    """Estimate the mean over the runs that have the measure; it has no interval for a single one.
+
+    The interval is cut to what the measure can be. An estimate of the KL can be below 0, which then ends it.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        return mean_interval(_numbers(values))
+        mean, low, high = mean_interval(_numbers(values))
+    least, most = min(measure.low, mean), max(measure.high, mean)
+    return Interval(mean, *(min(max(end, least), most) if math.isfinite(end) else end for end in (low, high)))
 
 
 def contrast(first: Sequence[Value], other: Sequence[Value]) -> Contrast:
@@ -210,6 +217,7 @@ MEASURES = (
         noun="KL",
         where=f"in the last {RECENT} iterations",
         missing=f"the KLs of {RECENT} iterations",
+        low=0,
     ),
     GroupMeasure(
         key="explained_variance",
@@ -221,6 +229,7 @@ MEASURES = (
         noun="explained variance",
         where="in the second half",
         missing="an explained variance",
+        high=1,
     ),
     GroupMeasure(
         key="seconds_an_iteration",
@@ -232,5 +241,6 @@ MEASURES = (
         noun="time",
         where="for an iteration",
         missing="a finished iteration",
+        low=0,
     ),
 )

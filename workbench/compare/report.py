@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from trainer.events import plain
 from trainer.runs.listing import RECENT
-from workbench.columns import fit, padded
+from workbench.columns import fit, fit_name, padded
 from workbench.compare.compared_run import PROMPTS, ComparedRun, run_columns, shared_prompts, windows_text
 from workbench.compare.frontier import best, frontier_lines, frontier_of, levels
 from workbench.compare.lines import NUMBER, Row, heading, notes, role_of, table_lines
@@ -80,7 +80,10 @@ def _runs(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
         cells = "".join(f"  {padded(cell, size)}" for cell, size in zip(row, widths, strict=True))
         model = visible(run.view.started.model) if run.view.started else ""
         model_cell = f"  {fit(model, room - names - 2).rstrip()}" if room - names - 2 >= _LEAST else ""
-        yield [(f" {run.letter} {fit(visible(run.name), names)}", role_of(run.letter)), (cells + model_cell, "text")]
+        yield [
+            (f" {run.letter} {fit_name(visible(run.name), names)}", role_of(run.letter)),
+            (cells + model_cell, "text"),
+        ]
 
 
 def _facts(run: ComparedRun) -> tuple[str, ...]:
@@ -118,7 +121,7 @@ def curve_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
 
 
 def _metric_lines(metric: Metric, runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    names = [fit(visible(run.name), _CURVE_NAME).rstrip() for run in runs]
+    names = [fit_name(visible(run.name), _CURVE_NAME).rstrip() for run in runs]
     named = max(map(cell_len, names))
     ends = [
         " → ".join(

@@ -11,7 +11,7 @@ from textual import events
 from textual.binding import BindingType
 
 from trainer.runs.listing import PPO
-from workbench.columns import fit, fit_start
+from workbench.columns import fit, fit_name, fit_start
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
@@ -177,7 +177,7 @@ class HomeList(CursorList[Item]):
     def _run_line(self, row: RunRow, width: int) -> Line:
         widths, glance = self._for(width), row.glance
         run = glance.run
-        pieces: Line = [("  ", ""), (fit(visible(run.name), widths.name), "title"), ("  ", "")]
+        pieces: Line = [("  ", ""), (fit_name(visible(run.name), widths.name), "title"), ("  ", "")]
         if glance.result:
             room = 2 * (_NUMBER + widths.spark + bool(widths.spark)) + _GAP
             pieces.append((fit(glance.result, room), ""))

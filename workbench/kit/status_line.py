@@ -12,7 +12,7 @@ from workbench.columns import packed
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import duration, gigabytes
 from workbench.run.sentences import SIGNS, errors, level_sign, title, urgent_first
-from workbench.run.view import RunView
+from workbench.run.view import STARTING, RunView
 from workbench.text import visible
 
 _GAP = "   "
@@ -65,6 +65,8 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     wrong = errors(view.active_alarms)
     sign, style = _SIGNS.get(view.state, _UNKNOWN), _STYLES.get(view.state, "$text-accent")
     words = note or view.state_text
+    if note == STARTING:
+        sign, style = _SIGNS["loading"], "$text-accent"
     if wrong and view.state == "done":
         sign, style = SIGNS["warning"], "$text-warning"
         words += "" if view.alarms else f", {visible(wrong)}"

@@ -111,7 +111,7 @@ class JournalSource:
 
     def _new_events(self) -> list[Event]:
         events = [event for _, event in self._reader.poll()]
-        missing = not events and not self._run.events.exists()
+        missing = not events and not self._live and not self._run.events.exists()
         self._failure = f"no journal '{self._run.events}': open a run that has started" if missing else ""
         if self._reader.restarts != self._restarts:
             self._restarts = self._reader.restarts

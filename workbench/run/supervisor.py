@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -19,7 +21,7 @@ from workbench.run.history import History
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.training_thread import Train, TrainingThread
-from workbench.run.view import RunView
+from workbench.run.view import STARTING, RunView
 from workbench.system.output import bug_line, log_bug
 
 
@@ -34,6 +36,9 @@ def kl_target(folder: Path) -> float | None:
 
 Request = Literal["start", "pause", "resume", "step", "checkpoint", "stop"]
 _TELL_TARGET = RunStarted | SettingChanged  # events after which `kl_target` may be another
+
+
+_LINGERS = 3.0  # seconds that a process may take after the end of its run
 
 
 class Found(NamedTuple):
@@ -62,6 +67,7 @@ class Supervisor:
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._ending = ""  # "stopping" or "aborting", once asked for
         self._pausing = False  # asked for; the trainer pauses at its next small step
+        self._ended_at = -math.inf  # when the end of the run was read, on the monotonic clock
 
     @property
     def trains_here(self) -> bool:
@@ -80,8 +86,15 @@ class Supervisor:
             return self._ending
         if self._pausing:
             return "pausing"
+        if isinstance(self.run, RunOnDisk) and self.run.live and (self.view.started is None or self._ended_before):
+            return STARTING
         broken_off = self.view.started is not None and self.view.ended is None and not self.under_way
         return "interrupted" if broken_off and not self.failure else ""
+
+    @property
+    def _ended_before(self) -> bool:
+        """Return whether the run ended so long ago that a live process is not the one that trained it until then."""
+        return self.view.ended is not None and time.monotonic() - self._ended_at > _LINGERS
 
     @property
     def folder(self) -> Path | None:
@@ -158,6 +171,7 @@ class Supervisor:
         self._attach(run)
         self._past = run
         self.fold(found)
+        self._ended_at = -math.inf
 
     def ask(self, request: Literal["pause", "resume", "step", "checkpoint"]) -> None:
         """Send a request to the run's trainer, in any process. Raises UsageError, StorageError."""
@@ -272,6 +286,8 @@ class Supervisor:
     def _fold(self, events: Sequence[Event]) -> bool:
         for event in events:
             self.view.take(event)
+            if isinstance(event, RunEnded):
+                self._ended_at = time.monotonic()
             if isinstance(event, RunStarted) and self.trains_here:
                 # Freeze what loading a model left behind: scanning it again would take the collector 0.2 s, in which
                 # the screen ignores keys. Undone when the run is over.

@@ -33,6 +33,9 @@ from workbench.run.metrics import Numbers
 from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, resumption, state_words
 from workbench.text import visible
 
+STARTING = "starting"
+"""Note on a run whose process has not reported its start yet."""
+
 _KEPT = 500  # newest events of a kind that are kept
 _MARKS = 2000
 

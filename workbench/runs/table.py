@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from textual.binding import BindingType
 
 from trainer.runs.listing import RECENT, RunSummary
-from workbench.columns import fit
+from workbench.columns import fit, fit_name
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
@@ -226,7 +226,7 @@ class RunTable(CursorList[RunSummary]):
         pieces: Line = [(sign.ljust(_GUTTER), "")]
         for key, columns in self._widths().items():
             shown = cells[key] if key != "curve" else sparkline(self._curves.get(run.name, ()), columns)
-            text = fit(shown, columns, right=_BY_KEY[key].numeric)
+            text = fit_name(shown, columns) if key == "name" else fit(shown, columns, right=_BY_KEY[key].numeric)
             pieces += [(text, roles.get(key, "")), (" " * _GAP, "")]
         return under_cursor(pieces, width) if index == self.cursor else pieces
 

@@ -11,6 +11,7 @@ from trainer.errors import StorageError
 from trainer.events import SamplesWritten
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
+from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.run.sample_query import Order, Query
 from workbench.run.sample_reader import preview_samples, read_batch
@@ -95,10 +96,12 @@ class SampleBrowser:
         self._kept: list[int] = []
         self._progress = ""  # of reading the whole run
 
-    def for_run(self, folder: RunFolder | None) -> SampleBrowser:
+    def for_run(self, folder: RunFolder | None, kind: str) -> SampleBrowser:
         """Return the browser of another run, with the same filter and order."""
         other = SampleBrowser(folder)
         other.filter, other.order = self.filter, self.order
+        if kind != PPO:
+            other.listed = ListedSamples([], "", f"A {kind} run learns from pairs and writes no samples.")
         return other
 
     @property

@@ -206,7 +206,7 @@ class SampleListView(MountedWhole, Vertical):
         is_other = folder != self.browser.folder
         if is_other:
             self.workers.cancel_group(self, "scan")
-            self.browser = self.browser.for_run(folder)
+            self.browser = self.browser.for_run(folder, view.history.kind)
             self._show_listed()
             if folder is not None:
                 self._read_bookmarks(folder)

@@ -28,6 +28,7 @@ from workbench.run.history import History
 
 NAN = math.nan
 OF = {measure.key: measure.of for measure in MEASURES}
+BY_KEY = {measure.key: measure for measure in MEASURES}
 
 
 def history(scores: Sequence[float], kls: Sequence[float], **changes: Sequence[float]) -> History:
@@ -88,13 +89,29 @@ def test_what_a_run_has_not_reached_is_unknown() -> None:
 
 
 def test_the_mean_of_a_group_leaves_out_runs_without_the_measure() -> None:
-    found = group_mean([*values(1.0, 2.0, 4.5), Value(7, NAN)])
+    found = group_mean(BY_KEY["score"], [*values(1.0, 2.0, 4.5), Value(7, NAN)])
     margin = 4.302653 * math.sqrt(3.25 / 3)  # t of 2 degrees of freedom; deviations -1.5, -0.5 and 2
     assert found == pytest.approx((2.5, 2.5 - margin, 2.5 + margin), abs=1e-5)
 
 
 def test_one_run_has_a_mean_without_an_interval() -> None:
-    assert group_mean(values(0.25)) == pytest.approx((0.25, NAN, NAN), nan_ok=True)
+    assert group_mean(BY_KEY["score"], values(0.25)) == pytest.approx((0.25, NAN, NAN), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "numbers", "ends"),
+    [
+        ("explained_variance", (0.2, 0.9), (0.55 - 12.7062 * 0.35, 1.0)),
+        ("seconds_an_iteration", (10.0, 40.0), (0.0, 25 + 12.7062 * 15)),
+        ("kl", (1.0, 9.0), (0.0, 5 + 12.7062 * 4)),
+        ("kl", (-0.2, 0.0), (-0.1, -0.1 + 12.7062 * 0.1)),  # an estimate can be below 0
+        ("score", (-0.9, 0.9), (-12.7062 * 0.9, 12.7062 * 0.9)),
+    ],
+)
+def test_an_interval_holds_only_values_that_the_measure_can_have(
+    key: str, numbers: tuple[float, float], ends: tuple[float, float]
+) -> None:
+    assert group_mean(BY_KEY[key], values(*numbers))[1:] == pytest.approx(ends, abs=1e-3)
 
 
 def test_seeds_of_both_groups_are_paired_whatever_their_order() -> None:
@@ -160,7 +177,7 @@ def test_numbers_at_the_end_of_the_floats_give_no_interval_and_no_error() -> Non
     huge = values(1e308, -1e308, 1e308)
     assert contrast(huge, values(-1e308, 1e308, 0.0)).is_told is not True
     assert contrast(huge, values(0.0, 1.0, first=9)).is_told is not True
-    assert not math.isfinite(group_mean(huge).high)
+    assert not math.isfinite(group_mean(BY_KEY["score"], huge).high)
 
 
 def test_the_values_of_a_group_have_the_seeds_of_its_runs() -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import tomli_w
 from apart import ROOT
+from rich.color import Color, ColorSystem
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.widgets import Input, OptionList, Static
@@ -30,6 +31,7 @@ from workbench.kit.theming import (
     FEW_COLORS_THEME,
     apply_themes,
     no_color,
+    shipped_themes,
     shipped_themes_dir,
     theme_stamps,
 )
@@ -101,6 +103,14 @@ def test_a_shipped_theme_is_in_a_file_of_its_name() -> None:
 def test_the_shipped_files_pass_the_checks_of_a_users_file() -> None:
     specs = map(read_theme, shipped_themes_dir().glob("*.toml"))
     assert theming.shipped_themes() == {spec.name: theming.to_textual(spec) for spec in specs}
+
+
+@pytest.mark.parametrize("name", [name for name, theme in shipped_themes().items() if not theme.ansi])
+def test_the_grounds_of_a_theme_are_greys_where_a_terminal_has_256_colours(name: str) -> None:
+    theme = shipped_themes()[name]
+    for ground in (theme.background, theme.surface, theme.panel):
+        shown = Color.parse(ground or "").downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+        assert len({*shown}) == 1, f"{ground} becomes {shown.hex}"
 
 
 def test_a_theme_sets_every_variable_of_ours() -> None:

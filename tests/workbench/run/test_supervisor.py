@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -23,6 +24,8 @@ from trainer.control.inbox import Inbox
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from workbench.kit.status_line import status_pieces
 from workbench.run import supervisor as module
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
@@ -207,6 +210,26 @@ def test_a_run_whose_process_was_killed_is_shown_as_interrupted() -> None:
     poll_until(supervisor, lambda: not supervisor.under_way)
     assert supervisor.note == "interrupted"
     assert allowed(supervisor) == {"start", "step"}
+
+
+@pytest.mark.parametrize("has_trained", [True, False])
+def test_a_run_that_is_about_to_start_in_another_process_is_not_shown_as_stopped(has_trained: bool) -> None:
+    folder = make_run("elsewhere")
+    if not has_trained:
+        (folder / "events.jsonl").unlink()
+    supervisor = Supervisor()
+    with RunFolder(folder).lock():
+        supervisor.watch(folder)
+        assert (supervisor.note, supervisor.view.problems) == ("starting", [])
+        assert "◌ starting" in status_pieces(supervisor.view, note=supervisor.note)[0].plain
+        with closing(Journal(folder / "events.jsonl")) as journal:
+            journal.emit(scripted_run.started(name="elsewhere", folder=str(folder), resumed_at=2))
+        poll_until(supervisor, lambda: supervisor.view.ended is None and supervisor.view.started is not None)
+        assert supervisor.note == ""
+        with closing(Journal(folder / "events.jsonl")) as journal:
+            journal.emit(scripted_run.ended())
+        poll_until(supervisor, lambda: supervisor.view.ended is not None)
+        assert supervisor.note == "", "the process of the run that has just ended"
 
 
 def test_a_resumed_run_keeps_its_past() -> None:

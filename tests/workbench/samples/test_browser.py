@@ -8,6 +8,7 @@ import pytest
 from samples_app import Run
 from scripted_run import samples
 
+from trainer.runs.listing import PPO
 from workbench.run.sample_query import Order, parse_query
 from workbench.samples.browser import NO_SAMPLES_YET, SampleBrowser, read_iteration
 
@@ -66,7 +67,7 @@ def test_a_batch_that_is_no_longer_wanted_is_not_listed(run: Run, tmp_path: Path
     batch = read_iteration(run.folder, 2)
     browser.choose_iteration(1)
     assert not browser.take_batch(batch)
-    assert not browser.for_run(Run(tmp_path / "other").folder).take_batch(batch)
+    assert not browser.for_run(Run(tmp_path / "other").folder, PPO).take_batch(batch)
     assert browser.listed is NO_SAMPLES_YET
     assert read(browser)
     assert completions(browser) == ["one"]
@@ -75,7 +76,7 @@ def test_a_batch_that_is_no_longer_wanted_is_not_listed(run: Run, tmp_path: Path
 def test_another_run_keeps_filter_and_order(run: Run) -> None:
     browser = SampleBrowser()
     browser.filter, browser.order = parse_query("joy"), Order("score", descending=True)
-    other = browser.for_run(run.folder)
+    other = browser.for_run(run.folder, PPO)
     run.write(1, "much joy", "pain", "joy again")
     other.announce(run.view.samples)
     read(other)

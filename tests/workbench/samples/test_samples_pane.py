@@ -137,6 +137,16 @@ async def test_a_missing_file_and_a_damaged_one_are_sentences_in_the_pane(run: R
         assert "of 3" in app.drawn
 
 
+async def test_a_run_that_learns_from_pairs_is_not_said_to_write_samples_later(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = RunView()
+        view.take(started(name="judge", folder=str(run.folder.root), run_kind="reward-model"))
+        app.pane.show_run(view)
+        await pilot.pause()
+        assert "A reward-model run learns from pairs and writes no samples." in app.drawn
+
+
 async def test_another_run_starts_from_nothing(run: Run, tmp_path: Path) -> None:
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:

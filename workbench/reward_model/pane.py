@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from trainer.control import inbox
+from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
+from trainer.runs.folder import RunFolder
+from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.save_prompt import ask_and_save, write_lines
+from workbench.numbers import duration, percent
 from workbench.reward_model.charts import RewardCharts
 from workbench.reward_model.pairs import (
     ORDERS,
@@ -52,11 +58,16 @@ _SIGNS = {"done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"} 
 
 
 def run_heading(name: str, view: RunView, *, live: bool) -> str:
-    """Return the run's name, state, progress and number of comparisons."""
+    """Return the run's name, state, progress, time left, phase and number of comparisons."""
     state = view.state if live else view.ended.state if view.ended else "interrupted"
-    parts = [visible(name), f"{_SIGNS.get(state, '●')} {visible(state)}"]
+    words = view.state_text if live else visible(state)
+    parts = [visible(name), f"{_SIGNS.get(state, '●')} {words}"]
     if view.started is not None:
         parts.append(f"step {view.iteration:,} of {view.total:,}")
+        if live and view.history:
+            parts.append(f"{duration(view.seconds_left())} left")
+        if live and (phase := view.phase) is not None and not view.is_starting:
+            parts.append(f"{visible(phase.phase)} {percent(phase.done / max(phase.total, 1))}")
         parts.append(f"{counted(view.started.prompts, 'comparison')}, {view.started.eval_prompts:,} held out")
     return "   ".join(parts)
 
@@ -88,6 +99,7 @@ class RewardModelPane(Pane):
         Binding("x", "export", "export", show=False, id="reward-model.export", tooltip="Save the listed pairs"),
         Binding("o", "sort", "sort", show=False, id="reward-model.sort", tooltip="List the pairs in the next order"),
         Binding("O", "reverse", "reverse", show=False, id="reward-model.reverse", tooltip="Reverse the order"),
+        Binding("X", "stop", "stop", id="reward-model.stop", tooltip="Save a checkpoint and end this training"),
         Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
         Binding(
             "L", "label_wrong", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
@@ -276,6 +288,8 @@ class RewardModelPane(Pane):
                 return not self._opened and self.reader.shown is not None and not self.query_one(RewardCharts).all_shown
             case "mark" | "label" | "copy":
                 return self.selected is not None
+            case "stop":
+                return self.reader.seen is not None and self.reader.seen.live
             case "label_wrong":
                 return bool(self._wrong())
         return True
@@ -336,6 +350,27 @@ class RewardModelPane(Pane):
 
     def action_next_chart(self) -> None:
         self.query_one(RewardCharts).next()
+
+    def action_stop(self) -> None:
+        """Stop the training of this reward model once the user agrees."""
+        if (folder := self.reader.shown) is None:
+            return
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self._stop(folder)
+
+        question, detail = f"Stop {folder.name} after a checkpoint?", "It can be resumed later, from that checkpoint."
+        self.app.push_screen(ConfirmScreen(question, detail, "Stop training", "Keep training"), answered)
+
+    @work(group="stop")
+    async def _stop(self, folder: RunFolder) -> None:
+        try:
+            await asyncio.to_thread(inbox.send, folder.root, "stop", reason="stopped by the user")
+        except TrainerError as error:
+            self.warn(str(error))
+        else:
+            self.confirm(f"Requested: stop {folder.name}")
 
     def action_mark(self) -> None:
         if (pair := self.selected) is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
-from trainer.events import Event, PhaseProgress
+from trainer.events import Event
 from trainer.files import open_regular
 from trainer.reward_model.predictions import HELD_OUT, Predictions, read_predictions
 from trainer.runs.folder import RunFolder, read_config, run_folders
@@ -118,7 +118,7 @@ class RunFollower:
         Imports pyarrow, which takes about 0.3 s the first time.
         """
         source = self._source = self._source or JournalSource(self.folder.root)
-        events = [event for event in source.take() if not isinstance(event, PhaseProgress)]
+        events = source.take()
         was, self._live = self._live, source.live
         if not (self._read_predictions() or events or self._live != was):
             return None

@@ -129,8 +129,8 @@ class JournalSource:
         if progress == self._progress:
             return None
         self._progress = progress
-        if progress is not None and progress.iteration <= self._iteration and progress.phase in _WITHIN:
-            return None  # the iteration is over: the file will follow
+        if progress is not None and 0 < progress.iteration <= self._iteration and progress.phase in _WITHIN:
+            return None  # the iteration is over: the file will follow; 0 is what comes before the first one
         return progress
 
     def _note(self, event: Event) -> None:

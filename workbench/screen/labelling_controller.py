@@ -73,7 +73,7 @@ class LabellingController:
                 self._let_go()
                 self._screen.session.end()
             case "train":
-                self._screen.run_worker(self._reward_models.train(), group="train")
+                self._open_dialog(self._reward_models.train)
             case "use":
                 self._open_dialog(self._reward_models.use)
             case "import":

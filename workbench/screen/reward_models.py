@@ -10,15 +10,22 @@ from typing import Any
 
 from trainer.config import load_config
 from trainer.errors import UsageError
+from trainer.plurals import counted
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO
 from workbench.kit.dialog import ConfirmScreen
 from workbench.labelling.plans import labelling_material
+from workbench.numbers import number, percent
+from workbench.run.journal_source import whole_run
 from workbench.run.supervisor import Supervisor
+from workbench.run.view import RunView
 from workbench.screen.host import Host, attempt, tried
 from workbench.screen.reward_training import RewardTraining, settings_for, settings_like
 from workbench.text import visible
+
+FEW = 100  # labels; below, a fifth of them is too few pairs to tell 70% from chance
+FEW_PAIRS = 20  # below, the 95% interval of an accuracy is wider than 0.4
 
 
 class RewardModels:
@@ -29,24 +36,32 @@ class RewardModels:
         self._supervisor = supervisor
         self._store = store
         self._training: RewardTraining | None = None
-        self._starting = False
         self._polling = asyncio.Lock()  # a training is polled on one thread at a time
 
     async def train(self) -> None:
-        """Train a reward model on the labels, on the backbone of the run on the screen if that is a PPO run."""
-        if self._starting:
-            self._screen.notify("A reward model is already starting")
-            return
+        """Train a reward model on the labels, once the user agrees; while one trains, show it.
+
+        Its backbone is that of the run on the screen if that is a PPO run.
+        """
         if self._training is not None:
             self._screen.notify(await self._polled(self._training), markup=False)
             self._screen.action_show_pane("reward-model")
             return
         folder = self._supervisor.folder if self._shows_ppo() else None
-        self._starting = True
-        try:
-            self._training = await tried(self._screen, asyncio.to_thread(self._start, folder), "train")
-        finally:
-            self._starting = False
+        found = await tried(self._screen, asyncio.to_thread(self._settings, folder), "train")
+        if found is None:
+            return
+        labels, settings = found
+        question = f"Train a reward model on {counted(labels, 'label')}?"
+        detail = [f"Backbone: {visible(str(settings.get('model.path', 'starter')))}."]
+        detail += ["You can go on labelling: it trains in a process of its own, as a run in Reward model."]
+        if labels < FEW:
+            detail.append(f"⚠ With fewer than {FEW} labels, few are held out, and its accuracy says little.")
+        ask = ConfirmScreen(question, "\n".join(detail), "Train model", "Cancel")
+        if not await self._screen.app.push_screen_wait(ask):
+            return
+        start = partial(RewardTraining, self._store, self._screen.runs_dir, settings)
+        self._training = await tried(self._screen, asyncio.to_thread(start), "train")
         if self._training is not None:
             key = self._screen.keys()["pane.reward-model"]
             self._screen.notify(f"Training {self._training.run.name} on the labels; {key} shows it", markup=False)
@@ -66,7 +81,7 @@ class RewardModels:
             return
         self._training = None
         if training.problem:
-            self._screen.say(line, about="train")
+            self._screen.say(line, "note" if training.stopped else "error", about="train")
             return
         self._screen.settle("use")  # an error about a missing reward model
         keys = self._screen.keys()
@@ -99,9 +114,9 @@ class RewardModels:
         after = rewarded_by(model, before)
         where = f"{view.started.name}, from the next iteration on" if live and view.started else "this configuration"
         question = f"Use {model.name} as the reward of {where}?"
-        agreed = await screen.app.push_screen_wait(
-            ConfirmScreen(question, change_text(before, after), yes="Use model", no="Cancel")
-        )
+        quality = quality_text(await asyncio.to_thread(whole_run, model))
+        detail = "\n".join(filter(None, [quality, change_text(before, after)]))
+        agreed = await screen.app.push_screen_wait(ConfirmScreen(question, detail, yes="Use model", no="Cancel"))
         if agreed and supervisor.view is not view:
             screen.say("Not applied: the screen shows another run", about="use")
         elif agreed:
@@ -118,8 +133,8 @@ class RewardModels:
         self._screen.action_show_pane("config")
         config.focus_field("reward.sources")
 
-    def _start(self, folder: Path | None) -> RewardTraining:
-        """Start training a reward model; called off the screen's thread. Raises UsageError if there are no labels.
+    def _settings(self, folder: Path | None) -> tuple[int, dict[str, Any]]:
+        """Return how many labels there are, and settings for them; on a thread. Raises UsageError if there are none.
 
         folder: of the PPO run whose backbone is shared.
         """
@@ -133,7 +148,7 @@ class RewardModels:
         settings = settings_for(labels)
         if folder is not None:
             settings |= settings_like(load_config(RunFolder(folder).config))
-        return RewardTraining(self._store, self._screen.runs_dir, settings)
+        return labels, settings
 
     def _shows_ppo(self) -> bool:
         started = self._supervisor.view.started
@@ -148,6 +163,26 @@ def rewarded_by(model: Path, before: Sequence[dict[str, Any]]) -> list[dict[str,
     """
     kept = [{**source, "weight": 0.0} for source in before if source["kind"] != "model"]
     return [{"kind": "model", "path": str(model.absolute())}, *kept]
+
+
+def quality_text(view: RunView) -> str:
+    """Describe how good the reward model of a run is on held-out pairs, a sentence per line; ⚠ marks what is weak."""
+    done = view.ended is not None and view.ended.state == "done"  # also if it ended early because it learnt no more
+    lines = [] if done else [f"⚠ Not finished: step {view.iteration} of {view.total}."]
+    found = view.held_out[-1] if view.held_out else None
+    if found is None or not found.pairs:
+        return "\n".join([*lines, "⚠ No pairs were held out: nothing says how good it is."])
+    low, high = number(100 * found.accuracy_low, 0), percent(found.accuracy_high)
+    right = f"Right on {percent(found.accuracy)} of {counted(found.pairs, 'held-out pair')} ({low} to {high})"
+    if not found.accuracy_low > 0.5:
+        lines.append(f"⚠ {right}: that may be chance.")
+    elif found.accuracy <= found.length_accuracy:
+        lines.append(f"⚠ {right}, no better than length alone.")
+    else:
+        lines.append(f"{right}.")
+    if found.pairs < FEW_PAIRS:
+        lines.append(f"⚠ Fewer than {FEW_PAIRS} held-out pairs: hold out more, or label more.")
+    return "\n".join(lines)
 
 
 def change_text(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:

@@ -79,6 +79,11 @@ class RewardTraining:
             ) from None
 
     @property
+    def stopped(self) -> bool:
+        """Return whether someone has ended it before it was complete."""
+        return isinstance(self._view.ended, RunEnded) and self._view.ended.state == "stopped"
+
+    @property
     def done(self) -> bool:
         """Return whether the process has ended, well or not."""
         return self._process.poll() is not None

@@ -13,7 +13,9 @@ from typing import ClassVar
 
 import pytest
 from label_material import reward_model
-from scripted_run import make_run, steered
+from preference_samples import labelled
+from reward_pane_app import evaluation, step
+from scripted_run import ended, make_run, started, steered
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 from waiting import until
@@ -31,9 +33,10 @@ from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOption
 from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
+from workbench.run.view import RunView
 from workbench.runs.table import RunTable
 from workbench.screen.main_screen import MainScreen
-from workbench.screen.reward_models import RewardModels
+from workbench.screen.reward_models import quality_text
 
 pytestmark = pytest.mark.usefixtures("workspace")
 
@@ -166,29 +169,40 @@ async def test_a_label_settles_the_error_that_there_is_none() -> None:
         await until(pilot, lambda: "no labels to train on yet" not in screen_text(screen))
 
 
-async def test_a_second_key_starts_no_second_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = list[str](), threading.Event()
+async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = list[object](), threading.Event()
 
-    def start(_: RewardModels, __: Path | None) -> SimpleNamespace:
-        begun.append("training")
+    def start(*given: object) -> SimpleNamespace:
+        begun.append(given)
         go_on.wait(30)
-        return SimpleNamespace(run=Path("labels-0001"), poll=lambda: "labels-0001: step 1 of 9", done=False, problem="")
+        return SimpleNamespace(run=Path("labels-0001"), poll=lambda: "labels-0001: step 1 of 9", done=False)
 
-    monkeypatch.setattr(RewardModels, "_start", start)
+    monkeypatch.setattr("workbench.screen.reward_models.RewardTraining", start)
+    with PreferenceStore(Path("preferences.db")) as store:
+        store.add_many(labelled(12), source="")
     async with workbench() as (screen, pilot):
-        await pilot.press("f5", "t")
+        for key in ("n", "y"):
+            assert begun == []
+            await pilot.press("f5", "t")
+            await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+            await pilot.pause()
+            text = screen_text(screen.app.screen)
+            assert "Train a reward model on 12 labels?" in text
+            assert "⚠ With fewer than 100 labels" in text
+            await press_when_asked(pilot, key)
+            await until(pilot, lambda: not isinstance(screen.app.screen, ConfirmScreen))
         await until(pilot, lambda: bool(begun))
         await pilot.press("t", "t")
         go_on.set()
         await until(pilot, lambda: "Training labels-0001" in screen_text(screen))
-        assert begun == ["training"]
+        assert len(begun) == 1
 
 
 async def test_a_training_that_ends_during_a_check_is_reported_by_how_it_ended() -> None:
     class Failing:
         """Training that ends between two looks at `done`."""
 
-        run, problem, looks = Path("labels-0001"), "", 0
+        run, problem, looks, stopped = Path("labels-0001"), "", 0, False
 
         @property
         def done(self) -> bool:
@@ -220,11 +234,33 @@ async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:
         assert not banner.display
 
 
+async def test_what_is_weak_about_a_reward_model_is_said_before_it_is_used() -> None:
+    view = RunView()
+    for event in (
+        started(run_kind="reward-model", iterations=30),
+        step(1),
+        evaluation(1, pairs=4, accuracy=0.5, accuracy_low=0.15, accuracy_high=0.85),
+    ):
+        view.take(event)
+    assert quality_text(view).splitlines() == [
+        "⚠ Not finished: step 1 of 30.",
+        "⚠ Right on 50% of 4 held-out pairs (15 to 85%): that may be chance.",
+        "⚠ Fewer than 20 held-out pairs: hold out more, or label more.",
+    ]
+    view.take(ended("done", 30))
+    view.take(evaluation(30, accuracy=0.63, accuracy_low=0.56, accuracy_high=0.69, length_accuracy=0.7))
+    assert quality_text(view) == "⚠ Right on 63% of 200 held-out pairs (56 to 69%), no better than length alone."
+    view.take(evaluation(30, accuracy=0.63, accuracy_low=0.56, accuracy_high=0.69))
+    assert quality_text(view) == "Right on 63% of 200 held-out pairs (56 to 69%)."
+    assert quality_text(RunView()).endswith("⚠ No pairs were held out: nothing says how good it is.")
+
+
 async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_model() -> None:
     model = reward_model("liked")
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "T")
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        await until(pilot, lambda: "⚠ No pairs were held out" in screen_text(screen.app.screen))
         await press_when_asked(pilot, "y")
         await until(pilot, lambda: screen.app.screen is screen)
         config = screen.query_one(ConfigPane).document.config

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from preference_samples import labelled, reward_config
 from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, settle, some_pairs, step, workbench
-from scripted_run import started
+from scripted_run import ended, started
 from snapshots import SNAPSHOTS, check
 
+from trainer.events import PhaseProgress, StateChanged
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder, rename_run
+from trainer.runs.sinks import ProgressFile
 from workbench.reward_model.charts import RewardChart, RewardCharts
 from workbench.reward_model.run_reader import Look, RewardRunLister, RewardRunListing, RunFollower
 from workbench.run.view import RunView
@@ -94,6 +96,31 @@ async def test_a_run_that_begins_is_shown_unless_another_was_chosen() -> None:
         rename_run(RunFolder(Path("runs/b")), "e")
         await look(pilot)
         assert app.text("heading").startswith("d "), "what was chosen is there no more"
+
+
+async def test_a_live_run_shows_its_phase_and_the_time_left_and_can_be_stopped() -> None:
+    run = Run("live", 1, steps=4)
+    with run.folder.lock():
+        async with workbench() as (app, pilot):
+            sink = ProgressFile(run.folder.progress)
+            sink.emit(PhaseProgress(iteration=0, phase="score", done=3, total=12))
+            await look(pilot)
+            assert "● loading the model   step 0 of 4   score 25%" in app.text("heading")
+            run.report(StateChanged(state="training"), step(1), step(2))
+            sink.emit(PhaseProgress(iteration=3, phase="update", done=1, total=2))
+            await look(pilot)
+            assert "● training   step 2 of 4   12s left   update 50%" in app.text("heading")
+            await pilot.press("X")
+            await pilot.press("n")
+            await settle(pilot)
+            assert not list(run.folder.control.glob("*.json"))
+            await pilot.press("X", "y")
+            await settle(pilot)
+            [request] = run.folder.control.glob("*.json")
+            assert '"stop"' in request.read_text()
+    run.report(ended("stopped", 2))
+    async with workbench() as (app, pilot):
+        assert app.pane.check_action("stop", ()) is False
 
 
 async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:

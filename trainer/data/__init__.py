@@ -14,13 +14,15 @@ from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
 from trainer.data.encoding_ahead import EncodingAhead
-from trainer.data.readers import OnBroken, SourceRow, refuse, source_rows
+from trainer.data.readers import OnBroken, SourceRow, is_dataset, refuse, source_rows
 from trainer.data.templates import COLUMNS, rendered, template_options
 from trainer.data.token_cache import read_tokens, token_file, write_tokens
 from trainer.errors import DataError, shortened
 
 SHIPPED = PRESETS / "prompts"
 Example = TypeVar("Example")
+
+_CHECKED = 100  # prompts that `check_prompts` loads
 
 
 class PromptRow(NamedTuple):
@@ -60,6 +62,13 @@ def load_prompts(config: DataConfig, skipped: OnBroken = lambda error: None) -> 
     if not prompts:
         raise DataError(f"data.prompts = '{name}' has no prompts: it must have at least one row")
     return prompts
+
+
+def check_prompts(config: DataConfig) -> None:
+    """Raise DataError if the first prompts cannot be loaded. What the library `datasets` would load is not checked."""
+    name, sets = config.prompts, shipped_sets()
+    if name in sets or not is_dataset(name, sets):
+        load_prompts(config.model_copy(update={"limit": min(config.limit or _CHECKED, _CHECKED)}))
 
 
 def _prompt_row(index: int, row: SourceRow, column: str) -> PromptRow:

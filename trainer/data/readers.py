@@ -78,20 +78,10 @@ def source_rows(
     split: of a dataset. broken, column: as for `read_rows`. prompt_sets: names of the shipped sets, where the source is
     the configuration's data.prompts; errors then name its keys. Raises DataError for what cannot be read.
     """
-    named = f"data.prompts = '{source}'" if prompt_sets else f"'{source}'"
-    try:
-        path = Path(source).expanduser()
-        is_folder, exists = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"{named} cannot be read: {error}") from None
-    if exists and not is_folder:
-        return read_rows(path, column, broken)
-    if not exists:
-        if suffix(path) in READERS or not _HUB_NAME.fullmatch(source):
-            raise DataError(f"{named}: no such file: paths are relative to {Path.cwd()}")
-        # Before asking the hub: a mistyped name should not cost an import and a time-out.
-        if close := difflib.get_close_matches(source, prompt_sets, n=1, cutoff=0.8):
-            raise DataError(f"{named}: no such file or shipped set: did you mean '{close[0]}'?")
+    if not is_dataset(source, prompt_sets):
+        return read_rows(Path(source).expanduser(), column, broken)
+    named, path = _named(source, prompt_sets), Path(source).expanduser()
+    is_folder = path.is_dir()
     try:
         data = _dataset(source, split, path if is_folder else None)
     except Exception as error:
@@ -111,6 +101,30 @@ def source_rows(
             raise DataError(f"{key} '{split}': '{source}' has the splits {', '.join(data)}")
         data = data[split]
     return (SourceRow(f"{source}[{index}]", row) for index, row in enumerate(data))
+
+
+def is_dataset(source: str, prompt_sets: Sequence[str] = ()) -> bool:
+    """Return whether the library `datasets` has to load `source`, which may take a network; False for a file.
+
+    prompt_sets: as for `source_rows`. Raises DataError if nothing can load it.
+    """
+    named = _named(source, prompt_sets)
+    try:
+        path = Path(source).expanduser()
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{named} cannot be read: {error}") from None
+    if not exists:
+        if suffix(path) in READERS or not _HUB_NAME.fullmatch(source):
+            raise DataError(f"{named}: no such file: paths are relative to {Path.cwd()}")
+        # Before asking the hub: a mistyped name should not cost an import and a time-out.
+        if close := difflib.get_close_matches(source, prompt_sets, n=1, cutoff=0.8):
+            raise DataError(f"{named}: no such file or shipped set: did you mean '{close[0]}'?")
+    return is_folder or not exists
+
+
+def _named(source: str, prompt_sets: Sequence[str]) -> str:
+    return f"data.prompts = '{source}'" if prompt_sets else f"'{source}'"
 
 
 def _dataset(source: str, split: str, folder: Path | None) -> Any:

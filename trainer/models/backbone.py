@@ -121,10 +121,21 @@ def load_backbone(
 
 def _checked_folder(config: BackboneConfig) -> Path:
     """Return the folder of the model. Raises ModelError if it or the adapter is missing."""
+    _check_adapter(config)
+    return model_folder(config)
+
+
+def check_local(config: BackboneConfig) -> None:
+    """Raise ModelError if the model or its adapter is missing or damaged; fetch and load nothing."""
+    _check_adapter(config)
+    if config.path != "starter":
+        _local_folder(config)
+
+
+def _check_adapter(config: BackboneConfig) -> None:
     if config.adapter:
         adapter = Path(config.adapter).expanduser()
         check_peft(adapter) if is_peft(adapter) else check_adapter(adapter)
-    return model_folder(config)
 
 
 def _unloadable(config: BackboneConfig, error: BaseException) -> ModelError:
@@ -189,6 +200,11 @@ def model_folder(config: BackboneConfig) -> Path:
     """
     if config.path == "starter":
         return starter_model()
+    return _local_folder(config) or _checked(config.path, _hub_snapshot(config))
+
+
+def _local_folder(config: BackboneConfig) -> Path | None:
+    """Return the folder that `model.path` names, checked; None for a name on the hub. Raises ModelError."""
     path = Path(config.path).expanduser()
     if path.is_dir():
         return _checked(config.path, path)
@@ -199,7 +215,7 @@ def model_folder(config: BackboneConfig) -> Path:
             f"model.path = '{config.path}': no such folder; use 'starter', an existing folder, or a hub name like "
             "mlx-community/Qwen3-0.6B-bf16"
         )
-    return _checked(config.path, _hub_snapshot(config))
+    return None
 
 
 def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -> Any:

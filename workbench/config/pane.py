@@ -7,21 +7,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input, TextArea
 
+from trainer.config import Config
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from workbench.config.changes import Changes
 from workbench.config.controller import ConfigController
 from workbench.config.cost_lines import CostLines
-from workbench.config.document import ConfigDocument
+from workbench.config.document import ConfigDocument, Problem
 from workbench.config.fields import fields_by_key, search, sections, toml_line
 from workbench.config.file_dialogs import FileDialogs
 from workbench.config.form import ConfigForm
+from workbench.config.material import material_problems
 from workbench.config.rows import CHANGED, ConfigRows, FieldRow, SectionRow, Selection, keys_of, row_action
 from workbench.config.toml import line_of, load_writer
 from workbench.config.views import ConfigReading, ConfigViews
@@ -86,6 +88,8 @@ class ConfigPane(Pane):
         self._controller = ConfigController(document)
         self._selection = Selection()
         self._loaded = False
+        self._checked: Config | None = None  # the configuration whose files were last checked
+        self._material: list[Problem] = []  # of those files
         self._changes = Changes(
             self, self._controller, lambda key, value: self.post_message(self.LiveSettingChanged(key, value))
         )
@@ -329,7 +333,7 @@ class ConfigPane(Pane):
         if action == "back":  # otherwise the app handles escape
             return self._controller.draft is not None or bool(self._selection.query) or self._views.toml is not None
         if action == "problem":
-            return bool(self.document.problems)
+            return bool(self.problems)
         if action == "open":  # the run is controlled through the document on the screen
             return not self._controller.running
         return True
@@ -363,6 +367,28 @@ class ConfigPane(Pane):
             self.query_one(ProblemsList).show([], [])
             return
         self._views.show()
-        self.query_one(ProblemsList).show(document.problems, document.warnings)
+        config = document.config
+        if config is not self._checked:
+            self._checked, self._material = config, []
+            self._check_material()
+        self.query_one(ProblemsList).show(self.problems, document.warnings)
         self._explain()
-        self.query_one(CostLines).show(document.config, len(document.problems))
+        self.query_one(CostLines).show(config, len(self.problems))
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Problems of the document, or else of the files that its run would read, as far as they were checked."""
+        return self.document.problems or self._material
+
+    def on_show(self) -> None:
+        self._check_material()  # a file may have come or gone
+
+    @work(exclusive=True, group="material")  # of one configuration, the newest
+    async def _check_material(self) -> None:
+        if not self.display or (config := self.document.config) is None:
+            return
+        found = await asyncio.to_thread(material_problems, config)
+        if config is self.document.config and found != self._material:
+            self._material = found
+            self.refresh_view()
+            self.refresh_keys()

@@ -112,6 +112,11 @@ class LogPane(Pane):
                 entries.append(before)
         self._add(entries)
 
+    def report(self, problem: str) -> None:
+        """Add a problem of the run that is in no journal, one line or more."""
+        lines = enumerate(problem.splitlines())
+        self._add([Entry(visible(line), "error", time.time(), goes_on=number > 0) for number, line in lines])
+
     def on_show(self) -> None:
         self._unread, self.badge = 0, Badge()
         if self._changed:

@@ -284,12 +284,13 @@ class MainScreen(MountedWhole, Screen[None]):
             banner.say(message, kind, {about} if about in ("run", "bug") else {about, self._panes.current})
 
     def say_once(self, problem: str, *, about: str) -> None:
-        """Show an error that lasts, once; "" settles it."""
+        """Show an error that lasts, once, and keep it in the log; "" settles it in the banner."""
         if problem != self._problems.get(about, ""):
             self._problems[about] = problem
             self.settle(about)
             if problem:
                 self.say(problem, about=about)
+                self.query_one(LogPane).report(problem)
 
     def keys(self) -> dict[str, str]:
         """Return the keys of this screen and of the Label pane, by the ids of their bindings."""

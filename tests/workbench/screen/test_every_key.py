@@ -26,6 +26,7 @@ from waiting import until
 from workbench_app import can_answer, start_run, workbench
 
 from trainer.events import Iteration
+from trainer.runs.folder import RunFolder
 from workbench.app import WorkbenchApp
 from workbench.config.form import ChoiceList, FieldEditor
 from workbench.config.pane import ConfigPane
@@ -382,6 +383,9 @@ async def test_the_keys_of_the_reward_model(ran: list[Ran]) -> None:
         await until(keyboard.pilot, lambda: reward.selected is not None)
         await press_all("reward-model", RewardModelPane, RewardPairList)
         await press_all("reward-model", RewardModelPane, RewardPairText, prepare=partial(run, reward, "open"))
+        with RunFolder(Path("runs/reward-2").resolve()).lock():
+            await until(keyboard.pilot, lambda: reward.check_action("stop", ()) is True)
+            await press_all("reward-model", RewardModelPane, only=["X"])
         await keyboard.pilot.resize_terminal(100, 24)
         await press_all(
             "reward-model", RewardModelPane, RewardPairList, prepare=partial(run, reward, "close"), only=["v"]

@@ -94,3 +94,5 @@ async def test_a_missing_model_is_a_message_with_the_way_out(tmp_path: Path) -> 
         assert not screen.supervisor.trains_here
         assert screen.app.is_running
         assert not (tmp_path / "runs").exists()
+        await pilot.press("f8")
+        await until(pilot, lambda: "nowhere" in screen_text(screen).split("╭")[-1])

@@ -24,6 +24,16 @@ def pad(sequences: Sequence[Sequence[float]], dtype: npt.DTypeLike = np.int32) -
     return rows
 
 
+def clear_cache() -> None:
+    """Give the buffers that MLX keeps back to the device, on a GPU only where less than half of its memory is free.
+
+    There, freeing and allocating again waits for the kernels under way; at its limit, MLX gives buffers back by itself.
+    """
+    held = mx.get_active_memory() + mx.get_cache_memory()
+    if mx.default_device() == mx.Device(mx.cpu) or held > mx.get_memory_limit() // 2:
+        mx.clear_cache()
+
+
 def leaves(tree: Any) -> list[mx.array]:
     """Return the arrays in a tree of dicts, lists and tuples."""
     return [cast("mx.array", pair[1]) for pair in tree_flatten(tree)]

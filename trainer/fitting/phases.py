@@ -8,6 +8,7 @@ from typing import Literal
 
 import mlx.core as mx
 
+from trainer.arrays import clear_cache
 from trainer.control.control import Control
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DivergedError
@@ -64,7 +65,7 @@ class Phases:
         mx.reset_peak_memory()
         yield progress
         self.memory[phase] = mx.get_peak_memory()
-        mx.clear_cache()  # phases differ in shapes, so the next cannot reuse these buffers
+        clear_cache()  # phases differ in shapes, so the next cannot reuse these buffers
         self.seconds[phase] = self._control.clock() - started
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from trainer.arrays import to_list
+from trainer.arrays import clear_cache, to_list
 from trainer.config import Config, load_config
 from trainer.config.problems import broken_rule
 from trainer.config.schema import RolloutConfig
@@ -88,7 +88,7 @@ def answer(
     except Exception as error:  # noqa: BLE001  a question, whatever is wrong with it, must not end a run
         problem = f"the model could not answer: {reason_of(error)}"
     finally:
-        mx.clear_cache()  # training uses other shapes
+        clear_cache()  # training uses other shapes
     seconds = time.perf_counter() - began
     return Answer(
         writer=question.writer,

@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
+from trainer.arrays import clear_cache
 from trainer.config.schema import RolloutConfig
 from trainer.models.trunk import family_of
 from trainer.rollout.sampling import sample_tokens
@@ -84,7 +85,7 @@ class Decoding:
             self._inputs = mx.concatenate([self._inputs, last])
             self._keys = mx.concatenate([self._keys, keys[mx.array(group)]])
         self._caches = _joined(self._caches, added)
-        mx.clear_cache()
+        clear_cache()
 
     def step(self) -> DecodingStep:
         """Begin to decode one token of each row."""
@@ -94,7 +95,7 @@ class Decoding:
         mx.async_eval(sampled)
         self._steps += 1
         if self._steps % _CLEAR_EVERY == 0:
-            mx.clear_cache()
+            clear_cache()
         return DecodingStep(list(self.rows), sampled.tokens, sampled.logprobs)
 
     def bytes_at(self, positions: int) -> int:

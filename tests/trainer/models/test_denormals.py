@@ -72,3 +72,21 @@ def test_another_processor_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with denormals.denormals_as_zeros():
         assert sys.float_info.min * 0.5 > 0.0
+
+
+def test_the_exit_waits_for_a_thread_that_still_frees_what_it_has_compiled() -> None:
+    """Python's join returns before that, and freeing needs the interpreter: the process would be aborted."""
+    program = (
+        "import threading, trainer, mlx.core as mx\n"
+        "from trainer.models.cpu.denormals import start_compute_threads\n"
+        "double = mx.compile(lambda x: x + x)\n"
+        "def work():\n"
+        "    start_compute_threads()\n"
+        "    for size in range(1, 400):\n"
+        "        double(mx.ones(size))\n"
+        "thread = threading.Thread(target=work)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -10,12 +10,16 @@ NumPy compute as ever.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import platform
 import struct
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 _MXCSR = 28  # its place in fenv_t on x86-64, for glibc and musl alike
 _SIZE = 64  # bytes of room for fenv_t, which has 32
@@ -40,13 +44,36 @@ def denormals_as_zeros() -> Iterator[None]:
         _set_control_word(control)
 
 
-def start_compute_threads() -> None:
-    """Start the threads on which MLX computes for this one, with zeros for denormals.
+_computing: set[threading.Thread] = set()
 
-    Call it before this thread uses MLX: those that run already stay as they are. Nothing on a GPU.
+
+@atexit.register
+def _wait_for_ended_threads() -> None:
+    """Wait until the threads that computed have ended for the system too, not only for Python's `join`.
+
+    At its end a thread frees what MLX has compiled on it, for which it needs the interpreter. Without one, it ends the
+    process with "terminate called without an active exception". Other systems than Linux do not tell; a tenth of a
+    second is plenty.
+    """
+    end = time.monotonic() + 5
+    for thread in _computing:
+        place = Path(f"/proc/self/task/{thread.native_id}")
+        while not thread.is_alive() and place.exists() and time.monotonic() < end:
+            time.sleep(0.001)
+    if _computing and not sys.platform.startswith("linux"):
+        time.sleep(0.1)
+
+
+def start_compute_threads() -> None:
+    """Start the threads on which MLX computes for this one, with zeros for denormals. Not on a GPU.
+
+    Call it before this thread uses MLX: those that run already stay as they are. The exit of the program then waits for
+    the end of this thread.
     """
     import mlx.core as mx
 
+    _computing.add(threading.current_thread())
+    _computing.discard(threading.main_thread())
     if mx.default_device() != mx.Device(mx.cpu):
         return
     with denormals_as_zeros():

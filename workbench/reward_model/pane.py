@@ -121,6 +121,7 @@ class RewardModelPane(Pane):
         super().__init__(id=id)
         self.reader = RunReader(runs_dir, self._show_changed_run, self._show_place)
         self._on_screen: Path | None = None  # the reward-model run that the other panes show
+        self._loading = ""  # name of a training that has no folder yet
         self._marked: list[str] = []  # keys, in the order of marking
         self._opened = False
         self._order = next(iter(ORDERS))
@@ -159,6 +160,12 @@ class RewardModelPane(Pane):
             self._on_screen = folder
             if folder is not None:
                 self.reader.choose(folder)
+
+    def show_loading(self, name: str) -> None:
+        """Say that the run `name` loads its labels and model, and has no folder yet; empty for none."""
+        if name != self._loading:
+            self._loading = name
+            self._show()
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the reward models of another folder."""
@@ -218,6 +225,8 @@ class RewardModelPane(Pane):
             heading = run_heading(name, reader.view, live=look.live) if look else visible(name)
         if reader.place >= 0 and len(reader.runs) > 1:
             heading += f"   run {reader.place + 1} of {len(reader.runs)}"
+        if self._loading:
+            heading = "   ".join(filter(None, (heading, f"◌ {visible(self._loading)} loads the labels and the model")))
         self.query_one("#reward-heading", Static).update(heading)
         self.refresh_keys()
 
@@ -232,7 +241,7 @@ class RewardModelPane(Pane):
     def _empty_message(self) -> str:
         """Return the message shown in place of the pairs."""
         if self.reader.shown is None:
-            return "" if self.reader.problem else self._no_run()
+            return "" if self.reader.problem or self._loading else self._no_run()
         if self.reader.seen is None:
             return "Reading the run..."
         if self._words.strip() and self.reader.predictions and self.reader.predictions.pairs:

@@ -85,6 +85,11 @@ class LabellingController:
 
                 self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
 
+    @property
+    def loading(self) -> str:
+        """Name of the reward model whose training loads its labels and model; empty for none."""
+        return self._reward_models.loading
+
     def watch(self) -> None:
         """Report what goes on beside the labelling: a reward model that is trained, and the win rate."""
         self._reward_models.watch()

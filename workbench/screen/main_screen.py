@@ -175,7 +175,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.action_show_pane(self._panes.current)
         self.show_run()
         self.labelling.open()
-        self.set_interval(_LOOK, self.labelling.watch)
+        self.set_interval(_LOOK, self._watch_labelling)
         self.ready = True
 
     async def on_unmount(self) -> None:
@@ -187,6 +187,10 @@ class MainScreen(MountedWhole, Screen[None]):
         self._settings.all_settings = self.config.shows_all
         self._settings.visit(Path.cwd())
         await asyncio.to_thread(self._settings.save, config_dir())
+
+    def _watch_labelling(self) -> None:
+        self.labelling.watch()
+        self.query_one(RewardModelPane).show_loading(self.labelling.loading)
 
     def on_resize(self) -> None:
         self._panes.resize()

@@ -66,6 +66,11 @@ class RewardModels:
             key = self._screen.keys()["pane.reward-model"]
             self._screen.notify(f"Training {self._training.run.name} on the labels; {key} shows it", markup=False)
 
+    @property
+    def loading(self) -> str:
+        """Name of the training that has no folder yet; empty for none."""
+        return self._training.run.name if self._training is not None and self._training.is_loading else ""
+
     def watch(self) -> None:
         """Look for the end of a training, unless that is under way; returns at once."""
         if self._training is not None and not self._polling.locked():

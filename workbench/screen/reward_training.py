@@ -79,6 +79,11 @@ class RewardTraining:
             ) from None
 
     @property
+    def is_loading(self) -> bool:
+        """Return whether it has no folder yet."""
+        return self._view.started is None
+
+    @property
     def stopped(self) -> bool:
         """Return whether someone has ended it before it was complete."""
         return isinstance(self._view.ended, RunEnded) and self._view.ended.state == "stopped"

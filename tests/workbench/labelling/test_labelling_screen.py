@@ -175,7 +175,9 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
     def start(*given: object) -> SimpleNamespace:
         begun.append(given)
         go_on.wait(30)
-        return SimpleNamespace(run=Path("labels-0001"), poll=lambda: "labels-0001: step 1 of 9", done=False)
+        return SimpleNamespace(
+            run=Path("labels-0001"), poll=lambda: "labels-0001: loading", done=False, is_loading=True
+        )
 
     monkeypatch.setattr("workbench.screen.reward_models.RewardTraining", start)
     with PreferenceStore(Path("preferences.db")) as store:
@@ -196,13 +198,15 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
         go_on.set()
         await until(pilot, lambda: "Training labels-0001" in screen_text(screen))
         assert len(begun) == 1
+        await pilot.press("f6")
+        await until(pilot, lambda: "labels-0001 loads the labels and the model" in screen_text(screen))
 
 
 async def test_a_training_that_ends_during_a_check_is_reported_by_how_it_ended() -> None:
     class Failing:
         """Training that ends between two looks at `done`."""
 
-        run, problem, looks, stopped = Path("labels-0001"), "", 0, False
+        run, problem, looks, stopped, is_loading = Path("labels-0001"), "", 0, False, True
 
         @property
         def done(self) -> bool:

@@ -98,6 +98,15 @@ async def test_a_run_that_begins_is_shown_unless_another_was_chosen() -> None:
         assert app.text("heading").startswith("d "), "what was chosen is there no more"
 
 
+async def test_a_training_that_still_loads_is_named_in_place_of_the_way_to_one() -> None:
+    async with workbench() as (app, _):
+        app.pane.show_loading("labels-0001")
+        assert app.text("heading") == "◌ labels-0001 loads the labels and the model"
+        assert "No reward models in" not in app.screen_text
+        app.pane.show_loading("")
+        assert app.text("heading") == ""
+
+
 async def test_a_live_run_shows_its_phase_and_the_time_left_and_can_be_stopped() -> None:
     run = Run("live", 1, steps=4)
     with run.folder.lock():

@@ -122,6 +122,8 @@ def session_plan(options: SessionOptions) -> SessionPlan:
         raise UsageError("nothing to label: name data, or a run that saves its samples")
     if options.data and "dataset" not in dict(queues):
         raise UsageError(f"'{options.data}' is not used: add the queue dataset, or leave the data out")
+    if options.columns and not options.data:
+        raise UsageError("columns are named, but no data: name a file, a folder or a dataset")
     return SessionPlan(
         queues=tuple(_queue_plan(queue, weight, options) for queue, weight in queues),
         repeats=options.repeats,

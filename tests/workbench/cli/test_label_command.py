@@ -159,6 +159,7 @@ def test_a_finished_session_is_begun_again() -> None:
         (["--guidelines", "nope.md"], UsageError, "nope.md"),
         (["--labeller", ""], UsageError, "labeller ''"),
         (["--data", "pairs.jsonl", "--limit", "-1"], UsageError, "limit = -1"),
+        (["--queue", "dataset", "--column", "a=x"], UsageError, "columns are named, but no data"),
         (["--data", "pairs.jsonl", "--repeats", "1"], UsageError, "repeats = 1"),
         (["--store", "nowhere/p.db"], UsageError, "its folder is missing"),
         (["--store", "pairs.jsonl"], StorageError, "not a preference store"),

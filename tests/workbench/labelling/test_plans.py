@@ -156,12 +156,13 @@ def test_the_labeller_is_the_last_one_of_the_store_else_the_user(monkeypatch: py
     assert labeller_name(default_labeller([]))
 
 
-@pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\x1b[31m", "a\nb"])
+@pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\x1b[31m", "a\nb", "a\u202eb", "\u200d"])
 def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="printable characters") as raised:
         labeller_name(name)
     assert str(raised.value).isprintable()
-    assert labeller_name(" Ann Ü ") == "Ann Ü"
+    for known in ("Ann Ü", "علی\u200cرضا", "ශ්\u200dරී", "ana 👩\u200d💻", "Ne\u0301e", "שרה", "田中 太郎"):
+        assert labeller_name(f" {known} ") == known
 
 
 def test_guidelines_are_read_as_they_are() -> None:

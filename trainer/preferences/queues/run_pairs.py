@@ -38,7 +38,7 @@ def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     """
     iterations = SampledIterations(plan.source, inputs.report)
     pairs = partial(sampled_pairs, rng=inputs.rng)
-    while (each := _pairs_each(iterations)) is None:
+    while (each := pairs_each(iterations)) is None:
         inputs.context.check()
         iterations.check_any()
         if iterations.are_over():
@@ -81,7 +81,7 @@ def one_sample_each(iterations: SampledIterations) -> str:
     )
 
 
-def _pairs_each(iterations: SampledIterations) -> int | None:
+def pairs_each(iterations: SampledIterations) -> int | None:
     """Return how many pairs the newest iteration that can be read has, as the others will; None if there is none."""
     while (newest := iterations.newest()) is not None:
         if prompts := iterations.read(newest):

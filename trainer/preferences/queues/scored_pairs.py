@@ -15,7 +15,7 @@ from statistics import pstdev
 from trainer.errors import ModelError, UsageError
 from trainer.preferences.items import QueuePlan
 from trainer.preferences.queues import Drawn, QueueInputs, Score, Wait, in_background, result_of
-from trainer.preferences.queues.run_pairs import has_pairs, one_sample_each, sampled_pairs
+from trainer.preferences.queues.run_pairs import has_pairs, one_sample_each, pairs_each, sampled_pairs
 from trainer.preferences.queues.run_samples import SampledIterations
 from trainer.preferences.records import Comparison, Text
 
@@ -58,6 +58,8 @@ def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: Queue
         raise UsageError("nothing can score pairs here: choose another queue")
     iterations = SampledIterations(source, inputs.report)
     iterations.check_any()
+    if each := pairs_each(iterations):
+        inputs.supply.total = lambda: each * iterations.found
     why = f"scoring samples with {' and '.join(Path(model).name for model in models)}"
     pairs = ScoredPairs(iterations, partial(_measured, models, measure, context.score), why, inputs)
     given = at_random = 0
@@ -71,6 +73,7 @@ def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: Queue
             pair, randomly = pairs.any(), True
         if pair is not None:
             given, at_random = given + 1, at_random + randomly
+            inputs.supply.drawn = given
             yield pair
         elif pairs.awaited:
             yield Wait(pairs.awaited)

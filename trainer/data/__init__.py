@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +32,11 @@ class PromptRow(NamedTuple):
     prompt: str | list[dict[str, str]]  # plain text, or chat messages with the keys role and content
     columns: dict[str, Any]  # the row's other columns, for the reward functions
     place: str = ""  # file and line, for messages
+
+
+def column_names(rows: Iterable[PromptRow]) -> list[str]:
+    """Return the names of all columns that reward functions get besides the prompt."""
+    return list(dict.fromkeys(name for row in rows for name in row.columns))
 
 
 def shipped_sets() -> list[str]:

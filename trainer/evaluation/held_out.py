@@ -29,7 +29,7 @@ from trainer.evaluation.intervals import (
 from trainer.events import Evaluation, plain
 from trainer.ppo import steps
 from trainer.ppo.loop import PPO
-from trainer.rewards import Rewards
+from trainer.rewards import Rewards, TrainerState
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
 from trainer.seeding import Purpose, key_for
@@ -197,6 +197,7 @@ def measure(
             batch = ppo.score(lay_out([*prompts] * samples, responses), progress)
         if baseline:
             baseline.sample(ppo, progress)
+    ppo.rewards.use_state(TrainerState(iteration, ppo.config.ppo.iterations))
     reference: Scores | None = None
     if baseline and ppo.config.reward.normalize == "batch":  # scores of two batches are not comparable
         scored, both = _scored(ppo, prompts, responses + baseline.responses)

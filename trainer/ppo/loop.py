@@ -32,7 +32,7 @@ from trainer.ppo.losses import Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
 from trainer.ppo.prefix_values import PrefixValues
 from trainer.ppo.shares import in_shares, respond
-from trainer.rewards import RewardResult, Rewards
+from trainer.rewards import RewardResult, Rewards, TrainerState
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
 from trainer.rollout.generation import Response, lay_out
 from trainer.rollout.token_texts import TokenTexts
@@ -132,6 +132,7 @@ class PPO:
         self.ranks.begin()
         started = self.control.clock()
         prompts = self.batch_prompts(number)
+        self.rewards.use_state(TrainerState(number - 1, c.ppo.iterations))
 
         with self.phase(number, "generate", passes=2 if c.ppo.estimator == "remax" else 1) as progress:
             key = key_for(c.run.seed, Purpose.ROLLOUT, number)

@@ -17,6 +17,7 @@ from trainer.config import Config
 from trainer.data import Prompt
 from trainer.ppo.learner import StepMetrics
 from trainer.ppo.steps import adjust_rewards_with_kl
+from trainer.rewards import RewardResult
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings
@@ -134,7 +135,7 @@ def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dic
 def sample_rows(
     batch: Experience,
     prompts: Sequence[Prompt],
-    parts: dict[str, list[float]],
+    rewards: RewardResult,
     samples_per_prompt: int,
     *,
     token_texts: TokenTexts | None = None,
@@ -180,8 +181,9 @@ def sample_rows(
             "stop_reason": "length" if truncated[row] else "stop",
             "score": scores[row],
             "sequence_score": sequence_scores[row],
-            "parts": {name: None if math.isnan(part[row]) else part[row] for name, part in parts.items()},
-            "columns": json.dumps(prompt.columns, ensure_ascii=False, default=str),
+            "parts": {name: None if math.isnan(part[row]) else part[row] for name, part in rewards.parts.items()},
+            "columns": _json(prompt.columns),
+            "extra": _json({name: found[row] for name, found in rewards.extra.items()}) if rewards.extra else None,
             "length": length,
             "kl_sum": float(k1.sum()),
             **{name: value[row] if trained[row] else None for name, value in by_sequence.items()},
@@ -232,6 +234,10 @@ def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_pol
         importance_cap=ppo.importance_cap,
         trains_policy=trains_policy,
     )
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, default=lambda value: getattr(value, "tolist", value.__str__)())
 
 
 def _known(x: mx.array) -> list[float | None]:

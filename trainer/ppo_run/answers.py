@@ -26,7 +26,7 @@ from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.steps import micro_batches
-from trainer.rewards import RewardInput, RewardResult, Trust, build_run_rewards
+from trainer.rewards import RewardInput, RewardResult, TrainerState, Trust, build_run_rewards
 from trainer.rewards.code import trust_none
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
@@ -280,6 +280,7 @@ class SavedPolicy:
     def _score(self, batch: Sequence[RewardInput]) -> RewardResult:
         if self._reward_problem:
             raise RewardError(self._reward_problem)
+        self._rewards.use_state(TrainerState(self.iteration, self._config.ppo.iterations))
         return self._rewards(batch, update_statistics=False)
 
     def _read(self, path: Path) -> tuple[Path, Snapshot | None]:

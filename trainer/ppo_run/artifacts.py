@@ -62,7 +62,7 @@ def save_samples(folder: RunFolder, config: Config, number: int, result: Iterati
     rows = sample_rows(
         result.batch,
         result.prompts,
-        result.rewards.parts,
+        result.rewards,
         config.rollout.samples_per_prompt,
         token_texts=result.token_texts if saves else None,
         ratios=result.ratios,
@@ -75,7 +75,7 @@ def save_samples(folder: RunFolder, config: Config, number: int, result: Iterati
         SamplePreview(
             prompt=row["prompt"],
             completion=row["completion"],
-            score=row["score"],
+            score=math.nan if row["score"] is None else row["score"],
             kl=row["kl_sum"],
             truncated=row["truncated"],
         )

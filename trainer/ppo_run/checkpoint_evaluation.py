@@ -16,7 +16,7 @@ from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.loading import load_config_as, replaced_settings
 from trainer.config.problems import short
 from trainer.config.schema import RewardConfig
-from trainer.data import Prompt, load_prompts
+from trainer.data import Prompt, column_names, load_prompts
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
 from trainer.evaluation.intervals import (
@@ -152,6 +152,7 @@ class _Run(NamedTuple):
     config: Config
     model: LoadedModel
     functions: dict[str, ModuleType]  # the Python files of its reward
+    columns: list[str] | None  # of its data, if they are known
     prompts: list[Prompt]
     warnings: list[str]
 
@@ -165,22 +166,24 @@ def _load(folder: RunFolder, options: EvaluationOptions, trust: Trust) -> _Run:
             raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one with --reward")
     config = as_ppo(dpo) if dpo else load_config(folder.config, _overrides(options.reward))
     config = with_checkpoints(resolve_paths(config, Path.cwd()))
-    functions = load_functions(config.reward, trust=trust)
     if dpo and not options.file:
+        functions = load_functions(config.reward, trust=trust)
         prompts, warnings, model = _held_out_of_pairs(folder, dpo, config, options)
-        return _Run(kind, config, model, functions, prompts, warnings)
+        return _Run(kind, config, model, functions, None, prompts, warnings)
     read = config
     if options.file:  # all of its prompts, read as the run reads its own
         data = config.data.model_copy(update={"prompts": options.file, "limit": 0, "eval_fraction": 0.0})
         read = config.model_copy(update={"data": data})
     skipped: list[DataError] = []
     rows = load_prompts(read.data, skipped.append)
+    columns = column_names(rows)
+    functions = load_functions(config.reward, trust=trust, columns=columns)
     model = load_backbone(config.model)
     found = run_prompts(read, rows, model, skipped)
     if options.file:
-        return _Run(kind, config, model, functions, found.train, found.warnings)
+        return _Run(kind, config, model, functions, columns, found.train, found.warnings)
     most = options.prompts or config.eval.prompts
-    return _Run(kind, config, model, functions, *_first(found.held_out, most, options))
+    return _Run(kind, config, model, functions, columns, *_first(found.held_out, most, options))
 
 
 def _held_out_of_pairs(
@@ -221,7 +224,7 @@ def _restored(
     config, c = run.config, run.config.run
     if options.seed is not None:
         config = config.model_copy(update={"run": c.model_copy(update={"seed": options.seed})})
-    rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions)
+    rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions, columns=run.columns)
     sources = [source.model_dump() for source in config.reward.sources]
     if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none, old files no sources
         rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing

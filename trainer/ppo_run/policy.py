@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
@@ -39,18 +39,26 @@ STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward
 class TrainedPolicy:
     """Policy of a PPO run, its rewards and its latest snapshot, which names the reward's sources with their statistics.
 
-    control: its `check` is called between small steps. trust: as for `build_rewards`.
+    control: its `check` is called between small steps. trust, columns: as for `build_rewards`.
     """
 
     ppo: PPO
     snapshot: Snapshot
 
-    def __init__(self, model: LoadedModel, control: Control, trust: Trust, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        control: Control,
+        trust: Trust,
+        ranks: Ranks = ALONE,
+        columns: Collection[str] | None = None,
+    ) -> None:
         self.model = model
         self.ranks = ranks
         self._leader = Leader(ranks, lambda: plain_state(self.snapshot), lambda: arrays_of(self.snapshot))
         self._control = control
         self._trust = trust
+        self._columns = columns
         self._check: Callable[[], None] = control.check if ranks.alone else lambda: None  # see Phases.report
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
@@ -62,6 +70,7 @@ class TrainedPolicy:
             between_passes=lambda: self._check(),
             modules=modules,
             ranks=self.ranks,
+            columns=self._columns,
         )
 
     def begin(

@@ -14,7 +14,7 @@ from trainer.control.control import Control, Interrupted
 from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
-from trainer.data import Prompt, load_prompts
+from trainer.data import Prompt, column_names, load_prompts
 from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DataError, OutOfMemoryError, TrainerError
@@ -111,7 +111,8 @@ class _PPORun:
         self.saved = _saved_config(run.folder) if run.resume else None
         skipped: list[DataError] = []
         rows = load_prompts(self.config.data, skipped.append)
-        functions = load_functions(self.config.reward, trust=self.trust)
+        columns = column_names(rows)
+        functions = load_functions(self.config.reward, trust=self.trust, columns=columns)
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
         if saved is None:
             check_policy_init(self.config.model)
@@ -122,7 +123,7 @@ class _PPORun:
             model = load_backbone(self.config.model)
         self.memory_limit, warnings = meet_others(self.ranks, model.folder, [row[:3] for row in rows], limit)  # bytes
         run.warnings += warnings
-        self.policy = TrainedPolicy(model, self.control, self.trust, self.ranks)
+        self.policy = TrainedPolicy(model, self.control, self.trust, self.ranks, columns)
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         with self.ranks.all_or_none(ends=True):
             rewards = self.policy.build_rewards(self.config, functions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import TYPE_CHECKING, assert_never
 
@@ -13,7 +13,7 @@ from trainer.config.schema import RewardConfig
 from trainer.rewards.code import Trust, trust_all
 from trainer.rewards.on_first_rank import OnFirstRank
 from trainer.rewards.protocol import RewardInput, RewardResult, RewardSource, SourceScores
-from trainer.rewards.python_reward import PythonReward
+from trainer.rewards.python_reward import PythonReward, TrainerState
 from trainer.rewards.text_rewards import LengthReward, LexiconReward, RegexReward
 from trainer.rewards.weighted_sum import Overlong, Rewards, WeightedSource
 
@@ -32,6 +32,7 @@ __all__ = [
     "RewardSource",
     "Rewards",
     "SourceScores",
+    "TrainerState",
     "Trust",
     "WeightedSource",
     "build_rewards",
@@ -51,6 +52,7 @@ def build_rewards(
     trust: Trust = trust_all,
     modules: dict[str, ModuleType] | None = None,
     ranks: Ranks | None = None,
+    columns: Collection[str] | None = None,
 ) -> Rewards:
     """Build the rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
 
@@ -64,6 +66,7 @@ def build_rewards(
     modules: files that `load_functions` has run.
     ranks: those of the run, if there are several: reward models score a share of each batch on each, and functions
     run on the first alone.
+    columns: as for `PythonReward`.
     """
     modules = {} if modules is None else modules
     backbones = [] if backbone is None else [backbone]
@@ -71,10 +74,10 @@ def build_rewards(
     def built(source: AnySource) -> RewardSource:
         match source:
             case PythonSource() if ranks is not None and not ranks.alone:
-                function = PythonReward(source.path, modules, trust) if ranks.leads else None
+                function = PythonReward(source.path, modules, trust, columns) if ranks.leads else None
                 return OnFirstRank(function.name if function else source.path, function, ranks)
             case PythonSource():
-                return PythonReward(source.path, modules, trust)
+                return PythonReward(source.path, modules, trust, columns)
             case LexiconSource():
                 return LexiconReward()
             case LengthSource():
@@ -107,6 +110,7 @@ def build_run_rewards(
     between_passes: Callable[[], None] = lambda: None,
     modules: dict[str, ModuleType] | None = None,
     ranks: Ranks | None = None,
+    columns: Collection[str] | None = None,
 ) -> Rewards:
     """Build the rewards of a run on `backbone`. trust and what follows it: as for `build_rewards`."""
     return build_rewards(
@@ -118,17 +122,20 @@ def build_run_rewards(
         trust=trust,
         modules=modules,
         ranks=ranks,
+        columns=columns,
     )
 
 
-def load_functions(config: RewardConfig, *, trust: Trust = trust_all) -> dict[str, ModuleType]:
+def load_functions(
+    config: RewardConfig, *, trust: Trust = trust_all, columns: Collection[str] | None = None
+) -> dict[str, ModuleType]:
     """Load the Python functions of `config`, and return the files that were run.
 
     Called before a model is loaded, so that errors do not wait for that. `build_rewards` takes the result as `modules`.
-    trust: as for `build_rewards`. Raises RewardError.
+    trust, columns: as for `build_rewards`. Raises RewardError.
     """
     modules: dict[str, ModuleType] = {}
     for source in config.sources:
         if isinstance(source, PythonSource):
-            PythonReward(source.path, modules, trust)
+            PythonReward(source.path, modules, trust, columns)
     return modules

@@ -20,18 +20,23 @@ class OnFirstRank:
     def __init__(self, name: str, source: RewardSource | None, ranks: Ranks) -> None:
         """Wrap `source`, which is None on other ranks than the first."""
         self.name = name
-        self._source = source
+        self.source = source
         self._ranks = ranks
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """Return the first rank's scores of `batch`. Raises its RewardError, and RankError on the others."""
+        """Return the first rank's scores of `batch`. Raises its RewardError, and RankError on the others.
+
+        What its function logged for the samples stays there, where they are saved.
+        """
+        extra: dict[str, list[Any]] = {}
 
         def scores() -> list[Any] | None:
-            if self._source is None:
+            if self.source is None:
                 return None
-            found = self._source(batch)
+            found = self.source(batch)
+            extra.update(found.extra)
             return [found.scores, found.token_rewards, dict(found.details)]
 
         found = self._ranks.together(scores)[0]
         assert found is not None
-        return SourceScores(*found)
+        return SourceScores(*found)._replace(extra=extra)

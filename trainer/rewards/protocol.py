@@ -28,6 +28,7 @@ class RewardResult(NamedTuple):
         str, list[float]
     ]  # source -> [B]; raw scores, NaN where it does not apply, tokens summed; and a source's
     # details under `source.detail`; for reports only
+    extra: Mapping[str, list[Any]] = MappingProxyType({})  # what functions logged for each sequence, by column
 
 
 class SourceScores(NamedTuple):
@@ -36,6 +37,7 @@ class SourceScores(NamedTuple):
     scores: list[float | None]  # [B]
     token_rewards: list[list[float]] | None = None  # [B][tokens]; if set, `scores` are their sums, not added again
     details: Mapping[str, list[float]] = MappingProxyType({})  # name -> [B]; for reports only
+    extra: Mapping[str, list[Any]] = MappingProxyType({})  # column -> [B]; anything, to be shown with the sequences
 
 
 class RewardSource(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import difflib
@@ -11,8 +12,12 @@ import inspect
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -32,72 +37,87 @@ _numbers = itertools.count()
 _WAY_OUT = "or None if the reward does not apply"
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """How far the training is, under the names that TRL's `trainer_state` has. A step is an iteration."""
+
+    global_step: int = 0  # done so far
+    max_steps: int = 0
+
+
 class PythonReward:
     """A user's function, called once per batch of B sequences with lists of length B as keywords.
 
     prompts: strings, or lists of chat messages.
     completions: strings, or `[{"role": "assistant", "content": ...}]` if the prompt is chat messages.
     completion_ids: lists of token ids.
-    Every other column of the data is passed under its own name. The function gets only the keywords in its signature,
-    or all of them if it takes `**kwargs`.
+    Every other column of the data is passed under its own name. Three more keywords are no lists: `trainer_state`, a
+    TrainerState; `log_metric(name, value)`; and `log_extra(column, values)`, with a value for each sequence. The
+    function gets only the keywords in its signature, or all of them if it takes `**kwargs`.
 
-    It returns B numbers (or None where it does not apply), or B lists with a number for each token.
+    It returns B numbers (or None where it does not apply), or B lists with a number for each token. It may be async.
     The same functions work in TRL: https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
     """
 
-    def __init__(self, path: str, modules: dict[str, ModuleType], trust: Trust) -> None:
-        """Load the function. path: 'file.py:function' or 'package.module:function'; others as for `load_function`."""
+    def __init__(
+        self, path: str, modules: dict[str, ModuleType], trust: Trust, columns: Collection[str] | None = None
+    ) -> None:
+        """Load the function. path: 'file.py:function' or 'package.module:function'; others as for `load_function`.
+
+        columns: those of the data; None if they are not known. Raises RewardError if the function needs another one.
+        """
         place, _, function = path.rpartition(":")
         self.name = f"{Path(place).name if is_file(place) else place}:{function}"
+        self.state = TrainerState()
         self._path = path
         self._function = load_function(path, modules, trust)
-        self._signature = self._readable_signature()
+        self._parameters = self._readable_parameters()
         self._file = _source_file(self._function)
+        self._columns = columns
+        if columns is not None:
+            self._accepted(dict.fromkeys([*columns, *_keywords([], (), self.state, _Logged())]))
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Score `batch`. Raises RewardError if the function fails or returns anything but numbers."""
-        values = self._called(batch)
-        if any(_is_list(value) for value in values):
-            return self._token_scores(values, batch)
-        scores = [None if value is None else self._number(value, i, batch) for i, value in enumerate(values)]
-        return SourceScores(scores)
+        return scored_together([self], batch)[0]
 
-    def _called(self, batch: Sequence[RewardInput]) -> list[Any]:
-        count, keywords = len(batch), self._accepted(_keywords(batch))
+    def begin(self, batch: Sequence[RewardInput]) -> _Call:
+        """Call the function. What it raises or, if it is async, still has to do is in the result."""
+        logged = _Logged()
+        keywords = self._accepted(_keywords(batch, self._columns or (), self.state, logged))
         try:
-            returned = self._returned(keywords, count)
-        except (Exception, SystemExit) as error:
-            where = self._culprit(batch)
-            raise self._error(f"raised {describe_failure(error, self._file)}{where}") from error
-        if inspect.iscoroutine(returned):
-            returned.close()  # else Python warns that it was never awaited
-            raise self._error("returned a coroutine: write a plain function that calls asyncio.run")
-        if not isinstance(returned, list):
-            kind = "None" if returned is None else type(returned).__name__
-            if shape := _shape(returned):
+            return _Call(batch, logged, _listed(self._function(**keywords), len(batch)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+            return _Call(batch, logged, error)
+
+    def scores(self, call: _Call) -> SourceScores:
+        """Return the scores of a call that is done. Raises RewardError."""
+        batch, values, count = call.batch, call.returned, len(call.batch)
+        if isinstance(values, BaseException):
+            raise self._error(f"raised {describe_failure(values, self._file)}{self._culprit(batch)}") from values
+        if not isinstance(values, list):
+            kind = "None" if values is None else type(values).__name__
+            if shape := _shape(values):
                 kind += f" of shape {shape}"
             raise self._error(f"returned {kind}: must return a list of {count} scores, one per completion")
-        if len(returned) != count:
-            raise self._error(f"returned {len(returned)} scores for {count} completions: must return one each")
-        return returned
-
-    def _returned(self, keywords: dict[str, list[Any]], count: int) -> Any:
-        returned = self._function(**keywords)
-        match _shape(returned):
-            case None if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict):
-                return list(returned)  # here, because a generator fails only when it is read
-            case (rows, 1) if rows == count:
-                return [row[0] for row in returned]  # a column, as a head with one output gives it
-            case (rows,) | (rows, _) if rows == count:
-                return list(returned)
-        return returned
+        if len(values) != count:
+            raise self._error(f"returned {len(values)} scores for {count} completions: must return one each")
+        for column, found in call.logged.extra.items():
+            if len(found) != count:
+                raise self._error(f"logged {len(found)} values of '{column}' for {count} completions: log one each")
+        if any(_is_list(value) for value in values):
+            scores = self._token_scores(values, batch)
+        else:
+            scores = SourceScores([None if x is None else self._number(x, i, batch) for i, x in enumerate(values)])
+        details = {name: [fmean(numbers)] * count for name, numbers in call.logged.metrics.items()}
+        return scores._replace(details=details, extra=call.logged.extra)
 
     def _culprit(self, batch: Sequence[RewardInput]) -> str:
         """Find the sample that the function fails on, one call each. The run ends anyway, so time does not matter."""
         for index, row in enumerate(batch):
-            try:
-                self._returned(self._accepted(_keywords([row])), 1)
-            except (Exception, SystemExit):  # noqa: BLE001  a user's function may raise anything
+            call = self.begin([row])
+            _wait([call])
+            if isinstance(call.returned, BaseException):
                 return f" on {sequence_name(index, row.prompt)}"
         return " on the batch, but on none of its samples alone"
 
@@ -134,35 +154,93 @@ class PythonReward:
             raise self._error(f"{sample} has score {number}: must be finite, {_WAY_OUT}")
         return number
 
-    def _accepted(self, keywords: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        parameters = self._signature.parameters.values()
-        by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    def _accepted(self, keywords: dict[str, Any]) -> dict[str, Any]:
+        by_name = [p for p in self._parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         for parameter in by_name:
             if parameter.default is parameter.empty and parameter.name not in keywords:
                 known = ", ".join(keywords)
                 raise self._error(f"needs '{parameter.name}', which is not a column of the data; columns: {known}")
-        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        if any(p.kind is p.VAR_KEYWORD for p in self._parameters):
             return keywords
         names = {parameter.name for parameter in by_name}
         return {name: values for name, values in keywords.items() if name in names}
 
-    def _readable_signature(self) -> inspect.Signature:
+    def _readable_parameters(self) -> list[inspect.Parameter]:
         try:
-            signature = inspect.signature(self._function)
+            parameters = list(inspect.signature(self._function).parameters.values())
         except (TypeError, ValueError):
             raise self._error("has no readable signature: wrap it in a function of your own") from None
-        for parameter in signature.parameters.values():
+        for parameter in parameters:
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise self._error(f"takes '{parameter.name}' by position only: remove the '/' from its signature")
-        return signature
+        return parameters
 
     def _error(self, message: str) -> RewardError:
         return RewardError(f"reward source '{self._path}' {message}")
 
 
-def _keywords(batch: Sequence[RewardInput]) -> dict[str, list[Any]]:
+def scored_together(rewards: Sequence[PythonReward], batch: Sequence[RewardInput]) -> list[SourceScores]:
+    """Score `batch` by several functions, one after the other, those that are async together. Raises RewardError."""
+    calls = [reward.begin(batch) for reward in rewards]
+    _wait(calls)
+    return [reward.scores(call) for reward, call in zip(rewards, calls, strict=True)]
+
+
+class _Logged:
+    """What a function logs in one call."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, list[float]] = {}
+        self.extra: dict[str, list[Any]] = {}
+
+    def log_metric(self, name: str, value: float) -> None:
+        self.metrics.setdefault(str(name), []).append(float(value))
+
+    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+        self.extra.setdefault(str(column), []).extend(values)
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a function: what it was for, what it has logged, and what it returned, raised or is to await."""
+
+    batch: Sequence[RewardInput]
+    logged: _Logged
+    returned: Any
+
+
+def _wait(calls: Sequence[_Call]) -> None:
+    """Await what async functions still have to do, all together."""
+    waiting = [call for call in calls if inspect.isawaitable(call.returned)]
+    if not waiting:
+        return
+
+    async def result(call: _Call) -> Any:
+        try:
+            return _listed(await call.returned, len(call.batch))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  as in `begin`
+            return error
+
+    async def results() -> list[Any]:
+        return await asyncio.gather(*map(result, waiting))
+
+    for call, found in zip(waiting, asyncio.run_coroutine_threadsafe(results(), _loop()).result(), strict=True):
+        call.returned = found
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of all async functions, which may keep clients that belong to it, on its own thread."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="async rewards", daemon=True).start()
+    return loop
+
+
+def _keywords(
+    batch: Sequence[RewardInput], columns: Collection[str], state: TrainerState, logged: _Logged
+) -> dict[str, Any]:
     # Prompts and ids are copied, so that a function cannot change the data or the rollout.
-    names = dict.fromkeys(name for row in batch for name in row.columns)
+    names = dict.fromkeys([*(name for row in batch for name in row.columns), *columns])
     return {name: [row.columns.get(name) for row in batch] for name in names} | {
         "prompts": [copy.deepcopy(row.prompt) for row in batch],
         "completions": [
@@ -170,7 +248,22 @@ def _keywords(batch: Sequence[RewardInput]) -> dict[str, list[Any]]:
             for row in batch
         ],
         "completion_ids": [list(row.completion_ids) for row in batch],
+        "trainer_state": state,
+        "log_metric": logged.log_metric,
+        "log_extra": logged.log_extra,
     }
+
+
+def _listed(returned: Any, count: int) -> Any:
+    """Return as a list what a function returned for `count` sequences, if it can be one."""
+    match _shape(returned):
+        case None if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict | Awaitable):
+            return list(returned)  # here, because a generator fails only when it is read
+        case (rows, 1) if rows == count:
+            return [row[0] for row in returned]  # a column, as a head with one output gives it
+        case (rows,) | (rows, _) if rows == count:
+            return list(returned)
+    return returned
 
 
 def _is_list(value: Any) -> bool:
@@ -199,7 +292,7 @@ def load_function(path: str, modules: dict[str, ModuleType], trust: Trust) -> Ca
     modules: files that have already run, by absolute path; this file is added. Two functions of one file thus share its
     globals, while a new dict runs the file again, as it is then.
     trust: called before any of the code runs.
-    Raises RewardError if a file, module or function is missing, fails on import, or is async.
+    Raises RewardError if a file, module or function is missing, fails on import, or is an async generator.
     """
     place, _, name = path.rpartition(":")
     module = _from_file(path, place, modules, trust) if is_file(place) else _from_import(path, place, trust)
@@ -208,8 +301,8 @@ def load_function(path: str, modules: dict[str, ModuleType], trust: Trust) -> Ca
     function = getattr(module, name)
     if not callable(function):
         raise RewardError(f"reward source '{path}': {name} is {type(function).__name__}, must be a function")
-    if _is_async(function) or _is_async(type(function).__call__):
-        raise RewardError(f"reward source '{path}' is async: write a plain function that calls asyncio.run")
+    if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(type(function).__call__):
+        raise RewardError(f"reward source '{path}' is an async generator: return a list of scores instead of yielding")
     return function  # type: ignore[no-any-return]
 
 
@@ -264,7 +357,3 @@ def _offer(module: ModuleType, name: str) -> str:
     if close := difflib.get_close_matches(name, functions, n=1):
         return f": did you mean '{close[0]}'?"
     return f": it has {', '.join(functions)}" if functions else ": it has no functions"
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import RewardError
+from trainer.rewards.on_first_rank import OnFirstRank
 from trainer.rewards.protocol import ModelScorer, RewardInput, RewardResult, RewardSource, SourceScores, sequence_name
+from trainer.rewards.python_reward import PythonReward, TrainerState, scored_together
 
 _LARGEST = float(np.finfo(np.float32).max)  # training keeps rewards in float32
 SMALLEST_DEVIATION = 1e-8  # below it, scores differ by rounding alone and are only centred
@@ -119,6 +121,13 @@ class Rewards:
         for model in self._models:
             model.micro_batch_tokens = tokens
 
+    def use_state(self, state: TrainerState) -> None:
+        """Pass `state` to the functions that ask for `trainer_state`, from the next batch on."""
+        for weighted in self._sources.values():
+            source = weighted.source.source if isinstance(weighted.source, OnFirstRank) else weighted.source
+            if isinstance(source, PythonReward):
+                source.state = state
+
     @property
     def has_models(self) -> bool:
         """Return whether a source is a reward model."""
@@ -146,7 +155,7 @@ class Rewards:
         """
         if not batch:
             return RewardResult([], None, {name: [] for name in self._sources})
-        raw = {name: weighted.source(batch) for name, weighted in self._sources.items()}
+        raw = self._raw(batch)
         scores, tokens = self._sums(raw, batch)
         _check_range(scores, tokens, batch)
         applies = [any(result.scores[row] is not None for result in raw.values()) for row in range(len(batch))]
@@ -160,6 +169,7 @@ class Rewards:
             scores.tolist(),
             [self._clipped(rewards).tolist() for rewards in tokens] if by_token else None,
             _parts(raw),
+            {column: values for result in raw.values() for column, values in result.extra.items()},
         )
 
     def so_far(self, batch: Sequence[RewardInput]) -> list[float]:
@@ -170,7 +180,7 @@ class Rewards:
         """
         if not batch:
             return []
-        raw = {name: weighted.source(batch) for name, weighted in self._sources.items()}
+        raw = self._raw(batch)
         scores, _ = self._sums({name: found for name, found in raw.items() if found.token_rewards is None}, batch)
         _check_range(scores, [np.zeros(0)] * len(batch), batch)
         found: list[float] = self._clipped(self._normalized(scores, update=False)).tolist()
@@ -188,6 +198,14 @@ class Rewards:
             raise RewardError(
                 f"reward statistics {state!r}: must be the numbers count, mean, m2; use another checkpoint"
             ) from None
+
+    def _raw(self, batch: Sequence[RewardInput]) -> dict[str, SourceScores]:
+        sources = {name: weighted.source for name, weighted in self._sources.items()}
+        functions = [source for source in sources.values() if isinstance(source, PythonReward)]
+        found = iter(scored_together(functions, batch))
+        return {
+            name: next(found) if isinstance(source, PythonReward) else source(batch) for name, source in sources.items()
+        }
 
     def _sums(self, raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> tuple[Floats, list[Floats]]:
         scores = np.zeros(len(batch))

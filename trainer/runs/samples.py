@@ -22,8 +22,18 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no
 
     from trainer.runs.folder import RunFolder
 
-SAMPLES_VERSION = 3
-_TEXTS = ("prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "token_texts", "top_texts")
+SAMPLES_VERSION = 4
+_TEXTS = (
+    "prompt",
+    "source_prompt",
+    "completion",
+    "stop_reason",
+    "parts",
+    "columns",
+    "extra",
+    "token_texts",
+    "top_texts",
+)
 _GROUP_TOKENS = 32_768  # per row group: one sequence of many is read without decoding all the others
 _AT_ONCE = 1024 * 1024  # bytes; a file up to this size is read whole, which is faster than column by column
 TOKEN_COLUMNS = (
@@ -116,6 +126,7 @@ def sample_schema() -> pa.Schema:
             ("sequence_score", pa.float64()),  # the part of it on the last token
             ("parts", pa.list_(pa.struct([("source", pa.string()), ("score", pa.float64())]))),
             ("columns", pa.string()),  # the prompt's other columns
+            ("extra", pa.string()),  # what reward functions logged about the response, by column, JSON; null if nothing
             ("length", pa.int32()),  # response tokens, including the stop token
             ("kl_sum", pa.float64()),  # nats, k1 summed over the response
             ("final_value", pa.float64()),  # V of the state after the last token

@@ -76,6 +76,7 @@ class TokenSample:
     parts: Mapping[str, float]
     source_prompt: str = ""  # the prompt as in the data, JSON; empty where that is `prompt`
     columns: str = ""  # the prompt's other columns, JSON
+    extra: str = ""  # what reward functions logged about the response, by column, JSON
     truncated: bool = False
     final_value: float = math.nan
     baseline: float = math.nan  # without a critic: subtracted from the response's returns

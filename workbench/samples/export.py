@@ -153,7 +153,8 @@ def _json_line(sample: TokenSample) -> Iterator[str]:
         "score": sample.score,
         "sequence_score": sample.sequence_score,
         "parts": dict(sample.parts),
-        "columns": _columns(sample.columns),
+        "columns": json_columns(sample.columns),
+        "extra": json_columns(sample.extra),
         "truncated": sample.truncated,
         "length": len(sample),
         "final_value": sample.final_value,
@@ -189,8 +190,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _columns(text: str) -> Any:
-    """Parse the prompt's other columns; text that is not JSON is returned as it is."""
+def json_columns(text: str) -> Any:
+    """Parse the columns of a prompt or those that functions logged; text that is not JSON is returned as it is."""
     try:
         return json.loads(text) if text else {}
     except (ValueError, RecursionError):

@@ -21,7 +21,7 @@ from workbench.run.sample_table import Sample, TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channel_row import ChannelRow
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
-from workbench.samples.export import save_picture
+from workbench.samples.export import json_columns, save_picture
 from workbench.samples.sample_list import sample_facts
 from workbench.samples.token_inspector import TokenInspector, facts_text
 from workbench.samples.token_legend import TokenLegend
@@ -32,6 +32,13 @@ _BESIDE = 96  # columns from which the inspector is beside the text
 _LEGEND = 33  # columns that the legend needs beside the row of channels
 _TALL = 30  # lines from which it gets more room below the text
 _LEAST, _LEAST_TALL = 8, 14  # lines of the inspector below the text, however long that is
+
+
+def extra_text(sample: TokenSample) -> str:
+    """Return what reward functions logged about the response: `judge: good   words: 12`."""
+    extra = json_columns(sample.extra)
+    pairs = extra.items() if isinstance(extra, dict) else [("extra", extra)]
+    return "   ".join(visible(f"{name}: {value}") for name, value in pairs)
 
 
 class SampleView(MountedWhole, Vertical):
@@ -46,6 +53,9 @@ class SampleView(MountedWhole, Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="sample-facts", markup=False)
+        extra = Static(id="sample-extra", markup=False)
+        extra.display = False
+        yield extra
         with Container(id="sample-channels"):
             yield ChannelRow(self.text)
             yield TokenLegend()
@@ -66,6 +76,9 @@ class SampleView(MountedWhole, Vertical):
         self._marked = marked
         if (sample := self.text.sample) is not None:
             self.query_one("#sample-facts", Static).update(self.facts(sample, marked=marked))
+            extra = self.query_one("#sample-extra", Static)
+            extra.update(extra_text(sample))
+            extra.display = bool(sample.extra)
 
     def facts(self, sample: TokenSample, *, marked: bool = False) -> str:
         """Return the sample's iteration and number, its score, KL and length."""

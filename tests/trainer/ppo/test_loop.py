@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from runs_helper import Recorder, comparable, record, tiny_config
 
-from trainer.events import Alarm, Alert, Evaluation, Iteration
+from trainer.events import Alarm, Alert, Evaluation, Iteration, SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 
@@ -157,6 +158,7 @@ def test_a_batch_without_any_score_takes_no_step_and_says_so(tmp_path: Path, set
         assert math.isnan(each.score_mean)
         assert math.isfinite(each.kl)
         assert all(row["score"] is None and row["advantages"] is None for row in rows_of(tmp_path, each.iteration))
+    assert all(math.isnan(one.score) for event in recorder.of(SamplesWritten) for one in event.previews)
     assert [alarm.message for alarm in recorder.of(Alarm) if alarm.code == "no_signal"] == [
         "nothing to learn from in 3 iterations: no reward source applies to any response"
     ]
@@ -170,3 +172,26 @@ def test_a_run_with_unscored_responses_resumes_as_if_it_had_not_ended(tmp_path: 
     config = tiny_config(halves, f'reward.sources=["{halves}/rewards.py:some"]', *CRITIC)
     found = record(config, resume=halves / "runs/a").of(Iteration)
     assert [comparable(each) for each in found] == [comparable(each) for each in expected[1:]]
+
+
+LOGS = """
+async def logged(completions, trainer_state, log_metric, log_extra, **_):
+    log_metric("step", trainer_state.global_step / trainer_state.max_steps)
+    log_extra("words", [len(text.split()) for text in completions])
+    return [float(len(text)) for text in completions]
+"""
+
+
+@pytest.mark.parametrize("settings", [CRITIC, GREEDY])
+def test_what_a_function_logs_is_in_the_numbers_of_the_iteration_and_in_its_samples(
+    tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    tiny_config(tmp_path)
+    (tmp_path / "rewards.py").write_text(LOGS)
+    source = f'reward.sources=["{tmp_path}/rewards.py:logged"]'
+    recorder = record(tiny_config(tmp_path, "run.name=a", source, "rollout.batch_size=8", "eval.every=3", *settings))
+    name = "rewards.py:logged.step"
+    assert [each.parts[name] for each in recorder.of(Iteration)] == pytest.approx([0, 1 / 3, 2 / 3])
+    assert [each.parts[name] for each in recorder.of(Evaluation)] == pytest.approx([0, 1])
+    for row in rows_of(tmp_path, 3):
+        assert json.loads(row["extra"]) == {"words": len(row["completion"].split())}

@@ -20,6 +20,7 @@ from trainer.data import Prompt
 from trainer.ppo.learner import Step, StepMetrics
 from trainer.ppo.metrics import rollout_metrics, sample_rows, settings_of, update_metrics
 from trainer.ppo.steps import adjust_rewards_with_kl
+from trainer.rewards import RewardResult
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.samples import TOKEN_COLUMNS, sample_schema
@@ -147,7 +148,7 @@ PARTS = {"lexicon": [float(row) for row in range(len(COUNTS))]}
 
 
 def rows_of(batch: Experience, **more: Any) -> list[dict[str, Any]]:
-    return sample_rows(batch, PROMPTS, PARTS, 2, **more)
+    return sample_rows(batch, PROMPTS, RewardResult([], None, PARTS), 2, **more)
 
 
 def test_samples_hold_each_sequence_cut_to_its_length(batch: Experience) -> None:

@@ -37,6 +37,9 @@ def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("early")
+    tiny_config(folder)
+    with (folder / "rewards.py").open("a") as file:
+        file.write("\ndef wants(completions, answer): pass\n")
     record(tiny_config(folder, "run.name=a", "ppo.iterations=1", "eval.every=0"))
     return folder
 
@@ -45,6 +48,7 @@ MISSING = {
     "prompts": ("data.prompts=gone.jsonl", "data.prompts = 'gone.jsonl': no such file"),
     "a file of rewards": ("reward.sources=['gone.py:score']", "no file 'gone.py'"),
     "a function": ("reward.sources=['{folder}/rewards.py:scores']", "no function 'scores'.*did you mean 'score'"),
+    "a column": ("reward.sources=['{folder}/rewards.py:wants']", "needs 'answer', which is not a column of the data"),
     "a module": ("reward.sources=['no_such_module:score']", "no module 'no_such_module'"),
     "a reward model": ("reward.sources=[{{kind='model', path='gone'}}]", "reward source 'gone': no such folder"),
     "a critic": ("model.value_init=gone", "model.value_init = 'gone'"),

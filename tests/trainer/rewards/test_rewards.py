@@ -26,8 +26,10 @@ from trainer.rewards import (
     RewardResult,
     Rewards,
     SourceScores,
+    TrainerState,
     WeightedSource,
     build_rewards,
+    load_functions,
 )
 
 CHAT = [{"role": "user", "content": "Hello?"}]
@@ -140,8 +142,11 @@ def test_a_function_gets_prompts_completions_ids_and_columns_as_lists(load: Load
         sequence("one", completion_ids=[1, 2], columns={"answer": 3}),
         sequence("two", prompt=CHAT, completion_ids=[5], columns={"mood": "sad"}),
     ]
-    assert rewards(batch).scores == [5.0, 5.0]
+    assert rewards(batch).scores == [8.0, 8.0]
     (module,) = (m for n, m in sys.modules.items() if n.startswith("_reward_file") and hasattr(m, "seen"))
+    assert (module.seen.pop("trainer_state").global_step, module.seen.pop("trainer_state", None)) == (0, None)
+    assert callable(module.seen.pop("log_metric"))
+    assert callable(module.seen.pop("log_extra"))
     assert module.seen == {
         "prompts": ["Once", CHAT],
         "completions": ["one", [{"role": "assistant", "content": "two"}]],
@@ -303,8 +308,12 @@ RUN_ERRORS = {
     "def score(**_): return [[1], [1]]": "has 1 token rewards for 2 tokens: return one each",
     "def score(**_): return [[float('nan')], [1, 1]]": "sample 0 ('Once') has score nan",
     "def score(answer, **_): return []": "needs 'answer', which is not a column of the data; columns: mood, prompts, "
-    "completions, completion_ids",
-    "async def inner(): pass\ndef score(**_): return inner()": "returned a coroutine: write a plain function",
+    "completions, completion_ids, trainer_state, log_metric, log_extra",
+    "async def score(**_):\n    raise ValueError('later')": "raised ValueError: later (rewards.py:2) on sample 0",
+    "async def score(**_): return 3": "returned int: must return a list of 2 scores, one per completion",
+    "def score(log_extra, **_):\n    log_extra('a', [1])\n    return [1, 1]": "logged 1 values of 'a' for 2",
+    "def score(log_metric, **_):\n    log_metric('a', [1])\n    return [1, 1]": "raised TypeError: ",
+    "def score(trainer_state, **_):\n    trainer_state.global_step = 3": "raised FrozenInstanceError: cannot assign",
 }
 
 
@@ -328,8 +337,8 @@ LOAD_ERRORS = {
     "def score(:": "fails to load: SyntaxError: invalid syntax (rewards.py:1)",
     "import nowhere": "fails to load: ModuleNotFoundError: No module named 'nowhere' (rewards.py:1)",
     "exit()": "fails to load: SystemExit",
-    "async def score(**_): pass": "is async: write a plain function",
-    "class C:\n    async def __call__(self, **_): pass\nscore = C()": "is async: write a plain function",
+    "async def score(**_): yield 1": "is an async generator: return a list of scores",
+    "class C:\n    async def __call__(self, **_): yield 1\nscore = C()": "is an async generator: return a list",
     "def score(completions, /): pass": "takes 'completions' by position only",
 }
 
@@ -354,6 +363,57 @@ def test_a_file_without_a_usable_function_is_refused_before_training(load: Load,
 )
 def test_a_function_that_is_not_there_is_named(path: str, message: str) -> None:
     assert message in reward_error(lambda: build_rewards(RewardConfig(sources=[path])))
+
+
+def test_async_functions_are_awaited_together(load: Load) -> None:
+    code = (
+        "import asyncio\nmet = []\n"
+        "async def meet():\n"
+        "    met.append(asyncio.get_running_loop())\n"
+        "    while len(met) % 3: await asyncio.sleep(0)\n"
+        "async def score(completions, **_):\n    await meet()\n    return [float(len(text)) for text in completions]\n"
+        "class C:\n    async def __call__(self, **_):\n        await meet()\n        return (None for _ in range(2))\n"
+        "other = C()\n"
+        "def third(**_): return meet_and([1, 2])\n"
+        "async def meet_and(scores):\n    await meet()\n    return scores\n"
+        "def loops(**_): return [len(set(met))] * 2"
+    )
+    rewards = load(code, "score", "other", "third", "loops")
+    batch = [sequence("four"), sequence("seven")]
+    assert rewards(batch).scores == [4 + 1 + 0, 5 + 2 + 0]
+    assert rewards(batch).scores == [4 + 1 + 1, 5 + 2 + 1]  # clients that belong to a loop can be kept
+
+
+def test_functions_know_how_far_the_training_is(load: Load) -> None:
+    rewards = load("def score(trainer_state): return [trainer_state.global_step / max(1, trainer_state.max_steps)]")
+    assert rewards([sequence()]).scores == [0.0]
+    rewards.use_state(TrainerState(3, 4))
+    assert rewards([sequence()]).scores == [0.75]
+
+
+def test_what_functions_log_goes_with_the_scores(load: Load) -> None:
+    code = (
+        "def score(completions, log_metric=None, log_extra=None):\n"
+        "    log_metric('words', 3); log_metric('words', 4)\n"
+        "    for text in completions: log_extra('upper', [text.upper()])\n"
+        "    return [1.0, None]\n"
+        "async def other(log_extra, **_):\n    log_extra('seen', (True, None))\n    return [1.0, 2.0]"
+    )
+    result = load(code, "score", "other")([sequence("a"), sequence("b")])
+    assert result.parts["rewards.py:score.words"] == [3.5, 3.5]
+    assert result.extra == {"upper": ["A", "B"], "seen": [True, None]}
+
+
+def test_a_column_that_the_data_lacks_is_refused_at_once_and_one_that_a_batch_lacks_is_none(
+    load: Load, tmp_path: Path
+) -> None:
+    load("def score(answer, mood): return [float(answer is None) for answer in answer]")
+    config = RewardConfig(sources=["rewards.py:score"])
+    message = reward_error(lambda: load_functions(config, columns=["answer"]))
+    assert "needs 'mood', which is not a column of the data; columns: answer, prompts" in message
+    load_functions(config, columns=["answer", "mood"])
+    rewards = build_rewards(config, columns=["answer", "mood"])
+    assert rewards([sequence(), sequence(columns={"answer": 1})]).scores == [1.0, 0.0]
 
 
 def test_a_callable_object_may_be_a_reward(load: Load) -> None:
@@ -489,7 +549,7 @@ def test_a_reward_that_does_not_fit_float32_is_refused(scores: list[Any]) -> Non
 
 
 def test_an_empty_batch_has_no_scores() -> None:
-    assert Rewards([WeightedSource(LexiconReward())])([]) == ([], None, {"lexicon": []})
+    assert Rewards([WeightedSource(LexiconReward())])([]) == ([], None, {"lexicon": []}, {})
 
 
 def test_rewards_load_no_tensor_library() -> None:

@@ -67,6 +67,7 @@ def sequence(row: int, length: int) -> dict[str, Any]:
         "sequence_score": 1 / 7,
         "parts": {"lexicon": 1 / 3, "length": -2.0},
         "columns": json.dumps({"mood": "warm"}),
+        "extra": json.dumps({"judge": "good"}),
         "length": length,
         "kl_sum": 1e-9,
         "final_value": -0.5,

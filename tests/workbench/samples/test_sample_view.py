@@ -14,10 +14,10 @@ from samples_app import Run, Workbench, settle, show
 from scripted_run import samples
 from textual.pilot import Pilot
 from textual.widgets import Static
-from token_samples import sample_row
+from token_samples import SETTINGS, sample_row
 from waiting import until
 
-from trainer.runs.samples import sample_schema
+from trainer.runs.samples import sample_schema, write_samples
 from workbench.kit.banner import Banner
 from workbench.samples import browser, pane
 from workbench.samples.advantage_screen import AdvantageScreen
@@ -54,6 +54,25 @@ async def opened(pilot: Pilot[None], run: Run, *keys: str) -> TokenText:
     await settle(pilot)
     assert app.query_one(SampleView).display
     return app.query_one(TokenText)
+
+
+async def test_what_reward_functions_logged_is_shown_and_a_response_without_a_score_as_such(run: Run) -> None:
+    app = Workbench()
+    left_out = dict.fromkeys(("score", "sequence_score", "rewards", "values", "td_errors", "advantages", "returns"))
+    extra = json.dumps({"judge": "good\x1b[2J", "words": 12})
+    row = {**sample_row(0, prompt="Once"), **left_out, "ratios": None, "extra": extra}
+    run.folder.root.mkdir()
+    write_samples(run.folder.samples_file(1), [row, sample_row(1)], 1, SETTINGS)
+    run.announce(1, 2)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await opened(pilot, run)
+        line = app.query_one("#sample-extra", Static)
+        assert (line.display, str(line.content)) == (True, "judge: good␛[2J   words: 12")
+        assert "not scored" in str(app.query_one("#sample-facts", Static).content)
+        assert "NaN" not in app.query_one(SampleView).token_text
+        await pilot.press("n")
+        await settle(pilot)
+        assert not line.display
 
 
 async def test_enter_shows_one_token_by_token_and_escape_the_list_again(run: Run) -> None:

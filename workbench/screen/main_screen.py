@@ -282,19 +282,22 @@ class MainScreen(MountedWhole, Screen[None]):
     def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
         """Show a message above the panes until it is dismissed or settled.
 
-        A message that does not concern all panes also goes when the user leaves its pane.
+        A message that does not concern all panes also goes when the user leaves its pane. What keeps a run from
+        starting or going on stays in the log: it may have no folder whose journal says so.
         """
+        if kind == "error" and about in ("start", "run"):
+            for log in self.query(LogPane):
+                log.report(message)
         for banner in self.query(Banner):  # there is none while the screen closes
             banner.say(message, kind, {about} if about in ("run", "bug") else {about, self._panes.current})
 
     def say_once(self, problem: str, *, about: str) -> None:
-        """Show an error that lasts, once, and keep it in the log; "" settles it in the banner."""
+        """Show an error that lasts, once; "" settles it."""
         if problem != self._problems.get(about, ""):
             self._problems[about] = problem
             self.settle(about)
             if problem:
                 self.say(problem, about=about)
-                self.query_one(LogPane).report(problem)
 
     def keys(self) -> dict[str, str]:
         """Return the keys of this screen and of the Label pane, by the ids of their bindings."""

@@ -29,6 +29,7 @@ from workbench.labelling.plans import (
     default_labeller,
     labeller_name,
     labelling_material,
+    login_name,
     read_guidelines,
     session_plan,
     unfinished,
@@ -96,7 +97,8 @@ def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: a session if the options name its items, else the screen that asks. Raises TrainerError."""
     path = (Path(args.store) if args.store else default_store(Path.cwd())).resolve()
     kept, flagged = _read_store(path)
-    labeller = labeller_name(args.labeller if args.labeller is not None else default_labeller(kept))
+    given = "" if args.labeller is None else labeller_name(args.labeller)
+    labeller = given or labeller_name(default_labeller(kept))
     guidelines = read_guidelines(args.guidelines) if args.guidelines else ""
     where = runs_dir(args)
     options = replace(_options(args, where), flagged=flagged)
@@ -105,12 +107,11 @@ def opening(args: argparse.Namespace) -> Opening:
         plan = session_plan(options)
         alike = with_plan(unfinished(kept, labeller), plan)
         same = [session for session in alike if session.guidelines == guidelines_hash(guidelines)]
-        choice = (
-            SessionChoice(labeller=labeller, resume=same[0].id)
-            if same
-            else SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
-        )
-    label = LabelOpening(store=path, labeller=labeller, choice=choice, options=options)
+        if same:
+            choice = SessionChoice(labeller=labeller, resume=same[0].id)
+        elif given or labeller == login_name():
+            choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
+    label = LabelOpening(store=path, labeller=given, choice=choice, options=options)
     return Opening(watch=options.run, overrides=() if options.run else tuple(dir_override(args)), label=label)
 
 

@@ -22,7 +22,7 @@ from trainer.runs.listing import PPO
 from workbench.config.earlier_text import migrated
 from workbench.config.fields import fields_by_key
 from workbench.config.files import Save, Saved, expanded, read_text
-from workbench.config.toml import key_lines, line_of, line_typed_on, with_value
+from workbench.config.toml import key_lines, line_of, line_typed_on, with_value, without_comments
 from workbench.run.metrics import training_command
 from workbench.text import visible
 
@@ -79,7 +79,8 @@ class ConfigDocument:
         """Name of the preset that changes are relative to; empty for the schema's defaults."""
         self._copied = ""  # name of the run that this is a copy of
         self._on_disk = content  # of the file that was read or written last; `text` has plain newlines and no mark
-        self._base = parse_toml((PRESETS / f"{preset}.toml").read_text(encoding="utf-8")) if preset else {}
+        self._preset_text = (PRESETS / f"{preset}.toml").read_text(encoding="utf-8") if preset else ""
+        self._base = parse_toml(self._preset_text)
         self._undo: deque[str] = deque(maxlen=_STEPS)
         self._redo: deque[str] = deque(maxlen=_STEPS)
         self._typing: int | None = None  # the line that a character was just typed on
@@ -209,7 +210,14 @@ class ConfigDocument:
         return changes
 
     def to_save(self, path: Path) -> Save:
-        """Return what a thread can write to `path`; then call `saved`."""
+        """Return what a thread can write to `path`; then call `saved`.
+
+        The comments of a preset say why its own values are as they are: with others, they are left out.
+        """
+        if self.path is None and any(change.from_preset for change in self.changes.values()):
+            uncommented = without_comments(self.text, self._preset_text)
+            if uncommented != self.text:
+                self._step(f"# Made from the preset {self.preset}.\n\n{uncommented.lstrip()}")
         return Save(path, self.text, self.path, self._on_disk, self.kind == PPO)
 
     def saved(self, saved: Saved) -> None:

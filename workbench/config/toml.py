@@ -95,6 +95,27 @@ def with_value(text: str, section: str, name: str, value: Any) -> str | None:
         return None
 
 
+def without_comments(text: str, of: str) -> str:
+    """Return `text` without the comments that are in `of` as well; a line that held nothing else goes."""
+    known = {comment for line in _split_comments(of) if (comment := line[1])}
+    lines = [
+        before.rstrip() if comment in known else before + comment
+        for before, comment in _split_comments(text)
+        if before.strip() or comment not in known
+    ]
+    return "\n".join(lines)
+
+
+def _split_comments(text: str) -> list[tuple[str, str]]:
+    """Return each line as what is before its comment, and the comment."""
+    lines = text.split("\n")
+    found = []
+    for line, tokens in zip(lines, tokens_by_line(lines), strict=True):
+        start = tokens[-1].start if tokens and tokens[-1].kind == "comment" else len(line)
+        found.append((line[:start], line[start:]))
+    return found
+
+
 def line_typed_on(before: str, after: str) -> int | None:
     """Return the changed line, from 0, if only one changed and its length by at most 1; None for a larger change."""
     lines = zip(before.split("\n"), after.split("\n"), strict=False)

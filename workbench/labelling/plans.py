@@ -78,7 +78,8 @@ class SessionOptions:
 class LabelOpening:
     """Options for labelling in the workbench.
 
-    choice: the session to open at once. Without one the start screen opens, filled in from `options`.
+    labeller: as given; empty if it is not. choice: the session to open at once. Without one the start screen opens,
+    filled in from `options`.
     """
 
     store: Path
@@ -149,8 +150,11 @@ def plan_line(plan: SessionPlan) -> str:
 
 def default_labeller(sessions: Sequence[SessionRecord]) -> str:
     """Return the labeller of the first (newest) of a store's `sessions`, or else the user's login name."""
-    if sessions:
-        return sessions[0].labeller
+    return sessions[0].labeller if sessions else login_name()
+
+
+def login_name() -> str:
+    """Return the user's login name. A `default_labeller` of another name may be somebody else: ask."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in some containers

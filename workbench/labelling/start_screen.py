@@ -90,8 +90,9 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     """Dialog that asks what to label. Its result is the choice; None if it was closed.
 
     Enter first does what most users want. The dialog stays open until the session has begun. runs: folders of runs that
-    keep samples. models: folders of reward models. sessions: those of the store. All three the newest first. options:
-    initial values of the form. begin: begins the session and returns the problem if that fails, or else "".
+    keep samples. models: folders of reward models. sessions: those of the store. All three the newest first. asks: the
+    labeller is a guess, so that field comes first. options: initial values of the form. begin: begins the session and
+    returns the problem if that fails, or else "".
     """
 
     TITLE = "Label"
@@ -116,6 +117,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         sessions: Sequence[SessionRecord],
         *,
         models: Sequence[Path],
+        asks: bool = False,
         options: SessionOptions,
         begin: Callable[[SessionChoice], Awaitable[str]],
     ) -> None:
@@ -125,7 +127,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         first = [self._options.run] if self._options.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
         self._models = self._options.models or tuple(models[:ENSEMBLE])
-        self._labeller, self._sessions = labeller, sessions
+        self._labeller, self._sessions, self._asks = labeller, sessions, asks
         self._open: list[SessionRecord] = []  # sessions that the labeller can resume
         # At the last update: the labeller, the values of a new session's fields, and the place in the list.
         self._followed: tuple[str | None, tuple[object, ...], int | None] = (None, (), None)
@@ -191,7 +193,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         self._followed = None, self._values(), None
         self._follow()
         nothing = not (self._open or self._runs or self._options.data or self._options.flagged)
-        self.query_one("#data" if nothing else "#starts").focus()
+        self.query_one("#labeller" if self._asks else "#data" if nothing else "#starts").focus()
 
     def action_begin(self) -> None:
         """Resume the session under the cursor, or begin the new one."""

@@ -26,6 +26,7 @@ from workbench.labelling.plans import (
     labeller_name,
     labeller_problem,
     labelling_material,
+    login_name,
 )
 from workbench.labelling.workspace import LabelWorkspace, WinRate
 from workbench.run.policy_thread import PolicyThread
@@ -124,8 +125,9 @@ class LabellingController:
             LabelStartScreen(
                 runs,
                 self.workspace.store,
-                self._likely_labeller(sessions),
+                labeller := self._likely_labeller(sessions),
                 sessions,
+                asks=not self._is_known(labeller),
                 models=material.models,
                 options=replace(options, flagged=tuple(flagged)),
                 begin=self._open_session,
@@ -160,12 +162,17 @@ class LabellingController:
             await self._begin(SessionChoice(labeller=labeller, plan=plan))
 
     def _likely_labeller(self, sessions: Sequence[SessionRecord]) -> str:
-        return self._labeller or (self._opening.labeller if self._opening else default_labeller(sessions))
+        return self._labeller or (self._opening.labeller if self._opening else "") or default_labeller(sessions)
+
+    def _is_known(self, labeller: str) -> bool:
+        """Return whether the likely labeller is the user, and not just whoever labelled last."""
+        given = self._labeller or (self._opening.labeller if self._opening else "")
+        return labeller in (given, login_name())
 
     async def _present_labeller(self, sessions: Sequence[SessionRecord]) -> str | None:
         """Return who labels now: the last labeller on this screen, else who the user names; None if they cancel."""
         labeller = self._likely_labeller(sessions)
-        if self._labeller or {session.labeller for session in sessions} <= {labeller}:
+        if self._is_known(labeller):
             return labeller
         given = await self._screen.app.push_screen_wait(TextPromptScreen("Label again as", labeller, labeller_problem))
         return None if given is None else labeller_name(given)

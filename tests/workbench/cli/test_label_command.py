@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 from pathlib import Path
 from typing import get_args
 
@@ -69,7 +68,7 @@ def test_every_queue_can_be_chosen_except_those_that_the_program_fills() -> None
 def test_without_options_the_screen_asks_and_nothing_is_made(folder: Path) -> None:
     opened, to_label = opening()
     assert (opened.watch, to_label.choice) == (None, None)
-    assert (to_label.store, to_label.labeller) == (folder / "preferences.db", getpass.getuser())
+    assert (to_label.store, to_label.labeller) == (folder / "preferences.db", "")
     assert not to_label.store.exists()
 
 
@@ -132,7 +131,22 @@ def test_an_unfinished_session_is_continued_when_the_same_is_asked_again() -> No
         choice = opening(*others)[1].choice
         assert choice is not None
         assert choice.resume is None
-    assert opening()[1].labeller == "ann"
+
+
+def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOGNAME", "eve")
+    folder = run_with_samples("a-0001")
+    assert begun("--run", "a-0001").queues, "nobody else has labelled here"
+    session = left_open(opening("--run", "a-0001", "--labeller", "ann")[1].choice)
+    assert opening("--run", "a-0001")[1].choice == SessionChoice(labeller="ann", resume=session)
+    to_label = opening("--run", "a-0001", "--limit", "5")[1]
+    assert (to_label.choice, to_label.labeller, to_label.options.limit) == (None, "", 5)
+    assert to_label.options.run == folder.resolve()
+    assert begun("--run", "a-0001", "--limit", "5", "--labeller", "ann").limit == 5
+    monkeypatch.setenv("LOGNAME", "ann")
+    assert begun("--run", "a-0001", "--limit", "5").limit == 5
 
 
 def test_a_finished_session_is_begun_again() -> None:

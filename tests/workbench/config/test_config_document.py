@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -395,6 +396,24 @@ def test_typing_after_a_change_in_the_form_is_a_step_of_its_own() -> None:
 
 
 # Files
+
+
+def test_the_comments_of_a_preset_are_not_saved_under_other_settings(tmp_path: Path) -> None:
+    document = ConfigDocument.open("quickstart")
+    document.save(tmp_path / "same.toml")
+    assert "# Settings chosen on seeds" in (tmp_path / "same.toml").read_text()
+    document = ConfigDocument.open("quickstart")
+    document.set_text(document.text.replace("[data]", "[data] # mine"))
+    document.set("data.prompts", "own.jsonl")
+    document.set("model.revision", "#1")
+    document.save(tmp_path / "own.toml")
+    saved = (tmp_path / "own.toml").read_text()
+    assert re.findall("#.*", saved) == ["# Made from the preset quickstart.", '#1"', "# mine"]
+    assert load_config(tmp_path / "own.toml") == document.config
+    assert not document.dirty
+    document.set("ppo.clip", 0.3)
+    document.save()
+    assert (tmp_path / "own.toml").read_text().count("# Made from") == 1
 
 
 def test_saving_writes_the_text_and_leaves_nothing_to_save(mine: Path) -> None:

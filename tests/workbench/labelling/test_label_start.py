@@ -60,6 +60,17 @@ def plan(answer: object) -> SessionPlan:
     return answer.plan
 
 
+async def test_a_guessed_labeller_is_asked_for_before_anything_begins() -> None:
+    app_screen = start([run_with_samples("a-0001")], [record(3, done=43)], asks=True)
+    async with opened(app_screen) as (app, pilot):
+        assert app.focused is field(app, "labeller")
+        assert "begins a new session as ann" in status(app)
+        await pilot.press(*"bob", "enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert isinstance(app.answer, SessionChoice)
+        assert app.answer.labeller == "bob", "typing replaces the guess"
+
+
 async def test_enter_continues_the_newest_session_of_the_labeller_that_has_items_left() -> None:
     sessions = [record(5, "bob"), record(4, done=43), record(3), record(2)]
     async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):

@@ -34,6 +34,7 @@ class PlainScreen:
             document=ConfigDocument.open("quickstart"),
             show_document=lambda document: setattr(self.config, "document", document),
             focus_field=lambda key: self.calls.append(("focus_field", key)),
+            save=lambda then: self.calls.append(("save",)),
         )
         self.runs_dir = Path("runs")
 

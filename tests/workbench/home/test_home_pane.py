@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 import scripted_run
+from label_session import items
 from rich.cells import cell_len
 from scripted_run import Script
 from textual.widgets import OptionList
@@ -17,6 +18,9 @@ from workbench_app import HOME, press_when_asked, screen_text, settle, start_run
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.files import read_toml
+from trainer.preferences.items import SessionPlan
+from trainer.preferences.sessions import begin_session
+from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.home import glances
@@ -200,6 +204,16 @@ async def test_train_asks_first_and_starts_only_what_was_agreed_to() -> None:
         await start_run(pilot, "t")
         await until(pilot, lambda: shown(screen) == {"training"})
         assert screen.supervisor.trains_here
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(0, "at least 3 items waiting"), (20, "20 items waiting")])
+async def test_what_waits_for_labels_is_counted_to_the_end_of_a_session_and_not_of_its_buffer(
+    limit: int, shown: str
+) -> None:
+    with PreferenceStore(Path("preferences.db")) as store:
+        begin_session(store, "ann", SessionPlan(queues=(), limit=limit)).put(items(3))
+    async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: f" {shown}" in screen_text(screen))
 
 
 async def test_label_opens_its_dialog_at_once() -> None:

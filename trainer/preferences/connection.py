@@ -107,7 +107,8 @@ def _look(path: Path, create: bool) -> bool:
 
 
 def _connect(path: Path, how: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.as_uri()}?{how}", timeout=BUSY_SECONDS, isolation_level=None, uri=True)
+    patience = BUSY_SECONDS if has_locks(path.parent) else 0.0  # SQLite takes some systems without locks for busy ones
+    connection = sqlite3.connect(f"{path.as_uri()}?{how}", timeout=patience, isolation_level=None, uri=True)
     try:
         connection.execute("SELECT name FROM sqlite_master").fetchone()  # opens the file
         connection.execute("PRAGMA foreign_keys = ON")

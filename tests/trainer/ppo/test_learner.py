@@ -151,6 +151,28 @@ def test_the_value_clip_is_in_the_unit_that_is_given(actor: ActorCriticLLM, batc
     assert doubled == found[0] != found[1]
 
 
+@pytest.mark.parametrize("scale", [0.01, 10.0, 100.0, 1000.0])
+def test_the_value_loss_pulls_on_trunk_and_head_as_hard_at_every_scale_of_the_rewards(
+    actor: ActorCriticLLM, batch: Experience, scale: float
+) -> None:
+    silent_batch = batch._replace(advantages=mx.zeros_like(filled(batch.advantages)))
+    scaled = silent_batch._replace(values=scale * filled(batch.values), returns=scale * filled(batch.returns))
+    before = gradients(actor, silent_batch)[0]
+    actor.value_scale = scale  # the head's multiples stay, its values grow
+    after = gradients(actor, scaled, value_unit=scale)[0]
+    actor.value_scale = None
+    for part in ("policy", "value"):
+        close(flat(after, part), flat(before, part))
+
+
+def test_a_new_scale_of_the_head_leaves_its_values_as_they_are(tmp_path: Path) -> None:
+    actor = make_actor(tmp_path / "llama")
+    before = float64(scored(actor, random_batch()).values)
+    for scale in (0.02, 500.0):
+        actor.use_value_scale(scale)
+        close(float64(scored(actor, random_batch()).values), before)
+
+
 def test_the_critic_learns_what_the_score_so_far_leaves(actor: ActorCriticLLM, batch: Experience) -> None:
     phi = mx.random.normal(batch.mask.shape, key=mx.random.key(5))
     shifted = batch._replace(prefix_values=phi, values=filled(batch.values) + phi, returns=filled(batch.returns) + phi)

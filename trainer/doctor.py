@@ -145,7 +145,7 @@ def _compiler() -> Iterator[Check]:
 
 def _starter() -> Check:
     if starter.starter_is_cached():
-        return Check("starter", "ok", "converted")
+        return Check("starter", "ok", f"converted, in {starter.starter_folder()}")
     if util.find_spec(starter.PACKAGE) is None:
         return Check("starter", "warn", "not installed, and the quickstart preset needs it", starter.INSTALL)
     return Check("starter", "ok", "installed, will be converted on first use")

@@ -230,6 +230,12 @@ def test_without_runs_the_way_to_start_one_is_shown(capsys: pytest.CaptureFixtur
 # doctor
 
 
+def test_doctor_names_the_folder_of_the_starter_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.starter, "starter_is_cached", lambda: True)
+    found = {check.name: check.detail for check in doctor.checks()}
+    assert found["starter"] == f"converted, in {doctor.starter.starter_folder()}"
+
+
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 3)])
 def test_doctor_prints_a_line_a_check_and_fails_when_one_does(
     status: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -257,7 +257,7 @@ def _keywords(
 def _listed(returned: Any, count: int) -> Any:
     """Return as a list what a function returned for `count` sequences, if it can be one."""
     match _shape(returned):
-        case None if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict | Awaitable):
+        case None if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict | set | Awaitable):
             return list(returned)  # here, because a generator fails only when it is read
         case (rows, 1) if rows == count:
             return [row[0] for row in returned]  # a column, as a head with one output gives it

@@ -293,6 +293,7 @@ RUN_ERRORS = {
     "def score(**_): return [1]": "returned 1 scores for 2 completions: must return one each",
     "def score(**_): return None": "returned None: must return a list of 2 scores, one per completion",
     "def score(**_): return 0.5": "returned float: must return a list of 2 scores",
+    "def score(**_): return {1.0, 2.0}": "returned set: must return a list of 2 scores",
     "def score(**_): return 'ab'": "returned str: must return a list of 2 scores",
     "def score(**_): return [1, float('nan')]": "sample 1 ('The second prompt is a rather long one,…') has score nan",
     "def score(**_): return [float('-inf'), 1]": "sample 0 ('Once') has score -inf: must be finite, or None",

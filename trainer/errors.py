@@ -39,6 +39,10 @@ class UsageError(TrainerError):
     exit_code = 2
 
 
+class ChangedPromptsError(UsageError):
+    """A run is resumed on other prompts than it trained on."""
+
+
 class DataError(TrainerError):
     """Prompts, columns or files of data that cannot be used."""
 

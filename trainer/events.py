@@ -305,6 +305,15 @@ class Alert(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataChanged(Alert):
+    """The run goes on with other prompts: evaluations before and after it cannot be compared."""
+
+    kind: ClassVar[str] = "data_changed"
+    level: Literal["info", "warning", "error"] = "warning"
+    code: str = "data_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
     """Remedy for an alarm that takes one key."""
 

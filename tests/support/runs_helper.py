@@ -96,10 +96,12 @@ class Recorder:
         return [event for event in self.events if isinstance(event, kinds)]
 
 
-def record(config: Config, *, resume: Path | None = None, control: Control | None = None) -> Recorder:
+def record(
+    config: Config, *, resume: Path | None = None, control: Control | None = None, accept_data: bool = False
+) -> Recorder:
     """Run `config` to its end."""
     recorder = Recorder()
-    train(config, resume=resume, sinks=[recorder], control=control)
+    train(config, resume=resume, sinks=[recorder], control=control, accept_data=accept_data)
     return recorder
 
 

@@ -189,6 +189,7 @@ class Script:
         self.play = play
         self.received: dict[str, Any] = {}
         self.thread: threading.Thread | None = None
+        self.accepts_data = False  # whether the call accepts that the prompts have changed
 
     def __call__(
         self,
@@ -199,8 +200,10 @@ class Script:
         sinks: Sequence[Sink],
         control: Control,
         trust: Trust = trust_all,
+        accept_data: bool = False,
     ) -> RunEnded:
         self.received = {"config": config, "resume": resume, "preset": preset}
+        self.accepts_data = accept_data
         self.thread = threading.current_thread()
         out = Sinks(sinks)
         try:

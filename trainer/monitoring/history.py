@@ -13,6 +13,7 @@ from trainer.config.schema import Config
 from trainer.events import (
     Alert,
     CheckpointSaved,
+    DataChanged,
     Evaluation,
     Event,
     Fix,
@@ -139,6 +140,8 @@ class History:
                 return True
             case SettingChanged():
                 self._changed(event.key)
+            case DataChanged():
+                self._changed("reward")  # scores on other prompts cannot be compared either
             case RolledBack():
                 self._cut(event.to)
                 for stretch in self._stretches:

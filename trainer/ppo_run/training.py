@@ -17,9 +17,10 @@ from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, column_names, load_prompts
 from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import DataError, OutOfMemoryError, TrainerError
+from trainer.errors import ChangedPromptsError, DataError, OutOfMemoryError, StorageError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
-from trainer.events import Evaluation, Phase, RolledBack, RunEnded, SettingChanged
+from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged
+from trainer.files import PRIVATE, SHARED, is_file, read_regular, remove, write_whole
 from trainer.fitting.memory_limit import REFUSED, Smaller, lowered, set_memory_limit, until_it_fits
 from trainer.memory.savings import changed
 from trainer.models.adapters import reason_of, with_saved_layers
@@ -35,11 +36,11 @@ from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, 
 from trainer.ppo_run.fit_check import fit, smaller
 from trainer.ppo_run.follower import check_shares
 from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
-from trainer.ppo_run.prompts import run_prompts
+from trainer.ppo_run.prompts import RunPrompts, changed_prompts, prompts_record, run_prompts
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest, newest_checkpoint
-from trainer.runs.folder import RunFolder, write_config
+from trainer.runs.folder import PROMPTS_BYTES, RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sample_index import complete_index
 from trainer.runs.sinks import Sink, Sinks
@@ -54,6 +55,7 @@ def train(
     control: Control | None = None,
     trust: Trust = trust_all,
     ranks: Ranks = ALONE,
+    accept_data: bool = False,
 ) -> RunEnded:
     """Train as `config` says, all on the calling thread, and return how the run ended.
 
@@ -61,13 +63,14 @@ def train(
     preset or path that a new run is named after if run.name is empty. sinks: receive every event, in order, and are
     closed at the end. control: lets another thread steer the run, as the run folder's `control/` lets another process.
     trust: raises UntrustedCodeError for Python code that no reward may run, also if it is requested later. ranks: of
-    which this process is the first; the others `follow`. Raises TrainerError for what a user can fix; the journal then
-    says why.
+    which this process is the first; the others `follow`. accept_data: go on with other prompts than those that the
+    resumed run trained on, which raises ChangedPromptsError otherwise. Raises TrainerError for what a user can fix; the
+    journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
         try:
-            return _PPORun(config, resume, out, control, trust, ranks).train(preset)
+            return _PPORun(config, resume, out, control, trust, ranks, accept_data=accept_data).train(preset)
         finally:
             ranks.end()
 
@@ -88,7 +91,15 @@ class _PPORun:
     watch: Monitor
 
     def __init__(
-        self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust, ranks: Ranks
+        self,
+        config: Config,
+        resume: Path | None,
+        out: Sinks,
+        control: Control,
+        trust: Trust,
+        ranks: Ranks,
+        *,
+        accept_data: bool,
     ) -> None:
         self.began_in = Path.cwd()
         self.config = with_seed(with_checkpoints(resolve_paths(config, self.began_in)))
@@ -99,6 +110,8 @@ class _PPORun:
         self.run.warnings = config_warnings(self.config) + unfinished_models(self.config)
         self.requested = self.config  # with the live settings that apply from the next iteration on
         self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
+        self.accept_data = accept_data
+        self.changed_data = ""  # how the prompts of a resumed run differ from those that it trained on, if accepted
         self.saved: Config | None = None  # of a resumed run, as it was trained until now
 
     def train(self, preset: str) -> RunEnded:
@@ -127,7 +140,9 @@ class _PPORun:
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         with self.ranks.all_or_none(ends=True):
             rewards = self.policy.build_rewards(self.config, functions)
-            prompts, held_out, warnings = run_prompts(self.config, rows, model, skipped)
+            found = run_prompts(self.config, rows, model, skipped)
+        prompts, held_out, warnings = found
+        self._check_data(found)
         run.warnings += warnings
         config = with_saved_layers(self.config, saved / "policy") if saved else self.config
         self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)
@@ -136,6 +151,33 @@ class _PPORun:
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None
         return run.in_folder(preset, lambda: self._train(prompts), self.config.ppo.iterations)
+
+    def _check_data(self, found: RunPrompts) -> None:
+        """Compare the prompts of a resumed run with those that it remembers. Raises ChangedPromptsError."""
+        self.record = prompts_record(found)
+        if not self.run.resume or not is_file(self.run.folder.prompts):
+            return
+        folder = self.run.folder
+        try:
+            record = read_regular(folder.prompts, PROMPTS_BYTES).decode("ascii", "replace")
+        except OSError as error:
+            raise StorageError(f"cannot read '{folder.prompts}': {error.strerror}") from None
+        self.changed_data = changed_prompts(record, found)
+        if self.changed_data and not self.accept_data:
+            raise ChangedPromptsError(
+                f"the prompts of run '{folder.name}' have changed ({self.changed_data}): restore them, or go on with "
+                "these by --accept-data, which begins a new series of evaluations"
+            )
+
+    def _keep_data(self) -> None:
+        """Remember the prompts that the run trains on, and begin a new series of evaluations if they are others."""
+        folder = self.run.folder
+        if self.changed_data:
+            message = f"the prompts have changed ({self.changed_data}): evaluations before this cannot be compared"
+            self.run.emit(DataChanged(iteration=self.iteration, message=message))
+            remove(folder.best)
+        if self.changed_data or not is_file(folder.prompts):
+            write_whole(folder.prompts, self.record, mode=SHARED if self.config.run.shared else PRIVATE)
 
     def _train(self, prompts: Sequence[Prompt]) -> str:
         """Run the remaining iterations; return why there are no more."""
@@ -241,6 +283,7 @@ class _PPORun:
         )
         if self.saved:
             self._report(changes(self.saved, self.config))
+        self._keep_data()
         self.run.report_damaged(problems)
         if self.config.run.save_samples:
             complete_index(self.run.folder.samples, self.iteration)
@@ -250,7 +293,8 @@ class _PPORun:
         """Learn from the journal what happened, and finish what a killed process had begun after its checkpoint."""
         past = read_journal(self.run.folder.events).events
         self.watch = self.run.watch = Monitor(lambda: self.config, past)
-        evaluations = [event for event in past if isinstance(event, Evaluation)]
+        series = max((place for place, event in enumerate(past) if isinstance(event, DataChanged)), default=0)
+        evaluations = [event for event in past[series:] if isinstance(event, Evaluation)]
         self.is_evaluated = bool(evaluations)
         if loaded is None:
             return

@@ -17,6 +17,7 @@ from trainer.events import (
     Alert,
     BranchedFrom,
     CheckpointSaved,
+    DataChanged,
     Evaluation,
     Event,
     HumanEvaluation,
@@ -25,7 +26,18 @@ from trainer.events import (
     RunStarted,
     SettingChanged,
 )
-from trainer.files import JSON_BYTES, open_file, open_regular, own_folder, read_regular, sync
+from trainer.files import (
+    JSON_BYTES,
+    PRIVATE,
+    SHARED,
+    is_file,
+    open_file,
+    open_regular,
+    own_folder,
+    read_regular,
+    sync,
+    write_whole,
+)
 from trainer.runs.checkpoint_files import STATE, DamagedCheckpointError, check_content
 from trainer.runs.checkpoint_index import (
     best_checkpoint,
@@ -35,7 +47,7 @@ from trainer.runs.checkpoint_index import (
     read_best,
     write_best,
 )
-from trainer.runs.folder import RunFolder, versions, write_config
+from trainer.runs.folder import PROMPTS_BYTES, RunFolder, versions, write_config
 from trainer.runs.journal import Journal
 from trainer.runs.journal_lines import parsed
 
@@ -181,6 +193,13 @@ def _fill(
                 journal.emit(event)
         for change in changes:
             journal.emit(change)
+        if any(key.startswith("data.") for key in branched_from.changes):
+            message = "the branch changes [data]: evaluations before this cannot be compared"
+            journal.emit(DataChanged(iteration=iteration, message=message))
+        elif is_file(parent.prompts):
+            write_whole(
+                made.prompts, read_regular(parent.prompts, PROMPTS_BYTES), mode=SHARED if config.run.shared else PRIVATE
+            )
     finally:
         journal.close()
     sync(made.events)

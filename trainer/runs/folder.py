@@ -33,6 +33,9 @@ _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
 _PAIRS_BYTES = 1024  # more than pairs.sha256 ever has
 _FRESH_SECONDS = 60.0  # progress.json is written several times a second during a phase
 
+PROMPTS_BYTES = 1 << 28
+"""Largest prompts.sha256 that is read: that of ten million prompts."""
+
 TRASH = ".trash"
 """Folder of deleted runs, beside the others."""
 
@@ -56,6 +59,7 @@ class RunFolder:
     config = _Inside("config.toml")
     events = _Inside("events.jsonl")  # the journal
     pairs = _Inside("pairs.sha256")  # fingerprint of the pairs that a DPO run began with
+    prompts = _Inside("prompts.sha256")  # a line for each prompt of a PPO run: its side of the split, and its hash
     samples = _Inside("samples")  # folder of the samples files
     checkpoints = _Inside("checkpoints")
     best = _Inside("best.json")  # the best checkpoint and its evaluation

@@ -12,7 +12,7 @@ from trainer.ppo_run.branching import Plan, Wanted, plan_branches, plan_warnings
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir, add_display, add_run, add_trust_code, compare_command
+from workbench.cli.parser import ACCEPT_DATA, add_dir, add_display, add_run, add_trust_code, compare_command
 from workbench.cli.train import choose_display, headless
 from workbench.run.training_thread import TrainingThread
 from workbench.system import output
@@ -55,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="name of the branch; with --seeds, a number follows (default: RUN-branch and a number)",
     )
+    parser.add_argument("--accept-data", action="store_true", default=argparse.SUPPRESS, help=ACCEPT_DATA)
     add_trust_code(parser)
     add_display(parser)
     add_dir(parser)
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     for number, (branch, folder) in enumerate(zip(plan.branches, folders, strict=True), 1):
         exists = "" if branch.is_new else ", which exists already"
         output.note(f"{visible(folder.name)}, {number} of {counted(len(folders), 'branch', 'branches')}{exists}")
-        ended = _train(folder, args.display)
+        ended = _train(folder, args.display, accept_data=args.accept_data)
         gc.collect()  # frees the model of this run before the next one loads its own
         if ended == INTERRUPTED:
             return ended
@@ -124,7 +125,7 @@ def _comparison(plan: Plan, where: str | None) -> str:
     return compare_command(where, groups={"control": ",".join(controls), "branch": ",".join(changed)})
 
 
-def _train(folder: RunFolder, display: str | None) -> int:
+def _train(folder: RunFolder, display: str | None, *, accept_data: bool) -> int:
     """Train a branch to its end, unless it was already, and return the exit code."""
     summary = summary_of(folder)
     if summary.state in ("done", "training"):
@@ -132,7 +133,8 @@ def _train(folder: RunFolder, display: str | None) -> int:
         output.note(f"{visible(folder.name)} {how}, after {counted(summary.iteration, 'iteration')}")
         return 0
     try:
-        return headless(TrainingThread(load_config(folder.config), resume=folder.root), choose_display(display))[0]
+        thread = TrainingThread(load_config(folder.config), resume=folder.root, accept_data=accept_data)
+        return headless(thread, choose_display(display))[0]
     except TrainerError as error:
         output.error(f"{folder.name}: {error}")
         return error.exit_code

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from workbench.cli.parser import TRUST_CODE, Parser
+from workbench.cli.parser import ACCEPT_DATA, TRUST_CODE, Parser
 from workbench.system import output
 
 PRESET = "quickstart"
@@ -129,6 +129,7 @@ def parser() -> Parser:
         help="output of a headless run (default: rich on a terminal, plain elsewhere)",
     )
     root.add_argument("--resume", metavar="RUN", help="resume a run: its folder or name")
+    root.add_argument("--accept-data", action="store_true", help=ACCEPT_DATA)
     root.add_argument("--trust-code", action="store_true", help=TRUST_CODE)
     root.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
     commands = root.add_subparsers(dest="command", title="commands", metavar="")

@@ -131,6 +131,9 @@ def add_display(parser: argparse.ArgumentParser) -> None:
     )
 
 
+ACCEPT_DATA = "with --resume and branch: go on although the prompts have changed, with a new series of evaluations"
+
+
 def add_trust_code(parser: argparse.ArgumentParser) -> None:
     """Add --trust-code."""
     parser.add_argument("--trust-code", action="store_true", default=argparse.SUPPRESS, help=TRUST_CODE)

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
             more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
             output.note(f"{folder.name} is complete after {counted(done, 'iteration')}; continue with {more}")
             return 0
-        thread = TrainingThread(config, resume=folder.root)
+        thread = TrainingThread(config, resume=folder.root, accept_data=args.accept_data)
     else:
         config = configuration(args, Config)
         check_name_is_free(config)

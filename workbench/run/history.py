@@ -88,6 +88,10 @@ class History:
             column.append(value)
         self._buckets.clear()
 
+    def forget_evaluations(self) -> None:
+        """Show no evaluation for later iterations until the next one: their prompts are others."""
+        self._evaluated = dict.fromkeys(self._evaluated, math.nan)
+
     def evaluate(self, event: Evaluation | RewardModelEvaluation) -> None:
         """Store the results of `event`, an evaluation of a run of this kind, for its iteration and all later ones."""
         start = bisect_left(self.numbers, event.iteration)

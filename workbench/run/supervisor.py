@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from trainer.config import Config
 from trainer.control.questions import Answer, Question
-from trainer.errors import StorageError, TrainerError, UsageError
+from trainer.errors import ChangedPromptsError, StorageError, TrainerError, UsageError
 from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, SettingChanged, StateChanged
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, read_config
@@ -64,6 +64,7 @@ class Supervisor:
         self._target_is_old = False  # `kl_target` has to be read again
         self.run: TrainingThread | RunOnDisk | None = None
         self.view = RunView()
+        self.refused_data = False  # whether the prompts of a run to resume have changed
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._ending = ""  # "stopping" or "aborting", once asked for
         self._pausing = False  # asked for; the trainer pauses at its next small step
@@ -135,17 +136,19 @@ class Supervisor:
         resume: Path | None = None,
         past: tuple[RunOnDisk, Found] | None = None,
         one_iteration: bool = False,
+        accept_data: bool = False,
     ) -> None:
         """Train `config` in this process, or continue the run in `resume`.
 
         past: what `opened` read of the run that continues; without it, it is read here. one_iteration: pause after one
-        iteration. Raises UsageError while another run trains here, or if the name is in
-        use; then nothing changes.
+        iteration. accept_data: go on although the run's prompts have changed.
+
+        Raises UsageError while another run trains here, or if the name is in use; then nothing changes.
         """
         self.check_free()
         if resume is None:
             check_name_is_free(config)
-        thread = TrainingThread(config, resume=resume, preset=preset, train=self._train)
+        thread = TrainingThread(config, resume=resume, preset=preset, train=self._train, accept_data=accept_data)
         self._attach(thread)
         self._thread = thread
         if resume is not None:
@@ -341,6 +344,7 @@ class Supervisor:
         self.run = run
         self.view = RunView()
         self.failure = self._ending = ""
+        self.refused_data = False
         self._pausing = False
         self._thread = None
         self._past = None
@@ -363,6 +367,7 @@ class Supervisor:
             thread.result()
         except TrainerError as error:
             self.failure = str(error)
+            self.refused_data = isinstance(error, ChangedPromptsError)
         except BaseException as bug:  # noqa: BLE001  the screen outlives its trainer and says what happened
             self.failure = report_bug(bug, self.folder)
         if self.failure and self.view.ended is None:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -100,12 +100,19 @@ class TrainingThread:
     """
 
     def __init__(
-        self, config: Config, *, resume: Path | None = None, preset: str = "run", train: Train | None = None
+        self,
+        config: Config,
+        *,
+        resume: Path | None = None,
+        preset: str = "run",
+        train: Train | None = None,
+        accept_data: bool = False,
     ) -> None:
         self._config = config
         self._resume = resume
         self._preset = preset
-        self._train = train or _train_on_this_thread
+        self._train: Callable[..., RunEnded] = train or _train_on_this_thread
+        self._accept_data = accept_data
         self._control = Control()
         self._events = EventQueue()
         self._ended: RunEnded | None = None
@@ -185,6 +192,7 @@ class TrainingThread:
                 preset=self._preset,
                 sinks=[self._events],
                 control=self._control,
+                **({"accept_data": True} if self._accept_data else {}),
             )
         except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
             self._failure = failure
@@ -203,7 +211,13 @@ def _forget_locals(failure: BaseException | None) -> None:
 
 
 def _train_on_this_thread(
-    config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
+    config: Config,
+    *,
+    resume: Path | None,
+    preset: str,
+    sinks: Sequence[Sink],
+    control: Control,
+    accept_data: bool = False,
 ) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
     from trainer.distributed.joining import join, rank_of_process
@@ -211,8 +225,9 @@ def _train_on_this_thread(
     from workbench.system.code_trust import trusted_code
 
     try:
-        several = {} if rank_of_process() is None else {"ranks": join()}
+        several: dict[str, Any] = {} if rank_of_process() is None else {"ranks": join()}
         trust = trusted_code().check
+        several["accept_data"] = accept_data
         return train(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust, **several)
     finally:
         release_thread()

@@ -10,6 +10,7 @@ from trainer.events import (
     Alarm,
     Alert,
     CheckpointSaved,
+    DataChanged,
     Decision,
     Evaluation,
     Event,
@@ -212,6 +213,9 @@ class RunView:
         self.phase = None
 
     def _add_alert(self, event: Alert | RolledBack) -> None:
+        if isinstance(event, DataChanged):
+            self.evaluations.clear()
+            self.history.forget_evaluations()
         _keep(self.alerts, event)
         self.alerts_seen += 1
         if isinstance(event, Alarm):

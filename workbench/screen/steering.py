@@ -39,6 +39,7 @@ class Steering:
         self._screen = screen
         self._supervisor = supervisor
         self._sending = asyncio.Lock()
+        self._go_on: Callable[[], None] = lambda: None  # resumes the last run again, with other prompts
 
     def request(self, request: Request) -> None:
         """Do what a key requests of the run."""
@@ -68,6 +69,16 @@ class Steering:
         with unsaved changes, only if the user agrees. agreed: the user has asked for it by a command.
         """
         self._train_another(partial(self._ask_to_resume, folder, overrides, agreed))
+
+    def offer_changed_data(self, problem: str) -> None:
+        """Ask whether the run that was to be resumed goes on with the prompts that have changed, and resume it then."""
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                attempt(self._screen, self._go_on, about="start")
+
+        question, detail = "Go on with the changed prompts, and begin a new series of evaluations?", problem
+        self._screen.app.push_screen(ConfirmScreen(question, detail, yes="Go on", no="Cancel"), answered)
 
     def branch(self, folder: Path) -> None:
         """Ask how the run in `folder` should be branched, and train the branch here, or show one that is complete.
@@ -229,8 +240,9 @@ class Steering:
         config, document = found
         past = await asyncio.to_thread(self._supervisor.opened, folder)
 
-        def train() -> None:
-            self._supervisor.start(config, resume=folder, past=past)
+        def train(*, accept_data: bool = False) -> None:
+            self._go_on = partial(train, accept_data=True)
+            self._supervisor.start(config, resume=folder, past=past, accept_data=accept_data)
             self._screen.action_show_pane("training")
             self._screen.config.show_document(document)
 

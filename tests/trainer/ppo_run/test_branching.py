@@ -16,7 +16,16 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.loading import config_text
 from trainer.control.control import Control
 from trainer.errors import ConfigError, StorageError, UsageError
-from trainer.events import BranchedFrom, Evaluation, Iteration, RolledBack, RunEnded, RunStarted, SettingChanged
+from trainer.events import (
+    BranchedFrom,
+    DataChanged,
+    Evaluation,
+    Iteration,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SettingChanged,
+)
 from trainer.ppo_run.branching import Plan, Wanted, plan_branches
 from trainer.ppo_run.training import train
 from trainer.runs.branch_folder import origin
@@ -293,6 +302,17 @@ def test_a_branch_keeps_the_best_policy_of_its_run_unless_it_is_measured_otherwi
     assert folder.checkpoint(plan.branches[0].branched_from.iteration) == checkpoints(folder).paths[-1]
     plan = plan_branches(parent, Wanted(at=3, overrides=["eval.prompts=1"]))
     assert read_best(plan.create(plan.branches[0])) is None
+
+
+def test_a_branch_holds_out_what_its_run_did_unless_it_changes_the_data(parent: RunFolder) -> None:
+    other = plan_branches(parent, Wanted(at=2, overrides=["data.limit=5"], iterations=1))
+    [branch] = other.branches
+    folder = other.create(branch)
+    assert [event.iteration for event in record(load_config(folder.config), resume=folder.root).of(Iteration)] == [3]
+    assert len([event for event in read_journal(folder.events).events if isinstance(event, DataChanged)]) == 1
+    unchanged = plan_branches(parent, Wanted(at=2, iterations=1))
+    folder = unchanged.create(unchanged.branches[0])
+    assert folder.prompts.read_text() == parent.prompts.read_text()
 
 
 def test_a_branch_can_be_branched_also_where_its_run_was(parent: RunFolder) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, workspace
@@ -12,11 +14,11 @@ from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, 
 from trainer.config import load_config
 from trainer.config.schema import BackboneConfig
 from trainer.errors import UsageError
-from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
+from trainer.events import CheckpointSaved, DataChanged, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
 from trainer.models.backbone import LoadedModel
 from trainer.ppo_run import training
 from trainer.ppo_run.training import train
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_index import checkpoints, read_best
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
@@ -91,6 +93,50 @@ def test_a_killed_run_resumes_exactly_whatever_the_algorithm(settings: list[str]
     resumed = record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
     assert [started.resumed_at for started in resumed.of(RunStarted)] == [1]
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
+
+
+def test_prompts_that_have_changed_are_named_and_begin_a_new_series_of_evaluations_once_accepted(
+    tmp_path: Path,
+) -> None:
+    config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=2", "eval.every=1", "data.eval_fraction=0.3")
+    record(config)
+    folder = RunFolder(tmp_path / "runs/a")
+    assert folder.best.exists()
+    file = Path(config.data.prompts)
+    lines = file.read_text().splitlines()
+    record_before = folder.prompts.read_text()
+    held_out = record_before.count("held-out ")
+    assert record_before.count("train ") + held_out == len(lines)
+    assert held_out > 1
+    more = {"ppo": {"iterations": 3}}
+
+    def refusal(*now: str, **settings: Any) -> str:
+        file.write_text("\n".join(now))
+        journal = folder.events.read_bytes()
+        with pytest.raises(UsageError, match=r"the prompts of run 'a' have changed .*--accept-data") as error:
+            record(load_config(folder.config, {**more, **settings}), resume=folder.root)
+        assert (folder.events.read_bytes(), folder.prompts.read_text()) == (journal, record_before)
+        return str(error.value)
+
+    new = [json.dumps({"prompt": f"another prompt {number}"}) for number in range(5)]
+    assert f"(5 added; the first new one is prompt {len(lines)}, counted from 0" in refusal(*lines, *new)
+    assert "(2 removed" in refusal(*lines[:-2])
+    assert "in another order" in refusal(*lines[::-1])
+    assert "(1 replaced" in refusal(*lines[:-1], new[0])
+    assert "replaced" in refusal(*(line.replace("}", ', "answer": 3}') for line in lines)), "rewards get the columns"
+    assert "would be trained on" in refusal(*lines, data={"eval_fraction": 0.1})
+    assert "replaced" in refusal(*lines, data={"max_prompt_tokens": 3, "too_long": "truncate"}), "the model reads less"
+
+    file.write_text("\n".join([*lines, *new]))
+    accepted = record(load_config(folder.config, more), resume=folder.root, accept_data=True)
+    [change] = accepted.of(DataChanged)
+    assert (change.iteration, change.level) == (2, "warning")
+    assert folder.prompts.read_text() != record_before
+    best = read_best(folder)
+    assert best
+    assert best.iteration == 3, "the best of before was measured on other prompts"
+    again = record(load_config(folder.config, {"ppo": {"iterations": 4}}), resume=folder.root)
+    assert not again.of(DataChanged)
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from workbench_app import press_when_asked, screen_text, settle, start_run, stat
 
 from trainer.config import load_config
 from trainer.control.control import Control
+from trainer.errors import ChangedPromptsError
 from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
 from trainer.runs.folder import RunFolder, rename_run
 from workbench.config.pane import ConfigPane
@@ -419,6 +421,21 @@ async def test_a_run_resumes_under_its_own_name_and_a_new_one_gets_a_new_name() 
         await start_run(pilot)
         await until(pilot, lambda: script.received["resume"] is None)
         assert script.received["config"].run.name == ""
+
+
+async def test_prompts_that_have_changed_are_named_and_accepted_in_a_dialog() -> None:
+    def play(emit: Callable[..., None], control: Control) -> RunEnded:
+        if not script.accepts_data:
+            raise ChangedPromptsError("3 prompts replaced")
+        return scripted_run.done(emit, control)
+
+    script = Script(play)
+    async with workbench(script, resume=make_run("past")) as (screen, pilot):
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen))
+        await until(pilot, lambda: "3 prompts replaced" in screen_text(pilot.app.screen))
+        await pilot.press("y")
+        await until(pilot, lambda: "✓ done" in status(screen) and not screen.supervisor.trains_here)
+        assert script.accepts_data
 
 
 async def test_the_runs_pane_opens_and_resumes() -> None:

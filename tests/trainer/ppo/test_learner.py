@@ -133,12 +133,15 @@ def slow_loss(
 # The loss
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(
+    ("ppo", "temperature"),
+    [(PPO, 1.0), (PPO, 0.7), (OPTIONS["clipped higher"], 1.0), (OPTIONS["clipped lower"], 1.0)],
+)
 def test_losses_and_ratios_are_means_over_real_tokens(
-    actor: ActorCriticLLM, batch: Experience, temperature: float
+    actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, temperature: float
 ) -> None:
-    sums = gradients(actor, batch, temperature=temperature)[1]
-    expected, tokens = slow_loss(actor, batch, PPO, temperature), sum(COUNTS)
+    sums = gradients(actor, batch, "joint", ppo, temperature=temperature)[1]
+    expected, tokens = slow_loss(actor, batch, ppo, temperature), sum(COUNTS)
     assert 0.1 < expected["clipped"] < 0.9
     for name, value in sums._asdict().items():
         assert value.item() / (1 if name.endswith("max") else tokens) == pytest.approx(expected[name], abs=1e-4), name

@@ -28,12 +28,25 @@ def test_the_greedy_response_is_normalised_as_the_samples_are_from_the_first_ite
             assert row["advantages"] == pytest.approx([0.0] * len(row["tokens"]), abs=1e-6)
 
 
+def test_the_greedy_response_gets_the_score_of_its_own_prompt(tmp_path: Path) -> None:
+    tiny_config(tmp_path)
+    (tmp_path / "length.py").write_text("def of_prompt(prompts, **_):\n    return [len(text) for text in prompts]\n")
+    settings = [f"reward.sources=['{tmp_path}/length.py:of_prompt']", "rollout.samples_per_prompt=2", "ppo.kl_coef=0"]
+    record(tiny_config(tmp_path, "run.name=a", 'ppo.estimator="remax"', "ppo.iterations=1", *settings))
+    rows = read_samples(RunFolder(tmp_path / "runs" / "a").samples_file(1)).to_pylist()
+    assert len({row["score"] for row in rows}) == 2
+    for row in rows:
+        assert row["advantages"] == pytest.approx([0.0] * len(row["tokens"]), abs=1e-6)
+
+
 def test_the_adaptive_coefficient_waits_for_the_policy_to_learn(tmp_path: Path) -> None:
     """Until then, the KL is 0 whatever the coefficient is."""
     settings = ["ppo.kl_controller=adaptive", "ppo.kl_coef=0.1", "ppo.critic_warmup=2", "ppo.iterations=4"]
     iterations = record(tiny_config(tmp_path, *settings)).of(Iteration)
     assert [each.kl_coef for each in iterations[:3]] == [0.1, 0.1, 0.1]
-    assert iterations[3].kl_coef < 0.1
+    assert iterations[2].kl == pytest.approx(0, abs=0.01)
+    below = 0.1 * (1 - 0.2 * 4 / 10_000)  # as far as a batch of four sequences moves it, with the default horizon
+    assert iterations[3].kl_coef == pytest.approx(below, rel=1e-9)
 
 
 def test_one_batch_of_huge_rewards_does_not_blur_later_values(tmp_path: Path) -> None:

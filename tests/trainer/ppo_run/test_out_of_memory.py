@@ -91,6 +91,23 @@ def test_a_failed_allocation_halves_the_micro_batch_and_repeats_the_iteration(
     assert outcome(tmp_path / "runs" / "a", kinds) == outcome(tmp_path / "runs" / "b", kinds)
 
 
+def test_steps_taken_before_the_failure_are_taken_back(tmp_path: Path) -> None:
+    """The allocation fails in the last micro-batch of the update, after three of four steps."""
+    failed: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if within(event, "update", 2) and event.done == event.total and not failed:  # type: ignore[attr-defined]
+            failed.append(event)
+            raise RuntimeError(FAILURES[0])
+
+    settings = ("optim.micro_batch_tokens=64", "ppo.minibatches=2")
+    healed(tmp_path, watch, *settings)
+    assert failed
+    set_live(tmp_path, "optim.micro_batch_tokens", 32, *settings)
+    kinds = (Iteration, Evaluation, SettingChanged)
+    assert outcome(tmp_path / "runs" / "a", kinds) == outcome(tmp_path / "runs" / "b", kinds)
+
+
 def test_generation_continues_with_half_the_responses_at_a_time(tmp_path: Path) -> None:
     recorder = healed(tmp_path, fails("generate", 2))
     (change,) = recorder.of(SettingChanged)

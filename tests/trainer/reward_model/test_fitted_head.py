@@ -66,6 +66,13 @@ def test_choices_by_chance_get_a_strong_penalty_and_about_half_are_right() -> No
     assert np.abs(found.states @ head.weight).mean() < 0.5
 
 
+def test_the_penalty_is_that_of_the_head_that_leads_by_the_margins() -> None:
+    """A lead of several logits takes larger weights than a choice."""
+    found = drawn(200, 20, noise=4.0)
+    by_six = fit_head(found._replace(margins=np.full(200, 6.0)), SEED)
+    assert by_six.penalty < fit_head(found, SEED).penalty
+
+
 def test_the_pairs_of_a_prompt_are_never_in_two_folds() -> None:
     one = drawn(60, 40, noise=1e6)
     repeated = Differences._make(np.tile(values, (4, 1)) if values.ndim == 2 else np.tile(values, 4) for values in one)

@@ -176,6 +176,17 @@ def test_top_p_leaves_the_nucleus_of_the_tempered_distribution(model: LoadedMode
     assert outside == 0
 
 
+def test_a_context_of_one_token_beside_an_empty_one_fills_a_rotating_cache(tmp_path: Path) -> None:
+    """A prefill of one position would be taken for a decoding step, with the padding at the wrong side."""
+    gemma = load_tiny(tmp_path / "gemma", "gemma3_text")
+    together = roll(gemma, ["a", "bc"])
+    for text, response in zip(["a", "bc"], together, strict=True):
+        for context, token, logprob in zip(
+            contexts(gemma, response, text), response.tokens, response.logprobs, strict=True
+        ):
+            assert logprob == pytest.approx(next_logprobs(gemma, context)[token], abs=1e-4)
+
+
 def test_filters_that_let_all_pass_change_nothing(model: LoadedModel) -> None:
     assert roll(model, top_k=VOCABULARY) == roll(model, top_k=10 * VOCABULARY) == roll(model)
 

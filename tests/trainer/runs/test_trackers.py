@@ -103,7 +103,8 @@ def test_metrics_are_all_the_numbers_of_an_iteration_with_seconds_and_memory_by_
 def test_metrics_of_an_evaluation_are_recorded_under_eval() -> None:
     assert metrics(evaluation(3)) == {
         "eval/prompts": 16, "eval/score_mean": 0.5, "eval/score_std": 0.5, "eval/kl": 0.5,
-        "eval/response_length": 0.5, "eval/truncated": 0.5, "eval/seconds": 0.5, "eval/memory_bytes": 0,
+        "eval/response_length": 0.5, "eval/truncated": 0.5, "eval/seconds": 0.5, "eval/unscored": 0.0,
+        "eval/memory_bytes": 0,
     }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ class UnsavedScreen(ConfirmScreen):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "save", "save", id="unsaved.save", tooltip="Save the configuration, then go on"),
+        Binding("w", "save", "save", id="unsaved.save", tooltip="Save the configuration, then go on"),
     ]
 
     def __init__(self, name: str, save: Callable[[], object]) -> None:
@@ -48,7 +48,7 @@ class UnsavedScreen(ConfirmScreen):
         self._save = save
 
     def compose_buttons(self) -> ComposeResult:
-        yield Button(button_label("s", "Save"), compact=True, id="save", action="screen.save")
+        yield Button(button_label("w", "Save"), compact=True, id="save", action="screen.save")
 
     def action_save(self) -> None:
         self.dismiss(False)

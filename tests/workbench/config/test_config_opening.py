@@ -16,7 +16,8 @@ from workbench.config import files
 from workbench.config.document import ConfigDocument
 from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
-from workbench.kit.dialog import AnswerScreen, ConfirmScreen, TextPromptScreen
+from workbench.kit.dialog import AnswerScreen, TextPromptScreen
+from workbench.screen.dialogs import UnsavedScreen
 
 MINE = "# Mine learns\n# to rhyme.\n\n[ppo]\nepochs = 2\n"
 
@@ -96,11 +97,11 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
         for answer, epochs in (("n", 9), ("y", 2)):
             asked.clear()
             await choose("mine.toml")
-            await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+            await until(pilot, lambda: isinstance(screen.app.screen, UnsavedScreen))
             await press_when_asked(pilot, answer)
             await until(pilot, lambda: screen.app.screen is screen)
             assert pane.document.get("ppo.epochs") == epochs
-            assert [type(one) for one in asked if isinstance(one, ConfirmScreen)] == [ConfirmScreen]
+            assert [type(one) for one in asked if isinstance(one, UnsavedScreen)] == [UnsavedScreen]
         for number in range(40):  # more than the screen has lines
             Path(f"mine-{number}.toml").write_text(MINE)
         await choose("another file", sees="another file …")

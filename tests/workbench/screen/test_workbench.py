@@ -338,15 +338,15 @@ async def test_leaving_with_unsaved_changes_can_save_them_first(
         screen.config.document.set("ppo.kl_coef", 0.5)
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        assert "s Save" in screen_text(app.screen)  # type: ignore[arg-type]
-        await pilot.press("s")
+        assert "w Save" in screen_text(app.screen)  # type: ignore[arg-type]
+        await pilot.press("w")
         await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
         assert app.is_running, "nothing was saved, so nothing may be lost"
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("s")
+        await pilot.press("w")
         await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)

@@ -29,7 +29,7 @@ from trainer.preferences.records import Preference
 from trainer.preferences.spool import Spool
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end, padded
-from workbench.labelling.plans import default_labeller, labeller_name
+from workbench.labelling.plans import labeller_name, login_name
 from workbench.numbers import moment, number, percent
 from workbench.system import output
 from workbench.text import visible
@@ -167,7 +167,7 @@ def undo_import(args: argparse.Namespace) -> int:
                 f"no import '{args.wanted}' in '{store.path}' that is not undone: "
                 f"{output.PROGRAM} preferences imports lists them"
             )
-        count = store.undo_import(found[0], default_labeller(()))
+        count = store.undo_import(found[0], login_name())
     output.note(
         f"undid {counted(count, 'preference')} of import {found[0].id} from '{found[0].source}', made "
         f"{moment(found[0].time)}; to have them again, import the source again"

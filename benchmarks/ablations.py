@@ -68,6 +68,7 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
         "all three, lambda 0.4": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.4"),
         "all three, lambda 0.95": (*SLOWER, *PREFIX, *EXACT, "ppo.lam=0.95"),
         "lambda 0.95": (*BEST, "ppo.lam=0.95"),
+        "lambda 1": (*BEST, "ppo.lam=1"),
         "lambda 0.4": (*BEST, "ppo.lam=0.4"),
         "gamma 0.95": (*BEST, "ppo.gamma=0.95"),
         "critic with an adapter": (*BEST, "model.value_model=adapter"),

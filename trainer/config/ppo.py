@@ -126,14 +126,22 @@ class PPOConfig(Section):
     critic_warmup: int = setting(0, "Iterations at the start that train the critic alone.", unit="iterations", ge=0)
     entropy_coef: float = setting(0.0, "Weight c2 of the entropy bonus.", ge=0, live=True)
     gamma: float = setting(1.0, "Discount factor.", ge=0, le=1, live=True, source=_TUNING)
-    lam: float = setting(0.95, "Lambda of GAE: 0 is one-step TD, 1 is Monte Carlo.", ge=0, le=1, live=True)
+    lam: float = setting(
+        0.95,
+        "Lambda of GAE: 0 is one-step TD, 1 is Monte Carlo. Below 1, errors of the values bias the advantages.",
+        ge=0,
+        le=1,
+        live=True,
+    )
     prefix_scores: int = setting(
         0,
-        "Score responses also as far as they are written, every so many tokens: the critic begins with that. For "
-        "scores that build up along the text; 0 for off.",
+        "Score responses also as far as they are written, every so many tokens: the critic begins with that. 0: off; "
+        "-1: for cheap rewards, in up to 5% of the time.",
         unit="tokens",
-        ge=0,
+        ge=-1,
         live=True,
+        advice="For scores that build up along the text. Cheap are lexicon, length and regex. With lam below 1, a "
+        "token may gain by a score that is lost again later.",
     )
     whiten_advantages: bool = setting(
         True, "Normalise advantages to mean 0 and standard deviation 1 over the tokens of the batch."
@@ -144,5 +152,13 @@ class PPOConfig(Section):
         source=_TUNING,
     )
     bootstrap_truncated: bool = setting(
-        False, "Bootstrap truncated responses: use the critic's value after the last token as the future reward."
+        False,
+        "Bootstrap truncated responses: the critic's value after the last token takes the place of their score.",
+        advice="For scores that only mean something for complete responses. If all are truncated, nothing tells the "
+        "critic what they are worth.",
     )
+
+    @property
+    def bootstraps(self) -> bool:
+        """Return whether the critic's value takes the place of the score of a truncated response."""
+        return self.bootstrap_truncated and self.estimator == "gae"

@@ -88,6 +88,8 @@ def _from_string(value: Any) -> Any:
     return {"kind": "python", "path": value} if ":" in value else {"kind": value}
 
 
+CHEAP = (LexiconSource, LengthSource, RegexSource)
+"""Sources that may be asked for each token of a response, because they only read its text."""
 SOURCES: dict[str, type[Section]] = {
     "python": PythonSource,
     "lexicon": LexiconSource,

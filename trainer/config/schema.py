@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from trainer.config.fields import TEMPLATE_HELP, FilePath, FileSection, Section, TemplateOptions, Text, setting
 from trainer.config.monitoring import ConvergenceConfig, HealthConfig
 from trainer.config.ppo import PPOConfig
-from trainer.config.reward_sources import RewardSource
+from trainer.config.reward_sources import CHEAP, RewardSource
 from trainer.config.run_folder import RunFolderConfig
 from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
 
@@ -274,3 +274,9 @@ class Config(FileSection):
     convergence: ConvergenceConfig = Field(default_factory=ConvergenceConfig)
     health: HealthConfig = Field(default_factory=HealthConfig)
     run: RunConfig = Field(default_factory=RunConfig)
+
+    @property
+    def prefix_scores(self) -> int:
+        """Return `ppo.prefix_scores`; where it is -1, 1 if all reward sources are cheap, else 0."""
+        chosen = self.ppo.prefix_scores
+        return chosen if chosen >= 0 else int(all(isinstance(source, CHEAP) for source in self.reward.sources))

@@ -261,8 +261,10 @@ def _critic(ppo: PPO, batch: Experience, prompts: Sequence[Prompt], samples: int
     """Compare the critic with returns of lambda = 1, since others contain its own values. Returns sums [P, 5]."""
     c = ppo.config.ppo
     batch = ppo.with_prefix_values(steps.leave_out_unscored(batch), [*prompts] * samples)
-    batch = steps.adjust_rewards_with_kl(batch, kl_coef=ppo.kl_coef_in_rewards, whiten=c.whiten_rewards)
-    batch = steps.compute_td_errors(batch, gamma=c.gamma, bootstrap_truncated=c.bootstrap_truncated)
+    batch = steps.adjust_rewards_with_kl(
+        batch, kl_coef=ppo.kl_coef_in_rewards, whiten=c.whiten_rewards, bootstrap_truncated=c.bootstraps
+    )
+    batch = steps.compute_td_errors(batch, gamma=c.gamma, bootstrap_truncated=c.bootstraps)
     batch = steps.add_reward_to_go(steps.compute_gae_advantages(batch, gamma=c.gamma, lam=1.0))
     values, returns, mask = (np.array(filled(x), dtype=np.float64) for x in (batch.values, batch.returns, batch.mask))
     sums: Floats = critic_sums(values, returns, mask).reshape(samples, -1, 5).sum(axis=0)

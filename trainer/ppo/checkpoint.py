@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from mlx.utils import tree_flatten
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
@@ -48,6 +48,7 @@ class _PrefixValues(BaseModel):
 
     moments: Annotated[list[_Features], Field(min_length=FEATURES, max_length=FEATURES)]
     products: _Features
+    apart: PositiveInt
 
 
 class _State(BaseModel):
@@ -100,7 +101,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
         ppo.kl_coef,
         ppo.config.ppo.kl_coef,
         ppo.learner.average,
-        ppo.prefix_values.state() if ppo.config.ppo.prefix_scores else None,
+        ppo.prefix_values.state() if ppo.config.prefix_scores else None,
         ppo.actor.value_scale,
     )
 

@@ -6,6 +6,7 @@ Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -110,6 +111,7 @@ class PPO:
         )
         self.phase = Phases(self.emit, self.control, ranks)
         self._token_texts = TokenTexts(tokenizer)
+        self._scored_texts = TokenTexts(tokenizer, as_scored=True)
 
     def configure(self, config: Config, rewards: Rewards | None = None) -> None:
         """Use `config` from the next iteration on, as a run resumed with it would. Only live settings may differ.
@@ -118,7 +120,7 @@ class PPO:
         """
         if config.ppo.kl_coef != self.config.ppo.kl_coef:
             self.kl_coef = config.ppo.kl_coef
-        if not config.ppo.prefix_scores:
+        if not config.prefix_scores:
             self.prefix_values.restore(None)  # checkpoints without the scores have none of it
         self.config = config
         self.rewards = rewards or self.rewards
@@ -149,21 +151,26 @@ class PPO:
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
             if greedy is not None:  # scored last, so that its normalisation is that of the batch
                 batch = steps.add_greedy_baselines(self.rewards, batch, greedy, prompts)
+            before = time.thread_time()
             trained = self.with_prefix_values(steps.leave_out_unscored(batch), prompts)
+            prefix_seconds = time.thread_time() - before
 
         if batch.logprobs is None and not mx.array_equal(trained.mask, batch.mask):
             # The first step would score only what it trains on.
             trained = self._scored(number, batch)._replace(mask=trained.mask)
         batch = trained
 
-        batch = steps.adjust_rewards_with_kl(batch, kl_coef=self.kl_coef_in_rewards, whiten=c.ppo.whiten_rewards)
+        bootstraps = c.ppo.bootstraps
+        batch = steps.adjust_rewards_with_kl(
+            batch, kl_coef=self.kl_coef_in_rewards, whiten=c.ppo.whiten_rewards, bootstrap_truncated=bootstraps
+        )
         if self.has_critic:
-            batch = steps.compute_td_errors(batch, gamma=c.ppo.gamma, bootstrap_truncated=c.ppo.bootstrap_truncated)
+            batch = steps.compute_td_errors(batch, gamma=c.ppo.gamma, bootstrap_truncated=bootstraps)
             batch = steps.compute_gae_advantages(batch, gamma=c.ppo.gamma, lam=c.ppo.lam)
             batch = steps.add_reward_to_go(batch)
             self._follow_returns(batch)
             if batch.prefix_scores is not None:
-                self.prefix_values.learn(batch, c.ppo.prefix_scores, c.ppo.gamma)
+                self.prefix_values.learn(batch, self.prefix_stride, c.ppo.gamma, bootstrap_truncated=bootstraps)
         else:
             batch = ESTIMATORS[c.ppo.estimator](batch, c.ppo, c.rollout.samples_per_prompt)
         mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
@@ -177,6 +184,8 @@ class PPO:
             batch = self._scored(number, batch)
 
         seconds = self.control.clock() - started
+        if c.ppo.prefix_scores < 0 and batch.prefix_scores is not None:
+            self._space_prefix_scores(number, prefix_seconds, seconds)
         tokens = int(batch.response_lengths.sum())
         memory = max(self.phase.memory.values())
         self.tokens += tokens
@@ -236,11 +245,27 @@ class PPO:
 
     def with_prefix_values(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
         """Return the batch with what the scores before each token predict in its values, if they are on."""
-        every = self.config.ppo.prefix_scores
+        every = self.prefix_stride
         if not (every and self.has_critic):
             return batch
-        batch = steps.add_prefix_scores(self.rewards, batch, prompts, self._token_texts, every=every)
+        batch = steps.add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
         return self.prefix_values.add(batch, every)
+
+    @property
+    def prefix_stride(self) -> int:
+        """Tokens from one prefix score to the next; 0 without them."""
+        return self.config.prefix_scores * (self.prefix_values.apart if self.config.ppo.prefix_scores < 0 else 1)
+
+    def _space_prefix_scores(self, number: int, taken: float, iteration: float) -> None:
+        """Put prefix scores further apart from the next iteration on if they took `taken` of its seconds, too many."""
+        apart = self.ranks.gather(self.prefix_values.spacing(taken, iteration))[0]
+        if apart > self.prefix_values.apart:
+            self.prefix_values.apart = apart
+            message = (
+                f"prefix scores took {taken / iteration:.0%} of the iteration: from now on there is one every {apart} "
+                f"tokens; for the same on any machine, set ppo.prefix_scores = {apart}"
+            )
+            self.emit(Alert(iteration=number, level="info", code="prefix_scores", message=message))
 
     def learn(self, number: int, batch: Experience, progress: steps.Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""

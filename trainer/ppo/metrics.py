@@ -206,7 +206,8 @@ def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_pol
     trains_policy: false while the critic alone learns.
     """
     ppo = config.ppo
-    plain = adjust_rewards_with_kl(batch, kl_coef=kl_coef if ppo.kl_in == "reward" else 0.0)
+    kl_in_rewards = kl_coef if ppo.kl_in == "reward" else 0.0
+    plain = adjust_rewards_with_kl(batch, kl_coef=kl_in_rewards, bootstrap_truncated=ppo.bootstraps)
     reward_mean, reward_std = _moments(filled(plain.rewards), batch.mask)
     advantage_mean, advantage_std = _moments(filled(batch.advantages), batch.mask)
     return SampleSettings(
@@ -217,7 +218,7 @@ def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_pol
         clip=ppo.clip,
         temperature=config.rollout.temperature,
         epochs=ppo.epochs,
-        bootstrap_truncated=ppo.bootstrap_truncated,
+        bootstrap_truncated=ppo.bootstraps,
         whiten_rewards=ppo.whiten_rewards,
         whiten_advantages=ppo.whiten_advantages,
         reward_mean=reward_mean,

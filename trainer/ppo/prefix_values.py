@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mlx.core as mx
@@ -14,9 +15,11 @@ from trainer.rollout.experience import Experience
 
 FORGETTING = 0.5
 """Weight of a batch against the next one. Scores change fast while the policy learns, so old batches mislead."""
-
-
+SHARE = 0.05  # of an iteration that the scores may take where the trainer chooses how far apart they are
+SECONDS = 0.1  # that they may take in any case, so that the clock decides nothing in small runs
 FEATURES = 5  # numbers of x
+
+Floats = npt.NDArray[np.float64]
 
 
 class PrefixValues:
@@ -34,37 +37,65 @@ class PrefixValues:
         self.max_new_tokens = max_new_tokens  # T
         self._moments = np.zeros((FEATURES, FEATURES))  # sum of w x x^T
         self._products = np.zeros(FEATURES)  # sum of w x (G - Phi)
+        self.apart = 1
+        """Tokens from one score to the next, where the trainer chooses."""
 
     def add(self, batch: Experience, every: int) -> Experience:
-        """Add V_0 to the values of a batch with `prefix_scores`, which are of every so many tokens."""
-        phi = np.array(filled(batch.prefix_scores), dtype=np.float64)
+        """Add V_0 to the values of a batch with `prefix_scores`, which are of every so many tokens.
+
+        The state after the last token has the score of the whole response.
+        """
+        phi, final = (np.array(filled(x), dtype=np.float64) for x in (batch.prefix_scores, batch.final_prefix_scores))
         weight, square = self._moments[0, 0], self._moments[1, 1]
         unit = square / weight if square > 0 else 1.0
         b = np.linalg.solve(self._moments + np.diag([1, unit, 1, unit, 1]), self._products)
         mask = np.array(batch.mask) > 0
-        predicted = mx.array(np.where(mask, phi + self._features(phi, every) @ b, 0.0).astype(np.float32))
-        return batch._replace(prefix_values=predicted, values=filled(batch.values) + predicted)
+        predicted = mx.array(np.where(mask, phi + self._before_tokens(phi, every) @ b, 0.0).astype(np.float32))
+        after = self._features(final, np.array(batch.response_lengths), np.zeros_like(final))
+        return batch._replace(
+            prefix_values=predicted,
+            values=filled(batch.values) + predicted,
+            final_values=filled(batch.final_values) + mx.array((final + after @ b).astype(np.float32)),
+        )
 
-    def learn(self, batch: Experience, every: int, gamma: float) -> None:
-        """Learn from a batch with `prefix_scores` and `rewards`: its discounted rewards-to-go are the returns G."""
-        returns = np.array(maths.discounted_sums(filled(batch.rewards), batch.mask, gamma), dtype=np.float64)
+    def learn(self, batch: Experience, every: int, gamma: float, *, bootstrap_truncated: bool = False) -> None:
+        """Learn from a batch with `prefix_scores` and `rewards`: its discounted rewards-to-go are the returns G.
+
+        bootstrap_truncated: those of a truncated response go on with its value after the last token.
+        """
+        after = batch.values_after(bootstrap_truncated=bootstrap_truncated)
+        zeros = mx.zeros_like(batch.mask)
+        rewards = maths.td_errors(filled(batch.rewards), zeros, batch.mask, gamma=gamma, final_values=after)
+        returns = np.array(maths.discounted_sums(rewards, batch.mask, gamma), dtype=np.float64)
         phi, mask = np.array(filled(batch.prefix_scores), dtype=np.float64), np.array(batch.mask) > 0
-        x, rest = self._features(phi, every)[mask], (returns - phi)[mask]
+        x, rest = self._before_tokens(phi, every)[mask], (returns - phi)[mask]
         if np.isfinite(rest).all():
             self._moments = FORGETTING * self._moments + x.T @ x
             self._products = FORGETTING * self._products + x.T @ rest
 
+    def spacing(self, taken: float, iteration: float) -> int:
+        """Return how far apart the next scores are to be, if these took `taken` processor seconds of an `iteration`.
+
+        It never falls, and checkpoints store it, so that a resumed run goes on with it.
+        """
+        allowed = max(SHARE * (iteration - taken), SECONDS)
+        return self.apart * int(2 ** math.ceil(math.log2(max(taken / allowed, 1))))
+
     def state(self) -> dict[str, Any]:
-        """Return what is learned as plain values, which JSON keeps exactly."""
-        return {"moments": self._moments.tolist(), "products": self._products.tolist()}
+        """Return what is learned and `apart` as plain values, which JSON keeps exactly."""
+        return {"moments": self._moments.tolist(), "products": self._products.tolist(), "apart": self.apart}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Restore what `state` returned, or with None the state of a new run."""
         state = state or PrefixValues(self.max_new_tokens).state()
         self._moments, self._products = np.array(state["moments"]), np.array(state["products"])
+        self.apart = state["apart"]
 
-    def _features(self, phi: npt.NDArray[np.float64], every: int) -> npt.NDArray[np.float64]:
+    def _before_tokens(self, phi: Floats, every: int) -> Floats:
         """Return x_t for Phi [B, T]: [B, T, FEATURES]."""
         t = np.broadcast_to(np.arange(phi.shape[1]), phi.shape)
+        return self._features(phi, t, t < every)
+
+    def _features(self, phi: Floats, t: npt.NDArray[Any], unscored: npt.NDArray[Any]) -> Floats:
         place = t / self.max_new_tokens
-        return np.stack([np.ones_like(phi), phi, place, phi * place, t < every], axis=-1)
+        return np.stack([np.ones_like(phi), phi, place, phi * place, unscored], axis=-1)

@@ -207,10 +207,15 @@ def add_prefix_scores(
 ) -> Experience:
     """Add Phi(s_t), the score of the response before token t, from which `PrefixValues` predicts the return.
 
-    It is 0 before the first score: no source is asked for an empty response.
+    It is 0 before the first score: no source is asked for an empty response. After the last token it is the score from
+    `compute_rewards`, without penalties.
+
     With values V(s_t) = Phi(s_t) + ..., the advantage of a token begins with what it did to the score. This is the same
-    as shaping the rewards by the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t), which changes no optimal policy
-    (Ng, Harada and Russell 1999; for values Wiewiora 2003, arXiv 1106.5267). prompts: B, one per row; every: tokens
+    as shaping the rewards by the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t) (Ng, Harada and Russell 1999; for
+    values Wiewiora 2003, arXiv 1106.5267). It changes no optimal policy if lambda is 1, or if the values are exact.
+    Else a token gains by raising the score for longer than 1 / (1 - gamma lambda) tokens, even if it is lost later.
+
+    prompts: B, one per row; token_texts: splits a response into the texts that joined are what is scored; every: tokens
     from one score to the next, which holds in between. Raises RewardError.
     """
     rows = [ids[:count] for ids, count in zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)]
@@ -225,7 +230,9 @@ def add_prefix_scores(
     prefixes = np.zeros(batch.mask.shape, dtype=np.float32)
     for row, ids in zip(prefixes, rows, strict=True):
         row[: len(ids)] = np.repeat([0.0, *(next(scores) for _ in range(every, len(ids), every))], every)[: len(ids)]
-    return batch._replace(prefix_scores=mx.array(prefixes))
+    penalties = rewards.penalties(np.array(batch.truncated), np.array(batch.response_lengths))
+    whole = np.array(filled(batch.scores), dtype=np.float64) + penalties
+    return batch._replace(prefix_scores=mx.array(prefixes), final_prefix_scores=mx.array(whole.astype(np.float32)))
 
 
 def greedy(rollout: RolloutConfig) -> RolloutConfig:
@@ -247,9 +254,15 @@ def add_greedy_baselines(
     return batch._replace(baselines=mx.repeat(scores, samples))
 
 
-def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = False) -> Experience:
-    """Compute r_t = -beta KL_t (+ the token's own reward), plus the score on the last real token."""
+def adjust_rewards_with_kl(
+    batch: Experience, *, kl_coef: float, whiten: bool = False, bootstrap_truncated: bool = False
+) -> Experience:
+    """Compute r_t = -beta KL_t (+ the token's own reward), plus the score on the last real token.
+
+    With `bootstrap_truncated`, a truncated response has no score: V after it, which predicts the score, replaces it.
+    """
     scores = filled(batch.scores)
+    scores = mx.where(batch.truncated > 0, 0.0, scores) if bootstrap_truncated else scores
     kl = filled(batch.kl) if kl_coef else mx.zeros_like(batch.mask)  # not measured yet where it is not needed
     rewards = maths.shaped_rewards(kl, scores, batch.mask, kl_coef=kl_coef) + filled(batch.token_scores)
     return batch._replace(rewards=maths.whiten(rewards, batch.mask, shift_mean=False) if whiten else rewards)
@@ -258,9 +271,10 @@ def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = 
 def compute_td_errors(batch: Experience, *, gamma: float, bootstrap_truncated: bool = False) -> Experience:
     """Compute delta_t = r_t + gamma V(s_{t+1}) - V(s_t).
 
-    V after the end is 0, or with `bootstrap_truncated` the critic's value where a response was truncated.
+    V after the end is 0, or with `bootstrap_truncated` the critic's value where a response was truncated, in place of
+    its score.
     """
-    final = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
+    final = batch.values_after(bootstrap_truncated=bootstrap_truncated)
     deltas = maths.td_errors(filled(batch.rewards), filled(batch.values), batch.mask, gamma=gamma, final_values=final)
     return batch._replace(td_errors=deltas)
 

@@ -161,9 +161,9 @@ class Rewards:
         applies = [any(result.scores[row] is not None for result in raw.values()) for row in range(len(batch))]
         scores = np.where(applies, scores, math.nan)
         scores = self._clipped(self._normalized(scores, update_statistics))
-        scores = scores - self._penalty * np.array([row.truncated for row in batch])
-        if self._overlong.penalty:
-            scores = scores - self._overlong(np.array([len(row.completion_ids) for row in batch], dtype=np.float64))
+        scores = scores - self.penalties(
+            np.array([row.truncated for row in batch]), np.array([len(row.completion_ids) for row in batch])
+        )
         by_token = any(result.token_rewards is not None for result in raw.values())
         return RewardResult(
             scores.tolist(),
@@ -171,6 +171,10 @@ class Rewards:
             _parts(raw),
             {column: values for result in raw.values() for column, values in result.extra.items()},
         )
+
+    def penalties(self, truncated: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Floats:
+        """Return what is subtracted from the scores of responses, in step 4."""
+        return self._penalty * truncated + self._overlong(lengths.astype(np.float64))
 
     def so_far(self, batch: Sequence[RewardInput]) -> list[float]:
         """Score responses that are not complete, on the scale of the newest scores; statistics stay as they are.

@@ -45,7 +45,8 @@ class Experience(NamedTuple):
     token_scores: mx.array | None = None  # [B, T] rewards of single tokens; zeros if there are none
     rewards: mx.array | None = None  # [B, T]
     # add_prefix_scores, PrefixValues.add
-    prefix_scores: mx.array | None = None  # [B, T] score of the response before token t; None if off, as the next
+    prefix_scores: mx.array | None = None  # [B, T] score of the response before token t; None if off, as the next two
+    final_prefix_scores: mx.array | None = None  # [B] score of the whole response, without its penalties
     prefix_values: mx.array | None = None  # [B, T] what they predict, which is part of V(s_t)
     # compute_td_errors, compute_gae_advantages, add_reward_to_go
     td_errors: mx.array | None = None  # [B, T]
@@ -63,6 +64,10 @@ class Experience(NamedTuple):
     def lengths(self) -> list[int]:
         """Return the length of each sequence, prompt and response together, in tokens."""
         return to_list(self.prompt_lengths + self.response_lengths)
+
+    def values_after(self, *, bootstrap_truncated: bool) -> mx.array | None:
+        """Return V after the last token [B], for truncated responses the critic's; None where it is 0 for all."""
+        return filled(self.final_values) * self.truncated if bootstrap_truncated else None
 
     def take(self, rows: Sequence[int]) -> Experience:
         """Return the sequences of `rows`, in that order, cut to the longest of them."""

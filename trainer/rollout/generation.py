@@ -16,6 +16,7 @@ from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.rollout.decoding import Decoding, DecodingStep, wired_memory
 from trainer.rollout.experience import Experience
+from trainer.rollout.token_texts import AS_SCORED
 
 _DROP_AT = 1 / 8  # share of the rows of a batch that have ended
 _REFILL_AT = 1 / 4  # share of the slots that are free
@@ -185,5 +186,5 @@ def _at_stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> bo
 
 def _text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str:
     """Return the text of `tokens` before the first stop text."""
-    text = str(tokenizer.decode(tokens, skip_special_tokens=True))  # as TRL passes completions to rewards
+    text = str(tokenizer.decode(tokens, **AS_SCORED))
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]

@@ -15,20 +15,29 @@ import numpy.typing as npt
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _REPLACEMENT = "\ufffd"
 
+AS_SCORED: dict[str, Any] = {"skip_special_tokens": True}
+"""How a response is decoded for its reward, as in TRL."""
+
 
 class TokenTexts:
-    """Splitter of a decoded response into the texts of its tokens; `tokenizer`: mlx-lm's wrapper or transformers'.
+    """Splitter of a decoded response into the texts of its tokens.
 
     Nearly every token is decoded once and cached, so a response costs little more than decoding it.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, as_scored: bool = False) -> None:
+        """Split by `tokenizer`, mlx-lm's wrapper or transformers'.
+
+        as_scored: joined, the texts are what rewards see: special tokens have none, and spaces are cleaned up where the
+        tokenizer does that. Else the decoded text is kept as it is, special tokens as well.
+        """
         self._tokenizer = tokenizer
+        self._how = AS_SCORED if as_scored else {"clean_up_tokenization_spaces": False}
         self._pieces: dict[int, str] = {}
         self._bytes: dict[int, int | None] = {}
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
-        """Return one text per token. Joined, they are `ids` decoded with special tokens and without cleaning up spaces.
+        """Return one text per token. Joined, they are `ids` decoded.
 
         If a character spans several tokens, the last one has the character and the others have empty texts. Bytes that
         are not part of a character become U+FFFD, at their own token if that is known.
@@ -123,7 +132,7 @@ class TokenTexts:
         return self._decode([*anchor, *ids]).removeprefix(text)
 
     def _decode(self, ids: Iterable[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+        return str(self._tokenizer.decode(list(ids), **self._how))
 
 
 def _texts_of_bytes(numbers: Sequence[int]) -> list[str]:

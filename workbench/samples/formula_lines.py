@@ -107,7 +107,7 @@ def _reward(facts: TokenFacts, settings: SampleSettings, kl: float | None) -> tu
         parts.append(("-β KL_t", f"-{settings.kl_coef:g} · {_operand(kl)}"))
     if facts.token_score:
         parts.append(("token's own", _operand(facts.token_score)))
-    if facts.is_last:
+    if facts.earns_score:
         parts.append(("score", _operand(facts.sequence_score)))
     definition, filled = (" + ".join(column) for column in zip(*parts, strict=True)) if parts else ("0", "")
     return definition + (" (the KL is in the loss)" if settings.kl_in == "loss" else ""), filled

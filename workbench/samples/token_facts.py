@@ -73,9 +73,11 @@ class TokenFacts:
         slope = token_maths.kl_slope(logprob, ref_logprob, settings)
         self.kl_pull = -settings.kl_coef * slope if settings and in_loss and slope is not None else None
         self.token_score = saved("token_scores")  # the token's own part of the reward
-        self.sequence_score = _known(sample.sequence_score) if self.is_last else None  # the sequence's part
+        bootstrapped = sample.truncated and settings is not None and settings.bootstrap_truncated
+        self.earns_score = self.is_last and not bootstrapped
+        self.sequence_score = _known(sample.sequence_score) if self.earns_score else None  # the sequence's part
         parts = [self.token_score] if in_loss else [self.kl_penalty, self.token_score]
-        parts += [self.sequence_score] if self.is_last else []
+        parts += [self.sequence_score] if self.earns_score else []
         self.raw_reward = None if None in parts else sum(part for part in parts if part is not None)  # not whitened
         self.reward = saved("rewards")
 

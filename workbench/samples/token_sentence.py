@@ -118,7 +118,7 @@ def _penalty(facts: TokenFacts) -> str:
     penalty, rest, settings = facts.kl_penalty, facts.token_score, facts.settings
     if settings is None or not (_finite(penalty) and _finite(rest) and _finite(facts.advantage)):
         return ""
-    if facts.is_last:
+    if facts.earns_score:
         if not _finite(facts.sequence_score):
             return ""
         rest += facts.sequence_score

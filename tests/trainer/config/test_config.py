@@ -236,6 +236,7 @@ def test_incompatible_options_are_refused_with_the_reason(raw: dict[str, Any], r
             ["reward.normalize = 'batch'", "eval.reference"],
         ),
         ({"convergence": {"on_kl": "rollback"}}, ["[convergence]", "eval.every"]),
+        ({"ppo": {"prefix_scores": -1, "lam": 0.7}, "reward": {"sources": ["a.py:f"]}}, ["is off", "ppo.lam = 0.7"]),
     ],
 )
 def test_unwise_options_cause_a_warning_with_the_reason(raw: dict[str, Any], reported: list[str]) -> None:
@@ -540,6 +541,28 @@ def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollo
     problems = config_problems({**rollout, "ppo": {"minibatches": 3}})
     assert len(problems) == 1
     assert "does not divide" not in problems[0]
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ([], 1),
+        ([{"kind": "regex", "pattern": "a"}, {"kind": "length", "target": 3}], 1),
+        (["rewards.py:score"], 0),
+        (["lexicon", "rewards.py:score"], 0),
+        ([{"kind": "model", "path": "folder"}], 0),
+    ],
+)
+def test_presets_ask_for_prefix_scores_only_where_all_rewards_are_cheap(
+    name: str, sources: list[Any], expected: int
+) -> None:
+    overrides: dict[str, Any] = {"reward": {"sources": sources}} if sources else {}
+    config = load_config(name, overrides)
+    assert config.prefix_scores == expected
+    assert bool(config_warnings(config)) == (not expected)
+    chosen = load_config(name, {**overrides, "ppo": {"prefix_scores": 8}})
+    assert (chosen.prefix_scores, config_warnings(chosen)) == (8, [])
 
 
 @pytest.mark.parametrize(

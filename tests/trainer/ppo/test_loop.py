@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,16 @@ import numpy as np
 import pytest
 from runs_helper import Recorder, comparable, record, tiny_config
 
-from trainer.events import Alarm, Alert, Evaluation, Iteration, SamplesWritten
+from trainer.control.control import Control
+from trainer.data import encode_prompts, load_prompts
+from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, SamplesWritten
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.backbone import load_backbone
+from trainer.ppo.checkpoint import restore_snapshot, take_snapshot
+from trainer.ppo.loop import PPO
+from trainer.ppo.prefix_values import PrefixValues
+from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
+from trainer.rollout.generation import Response, lay_out
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 
@@ -208,3 +220,95 @@ def test_what_a_function_logs_is_in_the_numbers_of_the_iteration_and_in_its_samp
     assert [each.parts[name] for each in recorder.of(Evaluation)] == pytest.approx([0, 1])
     for row in rows_of(tmp_path, 3):
         assert json.loads(row["extra"]) == {"words": len(row["completion"].split())}
+
+
+class Working:
+    """Source that takes processor time for each call, and remembers what it saw, call by call."""
+
+    name = "working"
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.calls: list[Sequence[RewardInput]] = []
+        self.seconds = seconds
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        self.calls.append(batch)
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+        return SourceScores([float(len(row.completion)) for row in batch])
+
+
+class Counted(Control):
+    """Control whose clock does not depend on the machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ticks = itertools.count()
+
+    def clock(self) -> float:
+        return 0.001 * next(self._ticks)
+
+
+def ppo_with(folder: Path, source: Working, *settings: str, events: list[Event] | None = None) -> PPO:
+    """Return PPO on `source`, though its configuration has the lexicon, which is cheap."""
+    settings = ('reward.sources=["lexicon"]', "rollout.ignore_stop=true", *settings)
+    config = tiny_config(folder, *settings)
+    model = load_backbone(config.model)
+    prompts = encode_prompts(load_prompts(config.data), model.tokenizer, config.data).prompts
+    actor = ActorCriticLLM(model.backbone, config.model, key=mx.random.key(0))
+    rewards = Rewards([WeightedSource(source)])
+    emit = [].append if events is None else events.append
+    return PPO(config, actor, model.tokenizer, prompts, rewards, emit=emit, control=Counted())
+
+
+def test_prefix_scores_that_take_too_long_go_further_apart_and_a_checkpoint_remembers(tmp_path: Path) -> None:
+    source, events = Working(0.3), list[Event]()  # three times as long as is always allowed
+    ppo = ppo_with(tmp_path, source, "ppo.prefix_scores=-1", events=events)
+    ppo.iteration(1)
+    source.seconds = 0.0
+    ppo.iteration(2)
+    assert [len(batch) for batch in source.calls] == [4, 4 * 7, 4, 4]  # of 8 tokens each: all prefixes, then one
+    (alert,) = (event for event in events if isinstance(event, Alert) and event.code == "prefix_scores")
+    assert (alert.iteration, "ppo.prefix_scores = 4" in alert.message) == (1, True)
+
+    again = ppo_with(tmp_path, resumed := Working(), "ppo.prefix_scores=-1")
+    restore_snapshot(take_snapshot(2, ppo), again)
+    again.iteration(3)
+    assert [len(batch) for batch in resumed.calls] == [4, 4]
+
+
+def test_a_number_of_tokens_stays_whatever_its_prefix_scores_take(tmp_path: Path) -> None:
+    source = Working(0.3)
+    ppo = ppo_with(tmp_path, source, "ppo.prefix_scores=2")
+    ppo.iteration(1)
+    ppo.iteration(2)
+    assert [len(batch) for batch in source.calls] == [4, 4 * 3] * 2
+
+
+def test_prefixes_are_decoded_as_the_scored_response_is(tmp_path: Path) -> None:
+    ppo = ppo_with(tmp_path, source := Working(), "ppo.prefix_scores=1")
+    decode, prompts = ppo.tokenizer.decode, list(ppo.prompts[:1])
+    (end,) = ppo.tokenizer.eos_token_ids
+    ids = [65, end, 66, 67]
+    batch = lay_out(prompts, [Response(ids, [0.0] * 4, decode(ids, skip_special_tokens=True), True)])
+    batch = batch._replace(values=mx.zeros((1, 4)), final_values=mx.zeros(1), scores=mx.zeros(1))
+    ppo.with_prefix_values(batch, prompts)
+    assert decode([end]) not in decode(ids, skip_special_tokens=True)
+    expected = [decode(ids[:count], skip_special_tokens=True) for count in (1, 2, 3)]
+    assert [row.completion for row in source.calls[0]] == expected
+
+
+@pytest.mark.parametrize("bootstrap_truncated", [False, True])
+def test_prefix_values_learn_from_the_discounted_returns_of_the_batch(
+    bootstrap_truncated: bool, tmp_path: Path
+) -> None:
+    settings = ("ppo.gamma=0.9", f"ppo.bootstrap_truncated={str(bootstrap_truncated).lower()}", "ppo.prefix_scores=2")
+    ppo = ppo_with(tmp_path, Working(), *settings)
+    batch = ppo.iteration(1).batch
+    expected, others = PrefixValues(8), [PrefixValues(8), PrefixValues(8)]
+    expected.learn(batch, 2, 0.9, bootstrap_truncated=bootstrap_truncated)
+    assert ppo.prefix_values.state() == expected.state()
+    others[0].learn(batch, 2, 1.0, bootstrap_truncated=bootstrap_truncated)
+    others[1].learn(batch, 2, 0.9, bootstrap_truncated=not bootstrap_truncated)
+    assert all(other.state() != expected.state() for other in others)

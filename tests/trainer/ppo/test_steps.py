@@ -21,7 +21,7 @@ from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
-from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
+from trainer.rewards import Overlong, RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
 
@@ -321,6 +321,7 @@ def test_a_prefix_score_is_that_of_what_was_written_before_the_token(folder: Pat
     batch = random_batch()
     prompts = [Prompt(row, f"prompt {row}", "", [], {}) for row in range(6)]
     rewards = Rewards([WeightedSource(source, 0.5), WeightedSource(Places())], missing_stop_penalty=9.0)
+    batch, _ = steps.compute_rewards(rewards, batch, prompts)
     texts = TokenTexts(loaded.tokenizer)
     found = steps.add_prefix_scores(rewards, batch, prompts, texts, every=every)
     places = np.arange(batch.mask.shape[1]) // every * every
@@ -333,6 +334,17 @@ def test_a_prefix_score_is_that_of_what_was_written_before_the_token(folder: Pat
         assert given.truncated
         assert given.completion_ids  # functions need not expect an empty response
     assert len(source.seen) == sum(-(-count // every) - 1 for count in COUNTS)
+
+
+def test_the_state_after_the_last_token_has_the_score_of_the_whole_response_without_penalties(folder: Path) -> None:
+    prompts = [Prompt(row, "", "", [], {}) for row in range(6)]
+    rewards = Rewards(
+        [WeightedSource(Length(), 0.5)], missing_stop_penalty=9.0, overlong=Overlong(5.0, tokens=4, max_tokens=10)
+    )
+    batch, result = steps.compute_rewards(rewards, random_batch(), prompts)
+    assert min(result.scores) < 0  # by the penalties
+    found = steps.add_prefix_scores(rewards, batch, prompts, TokenTexts(load_tiny(folder).tokenizer), every=3)
+    assert found.final_prefix_scores.tolist() == pytest.approx([0.5 * count for count in COUNTS], abs=1e-5)
 
 
 def test_scores_so_far_are_on_the_running_scale_and_change_no_statistics() -> None:
@@ -417,6 +429,38 @@ def test_only_truncated_responses_bootstrap_and_only_when_asked(actor: ActorCrit
         added[count - 1] = future
         np.testing.assert_allclose(bootstrapped[row] - plain[row], added, atol=1e-5)
     assert abs(float64(batch.final_values)[1::2]).min() > 1e-3
+
+
+def test_a_bootstrapped_response_has_no_score_but_keeps_its_other_rewards(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch(), kl_coef=0.3)
+    batch = batch._replace(token_scores=mx.random.normal(batch.mask.shape, key=mx.random.key(0)) * batch.mask)
+    plain = float64(steps.adjust_rewards_with_kl(batch, kl_coef=0.3).rewards)
+    bootstrapped = float64(steps.adjust_rewards_with_kl(batch, kl_coef=0.3, bootstrap_truncated=True).rewards)
+    for row, count in enumerate(COUNTS):
+        missing = np.zeros(batch.mask.shape[1])
+        missing[count - 1] = batch.scores[row].item() if row % 2 == 1 else 0.0
+        np.testing.assert_allclose(plain[row] - bootstrapped[row], missing, atol=1e-5)
+    assert abs(float64(batch.scores)[1::2]).min() > 1e-3
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0, 1.0), (3, 1.0), (6, 0.5)], ids=["none", "half", "all"])
+def test_values_of_bootstrapped_responses_do_not_drift_from_the_score(share: int, expected: float) -> None:
+    value = 0.5  # of each state: a critic that knows only one number
+    batch = random_batch()
+    batch = batch._replace(
+        truncated=mx.array([1.0] * share + [0.0] * (6 - share)),
+        scores=mx.ones(6),
+        token_scores=mx.zeros_like(batch.mask),
+        kl=mx.zeros_like(batch.mask),
+    )
+    for _ in range(20):
+        batch = batch._replace(values=value * batch.mask, final_values=mx.full(6, value))
+        batch = steps.adjust_rewards_with_kl(batch, kl_coef=0.1, bootstrap_truncated=True)
+        batch = steps.compute_td_errors(batch, gamma=1.0, bootstrap_truncated=True)
+        batch = steps.add_reward_to_go(steps.compute_gae_advantages(batch, gamma=1.0, lam=0.95))
+        value += 0.5 * (reference.real(batch.returns, COUNTS).mean() - value)
+        assert 0 <= value <= 1.001
+    assert value == pytest.approx(expected, abs=0.02)
 
 
 # Padding

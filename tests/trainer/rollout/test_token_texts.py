@@ -42,6 +42,8 @@ LLAMA = decoding(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     ),
 )
+SPECIAL = decoding(SENTENCEPIECE, LLAMA.backend_tokenizer.decoder)
+SPECIAL.add_special_tokens({"bos_token": "<s>"})
 METASPACE = decoding(SENTENCEPIECE, decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]))
 WORDPIECE = decoding(["a", "do", "n", "'", "##t", ".", "joy", "##ful", "ca"], decoders.WordPiece(cleanup=True))
 REPLACING = decoding(
@@ -52,6 +54,14 @@ REPLACING = decoding(
 ids = st.lists(st.integers(0, len(PIECES) - 1) | st.integers(256, len(PIECES) - 1), max_size=30)
 words = st.lists(st.integers(0, len(WORDS) - 1) | st.integers(len(WORDS), len(SENTENCEPIECE) - 1), max_size=30)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd") | st.sampled_from("é€日🎉 \n"))
+
+
+@given(st.lists(st.integers(0, len(SENTENCEPIECE) - 1) | st.just(WORDS.index("<s>")), max_size=20))
+@settings(max_examples=50)
+def test_as_scored_they_join_to_the_text_without_special_tokens(tokens: list[int]) -> None:
+    texts = TokenTexts(SPECIAL, as_scored=True)(tokens)
+    assert "".join(texts) == SPECIAL.decode(tokens, skip_special_tokens=True)
+    assert not any(text for text, token in zip(texts, tokens, strict=True) if token == WORDS.index("<s>"))
 
 
 def texts_hold(tokenizer: Any, tokens: list[int], *, whole_text: str = "") -> list[str]:

@@ -46,12 +46,14 @@ def run(folder: Path, *settings: str) -> tuple[Recorder, list[tuple[list[dict[st
 
 def penalties(row: dict[str, Any], settings: SampleSettings) -> Floats:
     log_r = float64(row["ref_logprobs"]) - float64(row["logprobs"])
-    return {"k1": -log_r, "k3": np.exp(log_r) - 1 - log_r}[settings.kl_estimator]
+    bounded = np.minimum(log_r, 2.610868638149876)  # so that k3 is at most 10
+    return {"k1": -log_r, "k3": np.exp(bounded) - 1 - bounded}[settings.kl_estimator]
 
 
 def rewards_before_whitening(row: dict[str, Any], settings: SampleSettings) -> Floats:
     rewards = float64(row["token_scores"]) - settings.kl_coef * penalties(row, settings)
-    rewards[-1] += row["sequence_score"]
+    if not (settings.bootstrap_truncated and row["truncated"]):
+        rewards[-1] += row["sequence_score"]
     return rewards
 
 

@@ -88,9 +88,10 @@ def test_the_numbers_are_those_of_float64_formulas_on_the_file(tmp_path: Path, r
         assert (facts.is_last, facts.is_stop) == (last, last and row != 2)
 
         penalty = -held.kl_coef * file["kl"][t]
-        raw = penalty + file["token_scores"][t] + (file["sequence_score"] if last else 0)
-        whitened = (raw - held.reward_mean) / (held.reward_std**2 + 1e-8) ** 0.5 + held.reward_mean
         after = held.bootstrap_truncated and file["truncated"]
+        score = file["sequence_score"] if last and not after else None  # the value after a cut takes its place
+        raw = penalty + file["token_scores"][t] + (score or 0)
+        whitened = (raw - held.reward_mean) / (held.reward_std**2 + 1e-8) ** 0.5 + held.reward_mean
         next_value = (file["final_value"] if after else 0.0) if last else file["values"][t + 1]
         td_error = file["rewards"][t] + held.gamma * next_value - file["values"][t]
         deltas = file["td_errors"][t:]
@@ -98,7 +99,7 @@ def test_the_numbers_are_those_of_float64_formulas_on_the_file(tmp_path: Path, r
 
         assert changes or facts.disagreements == [], "by the settings that the row was made with"
         assert facts.kl_penalty == pytest.approx(penalty, rel=1e-12)
-        assert facts.sequence_score == (file["sequence_score"] if last else None)
+        assert facts.sequence_score == score
         assert facts.raw_reward == pytest.approx(raw, rel=1e-12)
         assert facts.next_value == next_value
         again = {name: facts.recomputed[name].value for name in NUMBERS}

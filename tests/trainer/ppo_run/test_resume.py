@@ -68,7 +68,7 @@ VARIANTS = {
     "samples of a prompt": ["rollout.samples_per_prompt=2"],
     "minibatches": ["ppo.minibatches=2", "optim.micro_batch_tokens=40"],
     "whitened rewards": ["ppo.whiten_rewards=true"],
-    "bootstrapping": ["ppo.bootstrap_truncated=true", "ppo.gamma=0.9"],
+    "bootstrapping": ["ppo.bootstrap_truncated=true", "ppo.gamma=0.9", 'rollout.stop=["a", "b", "c"]'],
     "token rewards": ['reward.sources=["{folder}/rewards.py:each_token"]'],
     "running statistics": ["reward.normalize=running", "reward.clip=1.5"],
     "schedule and decay": ["optim.schedule=cosine", "optim.warmup_steps=3", "optim.weight_decay=0.1"],

@@ -441,7 +441,7 @@ async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> 
         async with asking(asked, trainer, size) as (screen, pilot):
             await pilot.press("ctrl+r")
             trainer.answer(-1, HOSTILE, parts={HOSTILE: math.nan, "b": 1.0}, score=math.nan)
-            await seen(pilot, screen, "score -")
+            await seen(pilot, screen, "not scored")
             shown = text_of(screen)
             assert not {"\x1b", "\x9b", "\u202e", "\r"} & set(shown)
             assert "[/x] ␛[31m [@click" in shown

@@ -293,7 +293,7 @@ async def test_a_long_text_scrolls(tmp_path: Path) -> None:
 def test_unknown_numbers_are_dashes() -> None:
     unknown = sample(score=math.nan, kl=math.nan, length=None)
     assert appearance_line(unknown).split() == ["12·1", "-", "-", "-"]
-    assert changes_line(unknown, sample()) == "score - (-)   KL - nats (-)"
+    assert changes_line(unknown, sample()) == "not scored (-)   KL - nats (-)"
 
 
 def test_a_line_of_the_list_marks_truncation_and_the_base() -> None:

@@ -20,7 +20,7 @@ from textual.widget import Widget
 from workbench.kit.guard import GuardedWidget
 
 _PINNED = ("command_palette", "app.help", "app.leave")
-_FIRST = ("enter", "space")  # what most users want most often
+_FIRST = ("enter", "space", "X")  # what most users want most often, and how a run is stopped
 _MORE = " … "
 
 
@@ -42,7 +42,7 @@ class ShownKey(NamedTuple):
 class KeyFooter(GuardedWidget, Widget):
     """A line of the keys that are active now. A click on one presses it.
 
-    Escape, the palette, help and quit are at the right end whatever the width. Of the others, enter and space come
+    Escape, the palette, help and quit are at the right end whatever the width. Of the others, enter, space and X come
     first, then the keys of the widget with the focus and those around it; … stands for those that do not fit.
     """
 

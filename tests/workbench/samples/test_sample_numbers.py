@@ -208,7 +208,7 @@ def test_the_ratio_begins_at_1_and_moves_with_every_epoch(variant: str, tmp_path
 
 def test_without_a_step_there_are_no_ratios(tmp_path: Path) -> None:
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
-    _, files = run(tmp_path, source, "ppo.kl_coef=0.0", "ppo.lam=1.0")
+    _, files = run(tmp_path, source, "ppo.kl_coef=0.0", "ppo.estimator=reinforce")
     assert [row["ratios"] for rows, _ in files for row in rows] == [None] * 12
 
 

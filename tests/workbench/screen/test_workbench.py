@@ -378,7 +378,7 @@ async def test_every_binding_has_an_id_of_its_own_and_a_tooltip() -> None:
 
 
 async def test_the_footer_follows_a_key_whose_action_has_a_parameter() -> None:
-    async with workbench() as (screen, pilot):
+    async with workbench(size=(200, 60)) as (screen, pilot):
         await pilot.press("f2")
         pane = screen.query_one(ConfigPane)
         pane.refresh_keys()  # the first time, it informs the footer in any case

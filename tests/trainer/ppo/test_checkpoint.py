@@ -214,7 +214,7 @@ def test_a_run_on_a_full_disk_ends_in_one_line_and_resumes_when_there_is_room(
     ended = read_journal(tmp_path / "runs/full/events.jsonl").events[-1]
     assert isinstance(ended, RunEnded)
     assert (ended.state, ended.exit_code, ended.reason) == ("failed", 3, str(failure.value))
-    assert checkpoints(RunFolder(tmp_path / "runs/full")).problems == []
+    assert checkpoints(RunFolder(tmp_path / "runs/full")).problems == {}
     assert not list((tmp_path / "runs/full").rglob(".*"))
     monkeypatch.undo()
     record(tiny_config(tmp_path, f"checkpoint.every={every}"), resume=tmp_path / "runs/full")
@@ -443,7 +443,7 @@ def test_a_temporarily_unreadable_checkpoint_is_not_treated_as_damaged(
 def test_a_checkpoint_without_sha256_is_loaded_by_its_sizes(tmp_path: Path, snapshot: Snapshot) -> None:
     save_checkpoint(folder := tmp_path / "checkpoints/step-000012", snapshot)
     older_state(folder, json.loads((folder / "state.json").read_text()))
-    assert checkpoints(RunFolder(tmp_path)) == ([folder], [])
+    assert checkpoints(RunFolder(tmp_path)) == ([folder], {})
     assert same(load_checkpoint(folder, snapshot.adapter_config).optimizer, snapshot.optimizer)
 
 

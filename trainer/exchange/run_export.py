@@ -23,7 +23,7 @@ from trainer.exchange.checkpoints import adapter_layers, write_classifier, write
 from trainer.exchange.prompts import HELD_OUT, TRAIN, ExportPrompts, export_prompts, write_prompts, write_verl_prompts
 from trainer.exchange.rows import only_source
 from trainer.exchange.settings import Facts
-from trainer.files import is_folder, read_regular, replace_folder
+from trainer.files import is_folder, read_json, replace_folder
 from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.classifier import ScalarHead
@@ -97,8 +97,8 @@ def _check_replaceable(output: Path, run: RunFolder) -> None:
     refused = f"--force does not replace '{output}'"
     inside = [place for place in (run.root.resolve(), Path.cwd()) if place.is_relative_to(output.resolve())]
     try:
-        written = set(json.loads(read_regular(output / _MARKER))) if is_folder(output) and not inside else set()
-    except (OSError, ValueError, TypeError, RecursionError):
+        written = set(read_json(output / _MARKER)) if is_folder(output) and not inside else set()
+    except (OSError, ValueError, TypeError):
         written = set()
     if not written:
         raise UsageError(f"{refused}, which is not the folder of an earlier export: choose another --output")

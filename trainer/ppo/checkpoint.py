@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from trainer.files import read_regular
+from trainer.files import read_json
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
@@ -180,7 +179,7 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
     a newer version wrote it.
     """
     try:
-        state = STATE_FORMAT.current(json.loads(read_regular(folder / "state.json")), f"checkpoint '{folder}'")
+        state = STATE_FORMAT.current(read_json(folder / "state.json"), f"checkpoint '{folder}'")
         check_content(folder)
         read_adapter_config(folder / "policy")
         policy = read_arrays(folder / "policy" / ADAPTER_FILE)
@@ -194,7 +193,7 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
             for side, parameters in (("policy", policy), ("value", value))
         }
         check_all_used(optimizer)
-    except (OSError, ValueError, RuntimeError, RecursionError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
     return Snapshot(
         checked.iteration,

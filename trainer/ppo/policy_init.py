@@ -60,7 +60,7 @@ def _read_mlx(folder: Path) -> tuple[Parameters, float]:
         settings = read_adapter_config(folder)
         kind, scale = settings.get("fine_tune_type", "lora"), float(settings["lora_parameters"]["scale"])
         arrays: Parameters = dict(mx.load(str(folder / ADAPTER_FILE)))  # type: ignore[arg-type]
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError, StorageError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, StorageError) as error:
         raise ModelError(f"{_WHAT} = '{folder}' cannot be read ({reason_of(error)}): copy it again") from error
     if kind != "lora":
         raise ModelError(f"{_WHAT} = '{folder}' is of the kind {kind}: name it in model.adapter, which takes any kind")

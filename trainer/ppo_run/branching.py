@@ -7,7 +7,6 @@ and one with changes is what it would have done. Imports no tensor library.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import differences, with_overrides
 from trainer.errors import UsageError
 from trainer.events import BranchedFrom, Event, RunStarted, SettingChanged, plain
-from trainer.files import read_regular
+from trainer.files import read_json
 from trainer.plurals import counted
 from trainer.runs.branch_folder import checkpoint_at, create_branch, identity, name_in_use, start_of
 from trainer.runs.checkpoint_files import STATE
@@ -252,6 +251,6 @@ def _check_changes(
 def _steps(checkpoint: Path) -> int:
     """Return the optimiser steps of a checkpoint, 0 if that cannot be read: resuming says what is wrong."""
     try:
-        return int(json.loads(read_regular(checkpoint / STATE))["optimizer_steps"])
+        return int(read_json(checkpoint / STATE)["optimizer_steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0

@@ -19,7 +19,7 @@ from trainer.config.loading import differences, with_overrides
 from trainer.config.problems import shown
 from trainer.config.reference import reference_rows
 from trainer.errors import ConfigError, StorageError, UsageError, cannot_write
-from trainer.files import lock, open_file, read_regular, whole_file
+from trainer.files import lock, open_file, read_json, whole_file
 from trainer.format_versions import FileFormat
 from trainer.plurals import counted
 from trainer.ppo_run.sweeping import SUFFIX, Sweep, as_tables, named_run
@@ -42,7 +42,7 @@ def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
     runs_dir = Path(os.path.realpath(runs_dir))
     path = runs_dir / f"{name}{SUFFIX}"
     try:
-        raw = _FORMAT.current(json.loads(read_regular(path)), f"'{path}'")
+        raw = _FORMAT.current(read_json(path), f"'{path}'")
         saved = _SavedSweep.model_validate(raw)
         base = validate(CONFIG_FORMAT.current(saved.config, f"'{path}'"))
         configs = [with_overrides(base, as_tables({**one.settings, "run.seed": one.seed})) for one in saved.runs]
@@ -52,7 +52,7 @@ def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
         raise _damaged(path, error.strerror or str(error)) from None
     except ConfigError as error:
         raise ConfigError(error.problems, str(path)) from None
-    except (ValidationError, ValueError, RecursionError) as error:
+    except (ValidationError, ValueError) as error:
         raise _damaged(path, damage_of(error)) from None
     runs = [
         named_run(name, runs_dir, one.combination, one.settings, config)

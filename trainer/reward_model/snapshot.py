@@ -6,7 +6,6 @@ reward_model.json describes how to use the model, state.json how to resume its t
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from trainer.config.earlier_settings import without_float16
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import ConfigError, StorageError
-from trainer.files import read_regular
+from trainer.files import read_json
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
@@ -174,9 +173,9 @@ def load_snapshot(folder: Path) -> Snapshot:
 def read_state(folder: Path) -> dict[str, Any]:
     """Read state.json: the iteration, the fingerprint of the comparisons, the best evaluation. Raises StorageError."""
     try:
-        state = STATE_FORMAT.current(json.loads(read_regular(folder / "state.json")), f"checkpoint '{folder}'")
+        state = STATE_FORMAT.current(read_json(folder / "state.json"), f"checkpoint '{folder}'")
         _State.model_validate(state)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
     return state
 
@@ -194,8 +193,8 @@ def load_parameters(folder: Path) -> Parameters:
 def read_card(folder: Path) -> dict[str, Any]:
     """Read reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
     try:
-        return CARD_FORMAT.current(json.loads(read_regular(folder / CARD)), f"reward model '{folder}'")
-    except (OSError, ValueError, RecursionError) as error:
+        return CARD_FORMAT.current(read_json(folder / CARD), f"reward model '{folder}'")
+    except (OSError, ValueError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
 
 

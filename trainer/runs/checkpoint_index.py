@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import StorageError, cannot_write
-from trainer.files import is_folder, open_file, read_regular, remove, write_whole
+from trainer.files import is_folder, open_file, read_json, remove, write_whole
 from trainer.runs.folder import RunFolder
 
 
@@ -46,9 +46,9 @@ class Best(NamedTuple):
 def read_best(folder: RunFolder) -> Best | None:
     """Return the content of best.json in `folder`; None if it cannot be read."""
     try:
-        values = json.loads(read_regular(folder.best))
+        values = read_json(folder.best)
         return Best(int(values["iteration"]), str(values["metric"]), float(values["value"]), values["sources"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -127,10 +127,10 @@ def listed_sizes(checkpoint: Path) -> dict[str, int]:
     behind a link.
     """
     try:
-        files = json.loads(read_regular(checkpoint / "state.json"))["files"]
+        files = read_json(checkpoint / "state.json")["files"]
         # Older ones have no SHA-256.
         sizes = {name: int(about["bytes"] if isinstance(about, dict) else about) for name, about in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"state.json cannot be read ({type(error).__name__})") from None
     for name in sizes:
         path = Path(name)

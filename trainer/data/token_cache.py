@@ -46,15 +46,8 @@ def token_file(prompts: Sequence[Sequence[Any]], tokenizer: Any, config: DataCon
     is_rendered = config.chat == "always" or not all(isinstance(prompt, str) for prompt, *_ in prompts)
     if is_rendered and not is_timeless:
         return None
-    settings = [
-        _VERSION,
-        config.chat,
-        config.system,
-        config.template,
-        template,
-        tokenizer.bos_token,
-        tokenizer.eos_token_id,
-    ]
+    settings = [_VERSION, config.chat, config.system, config.template, template]
+    settings += [tokenizer.bos_token, tokenizer.eos_token_id]
     versions = [metadata.version(name) for name in _PACKAGES]
     digest = hashlib.sha256(json.dumps([*settings, *versions, type(tokenizer).__name__]).encode())
     digest.update(backend.to_str().encode())

@@ -45,6 +45,7 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
     penalty = kl_coef * np.array(_sums(filled(batch.kl), mask), dtype=np.float64)
     mismatch = mx.abs(batch.sampler_logprobs - filled(batch.logprobs))
     returns, values = filled(batch.returns), batch.values
+    explained = math.nan if values is None else float(maths.explained_variance(values, returns, batch.mask))
     rows = zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)
     responses = [ids[:length] for ids, length in rows]
     return {
@@ -57,9 +58,7 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
         "kl": float(kl.mean()),
         "kl_std": float(kl.std()),
         "entropy": float(maths.masked_mean(filled(batch.entropy), mask)),
-        "explained_variance": math.nan
-        if values is None
-        else float(maths.explained_variance(values, returns, batch.mask)),
+        "explained_variance": explained,
         "value_mean": math.nan if values is None else mean(values),
         "return_mean": mean(returns),
         "advantage_std": math.sqrt(float(maths.masked_variance(filled(batch.advantages), batch.mask))),

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -28,33 +27,26 @@ class RunPrompts(NamedTuple):
 
 def prompts_record(found: RunPrompts) -> str:
     """Return what a run remembers of its prompts: a line for each, in order, with its side of the split and a hash."""
-    return "".join(f"{side} {_hash(prompt)}\n" for side, prompts in _sides(found) for prompt in prompts)
+    sides = (("train", found.train), ("held-out", found.held_out))
+    return "".join(f"{side} {_hash(prompt)}\n" for side, prompts in sides for prompt in prompts)
 
 
 def changed_prompts(record: str, found: RunPrompts) -> str:
     """Return how the prompts `found` differ from those of a record of earlier; empty if they are the same."""
-    if record == prompts_record(found):
+    before, now = ([line.partition(" ")[::2] for line in each.splitlines()] for each in (record, prompts_record(found)))
+    if before == now:
         return ""
-    before: dict[str, list[str]] = {side: [] for side, _ in _sides(found)}
-    for line in record.splitlines():
-        side, _, digest = line.partition(" ")
-        before.setdefault(side, []).append(digest)
-    now = {side: [_hash(prompt) for prompt in prompts] for side, prompts in _sides(found)}
-    known, given = (Counter(chain(*sides.values())) for sides in (before, now))
+    known, given = (Counter(digest for _, digest in lines) for lines in (before, now))
     new, lost = (given - known).total(), (known - given).total()
     replaced = min(new, lost)
     counts = ((replaced, "replaced"), (new - replaced, "added"), (lost - replaced, "removed"))
     parts = [", ".join(f"{count} {what}" for count, what in counts if count) or "the same in another order"]
-    if new:
-        places = [one.index for one in (*found.train, *found.held_out) if _hash(one) not in known]
-        parts.append(f"the first new one is prompt {min(places, default=0)}, counted from 0")
-    if moved := len(set(before["held-out"]) & set(now["train"])):
+    if places := [one.index for one in (*found.train, *found.held_out) if _hash(one) not in known]:
+        parts.append(f"the first new one is prompt {min(places)}, counted from 0")
+    held_out = {digest for side, digest in before if side == "held-out"}
+    if moved := len(held_out & {digest for side, digest in now if side == "train"}):
         parts.append(f"{counted(moved, 'held-out prompt')} would be trained on")
     return "; ".join(parts)
-
-
-def _sides(found: RunPrompts) -> tuple[tuple[str, list[Prompt]], ...]:
-    return ("train", found.train), ("held-out", found.held_out)
 
 
 def _hash(prompt: Prompt) -> str:

@@ -60,25 +60,19 @@ class Encoder:
             yield from part
 
     def sequence(
-        self,
-        prompt: Text,
-        completion: Text,
-        number: int = 0,
-        columns: Mapping[str, Any] = NO_COLUMNS,
-        place: str = "",
+        self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS, place: str = "the preference"
     ) -> Sequenced:
         """Encode `prompt` and `completion` as one sequence.
 
-        number, place: the preference's number, counted from 0, and its file and line, in error messages. columns: of
-        its row, which may have options of the chat template. Raises DataError if the two cannot be rendered or have no
-        tokens.
+        columns: of the preference's row, which may have options of the chat template. place: names it in errors. Raises
+        DataError if the two cannot be rendered or have no tokens.
         """
-        row = PromptRow(number, prompt, dict(columns), place)
+        row = PromptRow(0, prompt, dict(columns), place)
         if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
             if not prompt:
                 tokens = self._plain(completion)
                 if not tokens:
-                    raise DataError(f"{_name(row)} has neither a prompt nor a completion")
+                    raise DataError(f"{place} has neither a prompt nor a completion")
                 return self._limited(tokens, len(tokens))
             added = list(self._tokenizer.encode(completion, add_special_tokens=False))
             return self._limited(self._rendered(row).tokens + added, len(added))
@@ -133,18 +127,13 @@ class PolicyEncoder(Encoder):
         self._end = [min(tokenizer.eos_token_ids) if end is None else end] if config.end_token else []
 
     def sequence(
-        self,
-        prompt: Text,
-        completion: Text,
-        number: int = 0,
-        columns: Mapping[str, Any] = NO_COLUMNS,
-        place: str = "",
+        self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS, place: str = "the preference"
     ) -> Sequenced:
         """Encode `completion` to `prompt`; the result's `completion` is the number of tokens that the policy writes.
 
         Raises DataError if they cannot be rendered, or the prompt has no tokens.
         """
-        row = PromptRow(number, prompt, dict(columns), place)
+        row = PromptRow(0, prompt, dict(columns), place)
         if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
             start, text = self._start(row), completion
         else:
@@ -165,8 +154,8 @@ class PolicyEncoder(Encoder):
         begin = self._tokenizer.bos_token_id
         if begin is None:
             raise DataError(
-                f"{_name(row)} has an empty prompt, and the model's tokenizer has no begin "
-                "token: remove it, or set data.chat = 'always'"
+                f"{row.place} has an empty prompt, and the model's tokenizer has no begin token: remove it, or set "
+                "data.chat = 'always'"
             )
         return [begin]
 
@@ -178,10 +167,6 @@ class PolicyEncoder(Encoder):
         if len(answer) == 1:  # the template writes past turns differently from the next one
             return answer[0]["content"]
         raise DataError(
-            f"{_name(whole)} has completions of {len(answer)} messages, and the chat template "
-            "renders the prompt differently once it is answered: keep only the first message of the completions"
+            f"{whole.place} has completions of {len(answer)} messages, and the chat template renders the prompt "
+            "differently once it is answered: keep only the first message of the completions"
         )
-
-
-def _name(row: PromptRow) -> str:
-    return row.place or f"preference {row.index} (counted from 0)"

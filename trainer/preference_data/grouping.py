@@ -65,10 +65,10 @@ def _encoded(
         if judgement.verdict != "ranked":
             counts[judgement.verdict] += 1
             continue
+        place = preference.place or f"preference {number} (counted from 0)"
         try:
             sequences = [
-                encoder.sequence(comparison.prompt, text, number, comparison.columns, preference.place)
-                for text in comparison.completions
+                encoder.sequence(comparison.prompt, text, comparison.columns, place) for text in comparison.completions
             ]
         except DataError as error:
             if not config.skip_broken:

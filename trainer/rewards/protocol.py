@@ -24,9 +24,7 @@ class RewardResult(NamedTuple):
 
     scores: list[float]  # [B]; weighted sum, normalised, clipped, minus the penalties; NaN if no source applies
     token_rewards: list[list[float]] | None  # [B][response tokens]; weighted sum, clipped; None without such a source
-    parts: dict[
-        str, list[float]
-    ]  # source -> [B]; raw scores, NaN where it does not apply, tokens summed; and a source's
+    parts: dict[str, list[float]]  # source -> [B]; raw scores, NaN where it does not apply, tokens summed; and its
     # details under `source.detail`; for reports only
     extra: Mapping[str, list[Any]] = MappingProxyType({})  # what functions logged for each sequence, by column
 

@@ -23,17 +23,8 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no
     from trainer.runs.folder import RunFolder
 
 SAMPLES_VERSION = 4
-_TEXTS = (
-    "prompt",
-    "source_prompt",
-    "completion",
-    "stop_reason",
-    "parts",
-    "columns",
-    "extra",
-    "token_texts",
-    "top_texts",
-)
+_TEXTS = {"prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "extra"}
+_TEXTS |= {"token_texts", "top_texts"}
 _GROUP_TOKENS = 32_768  # per row group: one sequence of many is read without decoding all the others
 _AT_ONCE = 1024 * 1024  # bytes; a file up to this size is read whole, which is faster than column by column
 TOKEN_COLUMNS = (

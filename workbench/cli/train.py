@@ -131,7 +131,7 @@ def train_on_preferences(
     if isinstance(config, DPOConfig):
         require_trust(config.reward, given=is_given(args, DPOConfig))
 
-    def on_this_thread(config: Any, **options: Any) -> RunEnded:
+    def on_this_thread(config: Any, *, accept_data: bool, **options: Any) -> RunEnded:
         from trainer.ppo_run.training import release_thread
 
         try:

@@ -171,12 +171,8 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             type="number",
             max_length=5,
         )
-        yield row(
-            (
-                "labeller",
-                text_field("labeller", "Your name, saved with each label", visible(self._labeller, joined=True)),
-            )
-        )
+        name = text_field("labeller", "Your name, saved with each label", visible(self._labeller, joined=True))
+        yield row(("labeller", name))
         yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
         lacking = {queue: self._lacking(queue) for queue in QUEUES}
         asked = f"{counted(len(options.flagged), 'item')} flagged for a second look, once more"

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,14 @@ class Train(Protocol):
     """The trainer's entry point. It trains a whole run on the calling thread and sends every event to every sink."""
 
     def __call__(
-        self, config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
+        self,
+        config: Config,
+        *,
+        resume: Path | None,
+        preset: str,
+        sinks: Sequence[Sink],
+        control: Control,
+        accept_data: bool,
     ) -> RunEnded:
         """Run to the end. Raises TrainerError for problems that a user can fix."""
 
@@ -111,7 +118,7 @@ class TrainingThread:
         self._config = config
         self._resume = resume
         self._preset = preset
-        self._train: Callable[..., RunEnded] = train or _train_on_this_thread
+        self._train = train or _train_on_this_thread
         self._accept_data = accept_data
         self._control = Control()
         self._events = EventQueue()
@@ -192,7 +199,7 @@ class TrainingThread:
                 preset=self._preset,
                 sinks=[self._events],
                 control=self._control,
-                **({"accept_data": True} if self._accept_data else {}),
+                accept_data=self._accept_data,
             )
         except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
             self._failure = failure
@@ -210,24 +217,15 @@ def _forget_locals(failure: BaseException | None) -> None:
         failure = failure.__cause__ or failure.__context__
 
 
-def _train_on_this_thread(
-    config: Config,
-    *,
-    resume: Path | None,
-    preset: str,
-    sinks: Sequence[Sink],
-    control: Control,
-    accept_data: bool = False,
-) -> RunEnded:
+def _train_on_this_thread(config: Config, **options: Any) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
     from trainer.distributed.joining import join, rank_of_process
+    from trainer.distributed.ranks import ALONE
     from trainer.ppo_run.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:
-        several: dict[str, Any] = {} if rank_of_process() is None else {"ranks": join()}
-        trust = trusted_code().check
-        several["accept_data"] = accept_data
-        return train(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust, **several)
+        ranks = ALONE if rank_of_process() is None else join()
+        return train(config, trust=trusted_code().check, ranks=ranks, **options)
     finally:
         release_thread()

@@ -17,6 +17,7 @@ from textual.widgets import Static
 from trainer.config import Config, config_warnings
 from trainer.plurals import counted
 from trainer.runs.checkpoint_files import newest_checkpoint
+from trainer.runs.checkpoint_index import iteration_of
 from trainer.runs.folder import RunFolder, expected_run
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown
@@ -63,7 +64,7 @@ def resume_plan(folder: Path, config: Config) -> Plan:
     if checkpoint is None:
         begins = "no checkpoint was saved: the run begins again"
     else:
-        begins = f"{checkpoint.name}, iteration {int(checkpoint.name.removeprefix('step-'))} of {config.ppo.iterations}"
+        begins = f"{checkpoint.name}, iteration {iteration_of(checkpoint)} of {config.ppo.iterations}"
     facts = [
         ("checkpoint", begins),
         *_material(config, str(config.ppo.iterations)),

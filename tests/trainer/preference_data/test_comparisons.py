@@ -129,8 +129,8 @@ def test_trailing_end_tokens_are_not_read_but_an_empty_answer_keeps_one() -> Non
 
 
 def test_a_prompt_and_a_completion_without_a_token_are_refused_by_their_number() -> None:
-    with pytest.raises(DataError, match="preference 7 "):
-        encoder().sequence("", "", 7)
+    with pytest.raises(DataError, match="preference 1 "):
+        grouped(preference("p", ["a", "b"]), preference("", ["", ""]))
 
 
 def test_judgements_of_one_prompt_are_one_group_only_where_completions_link_them() -> None:

@@ -84,20 +84,14 @@ class Stops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsMarked:
-    """The condition that the sample has a bookmark."""
+class Is:
+    """The condition that the sample has a bookmark, or that no reward source applies to its response."""
 
+    what: Literal["marked", "unscored"]
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsUnscored:
-    """The condition that no reward source applies to the response."""
-
-    negated: bool = False
-
-
-Condition = Compares | Contains | Stops | IsMarked | IsUnscored
+Condition = Compares | Contains | Stops | Is
 Query = tuple[Condition, ...]
 """Conditions that a sample must all meet; without any, all samples match."""
 
@@ -153,9 +147,10 @@ def _condition(word: re.Match[str]) -> Condition:
         if value.lower() not in ("stop", "length"):
             raise ValueError(f"stop:{visible(value)}: write stop:stop or stop:length")
         return Stops(truncated=value.lower() == "length", negated=negated)
-    if value.lower() not in ("marked", "unscored"):
+    what = value.lower()
+    if what != "marked" and what != "unscored":
         raise ValueError(f"is:{visible(value)}: write is:marked or is:unscored")
-    return IsMarked(negated=negated) if value.lower() == "marked" else IsUnscored(negated=negated)
+    return Is(what=what, negated=negated)
 
 
 def _comparison(name: str, comparison: str | None, value: str, negated: bool) -> Compares:

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from trainer.plurals import counted
 from trainer.runs.samples import SampleSettings
-from workbench.run.sample_query import (
-    COMPARISONS,
-    Compares,
-    Condition,
-    Contains,
-    IsMarked,
-    IsUnscored,
-    Order,
-    Query,
-    Stops,
-)
+from workbench.run.sample_query import COMPARISONS, Compares, Condition, Contains, Is, Order, Query, Stops
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,10 +244,10 @@ class SampleTable(Sequence[Sample]):
             case Stops(truncated=truncated):
                 cut: npt.NDArray[np.bool_] = self._taken("truncated") == truncated
                 return cut
-            case IsUnscored():
+            case Is(what="unscored"):
                 unscored: npt.NDArray[np.bool_] = np.isnan(self._taken("score"))
                 return unscored
-            case IsMarked():
+            case Is():
                 marked = {*bookmarked}
                 return np.fromiter((key in marked for key in self.keys), dtype=bool, count=len(self))
 

@@ -15,8 +15,7 @@ from workbench.run.sample_query import (
     Compares,
     Condition,
     Contains,
-    IsMarked,
-    IsUnscored,
+    Is,
     Order,
     Stops,
     parse_query,
@@ -67,9 +66,9 @@ def score(comparison: Any, value: float, **more: Any) -> Compares:
         ("stop:length", Stops(truncated=True)),
         ("stop:STOP", Stops(truncated=False)),
         ("-stop:length", Stops(truncated=True, negated=True)),
-        ("is:marked", IsMarked()),
-        ("-is:marked", IsMarked(negated=True)),
-        ("-is:unscored", IsUnscored(negated=True)),
+        ("is:marked", Is(what="marked")),
+        ("-is:MARKED", Is(what="marked", negated=True)),
+        ("-is:unscored", Is(what="unscored", negated=True)),
         ("\udcff", either(r"\udcff")),
     ],
 )
@@ -90,7 +89,7 @@ def test_conditions_are_separated_by_spaces_in_any_order() -> None:
         Compares(quantity="length", comparison=">", value=20),
         Stops(truncated=True),
         Contains(where="prompt", text="the sky"),
-        IsMarked(),
+        Is(what="marked"),
         either("joy"),
         either(">"),
         either("pain"),
@@ -99,7 +98,7 @@ def test_conditions_are_separated_by_spaces_in_any_order() -> None:
 
 def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
     conditions = [parse_query(example)[0] for example in EXAMPLES]
-    assert {type(condition) for condition in conditions} == {Compares, Contains, Stops, IsMarked, IsUnscored}
+    assert {type(condition) for condition in conditions} == {Compares, Contains, Stops, Is}
     assert {c.quantity for c in conditions if isinstance(c, Compares)} == {
         *("score", "kl", "length", "iteration", "prompt_index")
     }

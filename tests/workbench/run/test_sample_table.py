@@ -18,7 +18,7 @@ from workbench.run.sample_query import (
     Compares,
     Condition,
     Contains,
-    IsMarked,
+    Is,
     Order,
     Query,
     Stops,
@@ -91,7 +91,7 @@ CONDITIONS: st.SearchStrategy[Condition] = st.one_of(
     ),
     st.builds(Contains, where=st.sampled_from(["prompt", "completion", "either"]), text=TEXTS, negated=st.booleans()),
     st.builds(Stops, truncated=st.booleans(), negated=st.booleans()),
-    st.builds(IsMarked, negated=st.booleans()),
+    st.builds(Is, what=st.sampled_from(["marked", "unscored"]), negated=st.booleans()),
 )
 QUERIES = st.lists(CONDITIONS, max_size=2).map(tuple)
 ORDERS = st.builds(Order, st.sampled_from(["batch", "score", "kl", "length"]), st.booleans())
@@ -108,8 +108,8 @@ def holds(condition: Condition, one: Sample, marked: Collection[SampleKey]) -> b
             held = any(re.search(re.escape(text), each, re.IGNORECASE) for each in texts)
         case Stops(truncated=truncated):
             held = one.truncated == truncated
-        case IsMarked():
-            held = one.key in marked
+        case Is(what=what):
+            held = one.key in marked if what == "marked" else math.isnan(one.score)
     return held != condition.negated
 
 

@@ -22,10 +22,10 @@ ROW_BYTES = 16 << 20
 """Largest row, line of text or cell of a CSV file that is read: a prompt of millions of tokens."""
 
 UNPACKED_BYTES = 1 << 30
-"""Memory that the rows of a compressed file may take, unless it is itself larger than a part of this."""
+"""Memory that the rows of a compressed file may always take."""
 
 UNPACKED_RATIO = 50
-"""Factor by which the rows of a compressed file may always exceed it: text shrinks to a tenth, hardly to less."""
+"""Factor by which they may always exceed the file: text shrinks to a tenth, hardly to less."""
 
 _ROW_OVERHEAD = 300  # bytes of a row in memory beside its text
 _TOO_LARGE = f"has rows of more than {ROW_BYTES >> 20} MiB: shorten them"

@@ -81,7 +81,7 @@ class ActorCriticLLM:
         # Zero, so that the first advantages are the rewards themselves and not the noise of a random head.
         self._value = {"head.weight": mx.zeros((hidden_size(backbone),)), "head.bias": mx.zeros(())}
         self.value_scale: float | None = None
-        """Value of which the head predicts the multiple; None, as good as 1, before the first returns."""
+        """Unit of the values: the head predicts multiples of it. None, before the first returns, counts as 1."""
         if not self.shares_trunk:
             policy = self.policy_parameters()
             draw_lora(self._layers.values(), value_key)

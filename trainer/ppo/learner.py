@@ -28,7 +28,7 @@ Outcome = Literal["taken", "not_finite", "ratio_spike", "target_kl"]
 MAX_LOG_RATIO = 20.0
 """Largest plausible |log-ratio| of a token; beyond it something broke."""
 ROUNDING = 1e-6
-"""Largest share of the returns, or of 1, that float32 may have made of their differences."""
+"""Share of the returns, or of 1, up to which differences may be rounding errors of float32."""
 
 
 class StepOptions(TypedDict):

@@ -32,7 +32,7 @@ def prompts_record(found: RunPrompts) -> str:
 
 
 def changed_prompts(record: str, found: RunPrompts) -> str:
-    """Return how the prompts `found` differ from those of a record of earlier; empty if they are the same."""
+    """Return how the prompts `found` differ from those of an earlier `record`; empty if they are the same."""
     before, now = ([line.partition(" ")[::2] for line in each.splitlines()] for each in (record, prompts_record(found)))
     if before == now:
         return ""

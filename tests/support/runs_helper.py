@@ -240,6 +240,11 @@ def signalled(number: int, *, twice: bool = False) -> Callable[[], None]:
     return action
 
 
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """Return the newest whole checkpoint of a run."""
+    return checkpoint_files.newest_checkpoint(folder)[0]
+
+
 def main(argv: Sequence[str]) -> int:
     """Run `ACCIDENT PLACE ITERATION ARGUMENT...`, where ACCIDENT is kill, twice, or the name of a signal."""
     from workbench.cli import main as cli
@@ -258,8 +263,3 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
-
-
-def newest_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the newest whole checkpoint of a run."""
-    return checkpoint_files.newest_checkpoint(folder)[0]

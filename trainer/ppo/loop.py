@@ -43,8 +43,8 @@ from trainer.seeding import Purpose, key_for
 SCALE_MEMORY = 0.9
 """Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
 FIRST_SHARE, SHARE_EVERY = 5, 20
-"""First iteration that measures the critic's share of the gradient, and iterations from one measurement to the next. One
-takes 2.7 s in an iteration of the quickstart of 11 s: 1.2% of all."""
+"""First iteration that measures the critic's share of the gradient, and iterations from one measurement to the next.
+Each takes 2.7 s of the quickstart's iteration of 11 s: 1.2% of all."""
 OUTLIER = 10.0
 """Returns count as at most this multiple of the scale, or one batch of huge rewards would blur all later values."""
 SMALLEST_RETURNS = 1e-4

@@ -68,11 +68,6 @@ def sampled_pairs(prompts: Sequence[PromptSamples], rng: random.Random) -> Itera
             waiting.append(pairs)
 
 
-def has_pairs(prompts: Sequence[PromptSamples]) -> bool:
-    """Return whether any of `prompts` has two samples."""
-    return any(len(one.samples) > 1 for one in prompts)
-
-
 def one_sample_each(iterations: SampledIterations) -> str:
     """Return the message that a run's samples cannot be compared, and the way out."""
     return (

@@ -15,7 +15,7 @@ from statistics import pstdev
 from trainer.errors import ModelError, UsageError
 from trainer.preferences.items import QueuePlan
 from trainer.preferences.queues import Drawn, QueueInputs, Score, Wait, in_background, result_of
-from trainer.preferences.queues.run_pairs import has_pairs, one_sample_each, pairs_each, sampled_pairs
+from trainer.preferences.queues.run_pairs import one_sample_each, pairs_each, sampled_pairs
 from trainer.preferences.queues.run_samples import SampledIterations
 from trainer.preferences.records import Comparison, Text
 
@@ -151,7 +151,7 @@ class ScoredPairs:
             prompts = self._iterations.read(newest)
             self._iterations.drop(newest)
             completions += sum(len(one.samples) for one in prompts)
-            self._has_pairs |= has_pairs(prompts)
+            self._has_pairs |= any(len(one.samples) > 1 for one in prompts)
             if prompts and not self._has_pairs:
                 raise UsageError(one_sample_each(self._iterations))
             pairs += islice(sampled_pairs(prompts, self._inputs.rng), _PAIRS - len(pairs))

@@ -147,10 +147,9 @@ def _condition(word: re.Match[str]) -> Condition:
         if value.lower() not in ("stop", "length"):
             raise ValueError(f"stop:{visible(value)}: write stop:stop or stop:length")
         return Stops(truncated=value.lower() == "length", negated=negated)
-    what = value.lower()
-    if what != "marked" and what != "unscored":
+    if value.lower() not in ("marked", "unscored"):
         raise ValueError(f"is:{visible(value)}: write is:marked or is:unscored")
-    return Is(what=what, negated=negated)
+    return Is(what="marked" if value.lower() == "marked" else "unscored", negated=negated)
 
 
 def _comparison(name: str, comparison: str | None, value: str, negated: bool) -> Compares:

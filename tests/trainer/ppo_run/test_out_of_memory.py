@@ -30,7 +30,7 @@ from trainer.ppo_run import fit_check
 from trainer.ppo_run.training import train
 from trainer.rewards import RewardInput, SourceScores
 from trainer.rewards.model_reward import ModelReward
-from trainer.rewards.python_reward import PythonReward
+from trainer.rewards.python_reward import PythonReward, scored_together
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 
@@ -338,13 +338,13 @@ def test_the_trial_asks_no_python_function_and_changes_no_statistics(
     record(config.model_copy(update={"run": config.run.model_copy(update={"name": "plain"})}))
     asked: list[bool] = []  # whether the run had started
     recorder = Recorder()
-    real = PythonReward.__call__
+    real = scored_together
 
-    def ask(reward: PythonReward, batch: Sequence[RewardInput]) -> SourceScores:
+    def ask(rewards: Sequence[PythonReward], batch: Sequence[RewardInput]) -> list[SourceScores]:
         asked.append(bool(recorder.of(RunStarted)))
-        return real(reward, batch)
+        return real(rewards, batch)
 
-    monkeypatch.setattr(PythonReward, "__call__", ask)
+    monkeypatch.setattr("trainer.rewards.weighted_sum.scored_together", ask)
     monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
     train(config.model_copy(update={"run": config.run.model_copy(update={"name": "tried"})}), sinks=[recorder])
     assert asked

@@ -229,10 +229,12 @@ def test_a_run_that_was_killed_and_resumed_keeps_the_same_pairs(tmp_path: Path) 
 
 def test_runs_from_before_the_file_existed_can_still_be_resumed() -> None:
     class Letters:
+        notes = ()
+
         def ahead(self, preferences: Iterable[Preference]) -> Iterable[Preference]:
             return preferences
 
-        def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
+        def sequence(self, prompt: Text, completion: Text, *_: object) -> Sequenced:
             return Sequenced(list(f"{prompt}{completion}".encode()), len(completion), is_cut=False)
 
     given = [

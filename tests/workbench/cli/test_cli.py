@@ -426,7 +426,7 @@ def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
         ),
         (["reward-model", "trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["config"], "a command is missing; choose from show, validate, schema: see 'ppo-workbench config --help'"),
-        (["preferences"], "a command is missing; choose from import, export, card, agreement, check, list:"),
+        (["preferences"], "a command is missing; choose from import, imports, undo-import, export, card, agreement,"),
         (["--display", "jsn"], "--display 'jsn': invalid choice; did you mean 'json'?"),
         (["config", "schema", "--format", "xx"], "--format 'xx': invalid choice; choose from json, markdown, text:"),
         (["samples", "x", "--sort", "scores"], "--sort 'scores': invalid choice; did you mean 'score'?"),

@@ -46,7 +46,7 @@ def test_a_headless_run_trains_and_ends_with_0(tmp_path: Path, capsys: pytest.Ca
 
 def test_missing_numbers_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     constant = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
-    assert headless(tmp_path, constant, "ppo.lam=1.0", "ppo.kl_coef=0.0", "ppo.iterations=1") == 0
+    assert headless(tmp_path, constant, "ppo.estimator=reinforce", "ppo.kl_coef=0.0", "ppo.iterations=1") == 0
     events, _ = reported(capsys)
     (iteration,) = [event for event in events if event["event"] == "iteration"]
     names = ["policy_loss", "value_loss", "clip_fraction", "approx_kl", "ratio_max", "grad_norm"]

@@ -110,13 +110,13 @@ def _algorithm(config: Config) -> Iterator[Conflict]:
             "ppo.kl_estimator = 'full' does not depend on the token that was drawn, so as a reward it teaches nothing "
             "about it; use ppo.kl_in = 'loss', or 'k1'",
         )
-    if config.prefix_scores and config.reward.normalize == "batch":
+    if config.uses_prefix_scores and config.reward.normalize == "batch":
         yield Conflict(
             ("reward.normalize", "ppo.prefix_scores"),
             "reward.normalize = 'batch' scales scores by their own batch, and those of ppo.prefix_scores belong to "
             "none; use 'off' or 'running'",
         )
-    if config.prefix_scores and ppo.whiten_rewards:
+    if config.uses_prefix_scores and ppo.whiten_rewards:
         yield Conflict(
             ("ppo.whiten_rewards", "ppo.prefix_scores"),
             "ppo.whiten_rewards = true changes the scale of the rewards but not of ppo.prefix_scores; leave it off and "
@@ -205,7 +205,7 @@ def _estimator_warnings(config: Config) -> Iterator[str]:
             f"ppo.critic_warmup = {ppo.critic_warmup} takes all ppo.iterations = {ppo.iterations}: the policy does not "
             "learn"
         )
-    if ppo.prefix_scores < 0 and not config.prefix_scores:
+    if ppo.prefix_scores < 0 and not config.uses_prefix_scores:
         yield (
             "ppo.prefix_scores = -1 is off, because a reward source is a Python function or a model, which may be slow "
             f"or fail on half a text: set it to a number of tokens to use them, or else ppo.lam = {ppo.lam:g} to 0.95"

@@ -276,7 +276,7 @@ class Config(FileSection):
     run: RunConfig = Field(default_factory=RunConfig)
 
     @property
-    def prefix_scores(self) -> int:
-        """Return `ppo.prefix_scores`; where it is -1, 1 if all reward sources are cheap, else 0."""
-        chosen = self.ppo.prefix_scores
-        return chosen if chosen >= 0 else int(all(isinstance(source, CHEAP) for source in self.reward.sources))
+    def uses_prefix_scores(self) -> bool:
+        """Return whether `ppo.prefix_scores` is on; with -1 it is where all reward sources are cheap."""
+        every = self.ppo.prefix_scores
+        return every > 0 or (every < 0 and all(isinstance(source, CHEAP) for source in self.reward.sources))

@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, make_shards
 
 from trainer.config.schema import BackboneConfig
+from trainer.files import read_json
 from trainer.models.adapters import LoRA, Parameters, linear_places, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import LoadedModel
 from trainer.models.classifier import ScalarHead
@@ -83,7 +84,7 @@ def _write(folder: Path, loaded: LoadedModel, weights: Parameters, about: dict[s
     if len(shards) > 1:
         total = {"total_size": sum(array.nbytes for array in weights.values())}
         _write_json(folder / "model.safetensors.index.json", {"metadata": total, "weight_map": index})
-    config = json.loads((loaded.folder / "config.json").read_bytes())
+    config = read_json(loaded.folder / "config.json")
     config = {key: value for key, value in config.items() if key not in _QUANTIZED} | about
     config["dtype"] = str(loaded.dtype).rpartition(".")[2]
     if about:

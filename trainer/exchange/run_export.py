@@ -136,7 +136,7 @@ class _Export:
         """Return the base model's name for others; write the model if no folder or hub name stands for it."""
         if self.options.base:
             return self.options.base
-        settings = json.loads((loaded.folder / "config.json").read_bytes())
+        settings = read_json(loaded.folder / "config.json")
         changed = (
             config.adapter or config.quantize != "off" or {"quantization", "quantization_config"} & settings.keys()
         )

@@ -100,7 +100,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
         ppo.kl_coef,
         ppo.config.ppo.kl_coef,
         ppo.learner.average,
-        ppo.prefix_values.state() if ppo.config.prefix_scores else None,
+        ppo.prefix_values.state() if ppo.config.uses_prefix_scores else None,
         ppo.actor.value_scale,
     )
 

@@ -120,7 +120,7 @@ class PPO:
         """
         if config.ppo.kl_coef != self.config.ppo.kl_coef:
             self.kl_coef = config.ppo.kl_coef
-        if not config.prefix_scores:
+        if not config.uses_prefix_scores:
             self.prefix_values.restore(None)  # checkpoints without the scores have none of it
         self.config = config
         self.rewards = rewards or self.rewards
@@ -254,7 +254,8 @@ class PPO:
     @property
     def prefix_stride(self) -> int:
         """Tokens from one prefix score to the next; 0 without them."""
-        return self.config.prefix_scores * (self.prefix_values.apart if self.config.ppo.prefix_scores < 0 else 1)
+        every = self.config.ppo.prefix_scores if self.config.uses_prefix_scores else 0
+        return self.prefix_values.apart if every < 0 else every
 
     def _space_prefix_scores(self, number: int, taken: float, iteration: float) -> None:
         """Put prefix scores further apart from the next iteration on if they took `taken` of its seconds, too many."""

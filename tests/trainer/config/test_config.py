@@ -547,22 +547,22 @@ def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollo
 @pytest.mark.parametrize(
     ("sources", "expected"),
     [
-        ([], 1),
-        ([{"kind": "regex", "pattern": "a"}, {"kind": "length", "target": 3}], 1),
-        (["rewards.py:score"], 0),
-        (["lexicon", "rewards.py:score"], 0),
-        ([{"kind": "model", "path": "folder"}], 0),
+        ([], True),
+        ([{"kind": "regex", "pattern": "a"}, {"kind": "length", "target": 3}], True),
+        (["rewards.py:score"], False),
+        (["lexicon", "rewards.py:score"], False),
+        ([{"kind": "model", "path": "folder"}], False),
     ],
 )
 def test_presets_ask_for_prefix_scores_only_where_all_rewards_are_cheap(
-    name: str, sources: list[Any], expected: int
+    name: str, sources: list[Any], expected: bool
 ) -> None:
     overrides: dict[str, Any] = {"reward": {"sources": sources}} if sources else {}
     config = load_config(name, overrides)
-    assert config.prefix_scores == expected
-    assert bool(config_warnings(config)) == (not expected)
+    assert config.uses_prefix_scores is expected
+    assert bool(config_warnings(config)) is not expected
     chosen = load_config(name, {**overrides, "ppo": {"prefix_scores": 8}})
-    assert (chosen.prefix_scores, config_warnings(chosen)) == (8, [])
+    assert (chosen.uses_prefix_scores, config_warnings(chosen)) == (True, [])
 
 
 @pytest.mark.parametrize(

@@ -228,17 +228,13 @@ def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow
             yield row
 
 
-def _json_text(path: Path) -> str:
+def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     if path.stat().st_size > _JSON_BYTES:
         raise DataError(
             f"{path}: is larger than {_JSON_BYTES >> 20} MiB: write one object per line, to a file named .jsonl"
         )
-    return "".join(_text_lines(path, longest=_JSON_BYTES))
-
-
-def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     try:
-        rows = json.loads(_json_text(path))
+        rows = json.loads("".join(_text_lines(path, longest=_JSON_BYTES)))
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; "

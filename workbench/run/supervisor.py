@@ -87,15 +87,12 @@ class Supervisor:
             return self._ending
         if self._pausing:
             return "pausing"
-        if isinstance(self.run, RunOnDisk) and self.run.live and (self.view.started is None or self._ended_before):
+        # Long after the end of the run, a live process is not the one that trained it until then.
+        is_over = self.view.ended is not None and time.monotonic() - self._ended_at > _LINGERS
+        if isinstance(self.run, RunOnDisk) and self.run.live and (self.view.started is None or is_over):
             return STARTING
         broken_off = self.view.started is not None and self.view.ended is None and not self.under_way
         return "interrupted" if broken_off and not self.failure else ""
-
-    @property
-    def _ended_before(self) -> bool:
-        """Return whether the run ended so long ago that a live process is not the one that trained it until then."""
-        return self.view.ended is not None and time.monotonic() - self._ended_at > _LINGERS
 
     @property
     def folder(self) -> Path | None:

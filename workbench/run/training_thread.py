@@ -220,12 +220,12 @@ def _forget_locals(failure: BaseException | None) -> None:
 def _train_on_this_thread(config: Config, **options: Any) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
     from trainer.distributed.joining import join, rank_of_process
-    from trainer.distributed.ranks import ALONE
     from trainer.ppo_run.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:
-        ranks = ALONE if rank_of_process() is None else join()
-        return train(config, trust=trusted_code().check, ranks=ranks, **options)
+        if rank_of_process() is not None:
+            options["ranks"] = join()
+        return train(config, trust=trusted_code().check, **options)
     finally:
         release_thread()

@@ -34,6 +34,8 @@ from trainer.rewards.code import (
 from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
 
 _numbers = itertools.count()
+_FAILURES = (Exception, SystemExit, asyncio.CancelledError)
+"""What a user's function may raise."""
 _WAY_OUT = "or None if the reward does not apply"
 
 
@@ -72,6 +74,7 @@ class PythonReward:
         self._path = path
         self._function = load_function(path, modules, trust)
         self._parameters = self._readable_parameters()
+        self.asks_for_state = any(parameter.name == "trainer_state" for parameter in self._parameters)
         self._file = _source_file(self._function)
         self._columns = columns
         if columns is not None:
@@ -87,7 +90,7 @@ class PythonReward:
         keywords = self._accepted(_keywords(batch, self._columns or (), self.state, logged))
         try:
             return _Call(batch, logged, _listed(self._function(**keywords), len(batch)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+        except _FAILURES as error:
             return _Call(batch, logged, error)
 
     def scores(self, call: _Call) -> SourceScores:
@@ -218,7 +221,7 @@ def _wait(calls: Sequence[_Call]) -> None:
     async def result(call: _Call) -> Any:
         try:
             return _listed(await call.returned, len(call.batch))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  as in `begin`
+        except _FAILURES as error:
             return error
 
     async def results() -> list[Any]:

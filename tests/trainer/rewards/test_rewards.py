@@ -311,6 +311,7 @@ RUN_ERRORS = {
     "def score(answer, **_): return []": "needs 'answer', which is not a column of the data; columns: mood, prompts, "
     "completions, completion_ids, trainer_state, log_metric, log_extra",
     "async def score(**_):\n    raise ValueError('later')": "raised ValueError: later (rewards.py:2) on sample 0",
+    "import asyncio\nasync def score(**_): raise asyncio.CancelledError": "raised CancelledError (rewards.py:2)",
     "async def score(**_): return 3": "returned int: must return a list of 2 scores, one per completion",
     "def score(log_extra, **_):\n    log_extra('a', [1])\n    return [1, 1]": "logged 1 values of 'a' for 2",
     "def score(log_metric, **_):\n    log_metric('a', [1])\n    return [1, 1]": "raised TypeError: ",

@@ -131,6 +131,8 @@ class ReferenceBaseline:
     def scores(self, ppo: PPO) -> Scores:
         """Score the responses by the run's reward as it is now."""
         now = ppo.rewards.state()
+        if ppo.ranks.gather(ppo.rewards.asks_for_state)[0]:
+            self._scored = None
         if self._scored is None or self._scored[0] is not ppo.rewards or self._scored[1] != now:
             self._scored = (ppo.rewards, now, _scored(ppo, self.prompts, self.responses)[1])
         return self._scored[2]

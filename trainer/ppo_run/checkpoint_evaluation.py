@@ -35,7 +35,7 @@ from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.plurals import counted
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
-from trainer.ppo_run.prompts import run_prompts
+from trainer.ppo_run.prompts import changed_since, run_prompts
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
@@ -183,7 +183,10 @@ def _load(folder: RunFolder, options: EvaluationOptions, trust: Trust) -> _Run:
     if options.file:
         return _Run(kind, config, model, functions, columns, found.train, found.warnings)
     most = options.prompts or config.eval.prompts
-    return _Run(kind, config, model, functions, columns, *_first(found.held_out, most, options))
+    prompts, warnings = _first(found.held_out, most, options)
+    if changed := changed_since(folder, found):
+        warnings.append(f"the prompts are not those of the training ({changed}): some may have been trained on")
+    return _Run(kind, config, model, functions, columns, prompts, warnings)
 
 
 def _held_out_of_pairs(

@@ -12,9 +12,11 @@ import numpy as np
 
 from trainer.config import Config, split_seed
 from trainer.data import Prompt, PromptRow, encode_prompts, split_prompts
-from trainer.errors import DataError
+from trainer.errors import DataError, StorageError
+from trainer.files import is_file, read_regular
 from trainer.models.backbone import LoadedModel
 from trainer.plurals import counted
+from trainer.runs.folder import PROMPTS_BYTES, RunFolder
 
 
 class RunPrompts(NamedTuple):
@@ -29,6 +31,20 @@ def prompts_record(found: RunPrompts) -> str:
     """Return what a run remembers of its prompts: a line for each, in order, with its side of the split and a hash."""
     sides = (("train", found.train), ("held-out", found.held_out))
     return "".join(f"{side} {_hash(prompt)}\n" for side, prompts in sides for prompt in prompts)
+
+
+def changed_since(folder: RunFolder, found: RunPrompts) -> str:
+    """Return how the prompts `found` differ from those that the run in `folder` remembers, as `changed_prompts`.
+
+    Raises StorageError if what it remembers cannot be read.
+    """
+    if not is_file(folder.prompts):
+        return ""
+    try:
+        record = read_regular(folder.prompts, PROMPTS_BYTES).decode("ascii", "replace")
+    except OSError as error:
+        raise StorageError(f"cannot read '{folder.prompts}': {error.strerror}") from None
+    return changed_prompts(record, found)
 
 
 def changed_prompts(record: str, found: RunPrompts) -> str:

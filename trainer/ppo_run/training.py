@@ -17,10 +17,10 @@ from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, column_names, load_prompts
 from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import ChangedPromptsError, DataError, OutOfMemoryError, StorageError, TrainerError
+from trainer.errors import ChangedPromptsError, DataError, OutOfMemoryError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged
-from trainer.files import PRIVATE, SHARED, is_file, read_regular, remove, write_whole
+from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
 from trainer.fitting.memory_limit import REFUSED, Smaller, lowered, set_memory_limit, until_it_fits
 from trainer.memory.savings import changed
 from trainer.models.adapters import reason_of, with_saved_layers
@@ -36,11 +36,11 @@ from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, 
 from trainer.ppo_run.fit_check import fit, smaller
 from trainer.ppo_run.follower import check_shares
 from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
-from trainer.ppo_run.prompts import RunPrompts, changed_prompts, prompts_record, run_prompts
+from trainer.ppo_run.prompts import RunPrompts, changed_since, prompts_record, run_prompts
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest, newest_checkpoint
-from trainer.runs.folder import PROMPTS_BYTES, RunFolder, write_config
+from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sample_index import complete_index
 from trainer.runs.sinks import Sink, Sinks
@@ -155,18 +155,11 @@ class _PPORun:
     def _check_data(self, found: RunPrompts) -> None:
         """Compare the prompts of a resumed run with those that it remembers. Raises ChangedPromptsError."""
         self.record = prompts_record(found)
-        if not self.run.resume or not is_file(self.run.folder.prompts):
-            return
-        folder = self.run.folder
-        try:
-            record = read_regular(folder.prompts, PROMPTS_BYTES).decode("ascii", "replace")
-        except OSError as error:
-            raise StorageError(f"cannot read '{folder.prompts}': {error.strerror}") from None
-        self.changed_data = changed_prompts(record, found)
+        self.changed_data = changed_since(self.run.folder, found) if self.run.resume else ""
         if self.changed_data and not self.accept_data:
             raise ChangedPromptsError(
-                f"the prompts of run '{folder.name}' have changed ({self.changed_data}): restore them, or go on with "
-                "these by --accept-data, which begins a new series of evaluations"
+                f"the prompts of run '{self.run.folder.name}' have changed ({self.changed_data}): restore them, or go "
+                "on with these by --accept-data, which begins a new series of evaluations"
             )
 
     def _keep_data(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -123,10 +123,13 @@ class Rewards:
 
     def use_state(self, state: TrainerState) -> None:
         """Pass `state` to the functions that ask for `trainer_state`, from the next batch on."""
-        for weighted in self._sources.values():
-            source = weighted.source.source if isinstance(weighted.source, OnFirstRank) else weighted.source
-            if isinstance(source, PythonReward):
-                source.state = state
+        for function in self._functions():
+            function.state = state
+
+    @property
+    def asks_for_state(self) -> bool:
+        """Return whether a function on this rank names `trainer_state`, so that its scores may change."""
+        return any(function.asks_for_state for function in self._functions())
 
     @property
     def has_models(self) -> bool:
@@ -202,6 +205,12 @@ class Rewards:
             raise RewardError(
                 f"reward statistics {state!r}: must be the numbers count, mean, m2; use another checkpoint"
             ) from None
+
+    def _functions(self) -> Iterator[PythonReward]:
+        for weighted in self._sources.values():
+            source = weighted.source.source if isinstance(weighted.source, OnFirstRank) else weighted.source
+            if isinstance(source, PythonReward):
+                yield source
 
     def _raw(self, batch: Sequence[RewardInput]) -> dict[str, SourceScores]:
         sources = {name: weighted.source for name, weighted in self._sources.items()}

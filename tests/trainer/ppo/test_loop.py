@@ -222,6 +222,16 @@ def test_what_a_function_logs_is_in_the_numbers_of_the_iteration_and_in_its_samp
         assert json.loads(row["extra"]) == {"words": len(row["completion"].split())}
 
 
+def test_a_reward_that_changes_as_it_trains_is_the_same_for_policy_and_reference(tmp_path: Path) -> None:
+    tiny_config(tmp_path)
+    code = "def score(completions, trainer_state):\n    return [float(trainer_state.global_step)] * len(completions)"
+    (tmp_path / "rewards.py").write_text(code)
+    found = record(tiny_config(tmp_path, "run.name=a", "eval.every=1", "data.eval_fraction=0.4")).of(Evaluation)
+    assert [(each.score_mean, each.reference_score, each.win_rate) for each in found] == [
+        (step, step, 0.5) for step in range(len(found))
+    ]
+
+
 class Working:
     """Source that takes processor time for each call, and remembers what it saw, call by call."""
 

@@ -295,6 +295,20 @@ def test_more_prompts_than_there_are_is_a_warning(
     assert "only 4 held-out prompts; using all of them" in capsys.readouterr().err
 
 
+def test_prompts_that_are_not_those_of_the_training_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0.4")
+    record(config)
+    trusted_code().remember(code_of(f"{tmp_path}/rewards.py:score"))
+    file = Path(config.data.prompts)
+    file.write_text("\n".join(file.read_text().splitlines()[::-1]))
+    assert cli.main(["evaluate", str(tmp_path / "runs/b")]) == 0
+    assert "not those of the training (the same in another order; " in capsys.readouterr().err
+    assert cli.main(["evaluate", str(tmp_path / "runs/b"), "--prompts", str(file)]) == 0
+    assert "not those of the training" not in capsys.readouterr().err
+
+
 def test_a_process_of_its_own_evaluates_and_ends_well(finished: tuple[Path, Recorder]) -> None:
     result = run_python("-m", "workbench", "evaluate", str(finished[0]), "--json")
     assert (result.returncode, result.stderr.count("\n")) == (0, 1)

@@ -31,6 +31,7 @@ _ROW_OVERHEAD = 300  # bytes of a row in memory beside its text
 _TOO_LARGE = f"has rows of more than {ROW_BYTES >> 20} MiB: shorten them"
 _JSON_BYTES = 256 << 20  # of a file that is parsed whole
 _SEPARATORS = (",", ";", "\t")  # the first of those that are equally frequent
+_QUOTED = re.compile('"[^"]*"')
 _EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -272,7 +273,7 @@ def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     if named := _EXCEL_SEPARATOR.fullmatch(first):
         separator, start[-1] = named[1], "\n"
     else:
-        separator = max(_SEPARATORS, key=lambda one: len(next(csv.reader([first], delimiter=one), ())))
+        separator = max(_SEPARATORS, key=_QUOTED.sub("", first).count)
     reader = csv.reader(itertools.chain(start, lines), delimiter=separator, strict=True)
     header: list[str] = []
     begin = 1

@@ -134,6 +134,8 @@ def test_every_file_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> N
         "sep=|\r\nprompt|mood\r\none, two|warm\r\n",
         '\n"prompt;long",prompt,mood,,\n\n,,,,\nx,"one, two",warm,,\n,,\n',
         "prompt; mood;\none, two;warm;\n",
+        'prompt,mood,"a;b;c;d"\n"one, two",warm,x\n',
+        'prompt;mood;"a,b,c,d"\none, two;warm;x\n',
     ],
 )
 def test_csv_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str) -> None:
@@ -432,6 +434,16 @@ def test_an_assistant_message_at_the_end_is_never_lost(wrap: Any, prefix: str, *
     assert end.endswith(prefix)
     if thinking or prefix.startswith("<think>\n\n"):
         assert end.strip() == prefix.strip()
+
+
+def test_a_template_that_refuses_an_answer_at_the_end_gets_its_beginning_after_the_prompt() -> None:
+    refusing = "{% if messages[-1].role == 'assistant' %}{{ raise_exception('no answer yet') }}{% endif %}" + TEMPLATE
+    tokenizer = word_tokenizer(template=refusing)
+    answer = [{"role": "assistant", "content": "b c"}]
+    start = encoded(USER_A, tokenizer).text
+    assert encoded([*USER_A, *answer], tokenizer).text == f"{start}b c"
+    refused = PromptRow(0, [*USER_A, *answer, *answer], {}, "a.jsonl:1")
+    assert "rejects the roles user, assistant, assistant: no answer yet" in encoding_error([refused], tokenizer)
 
 
 def test_long_prompts_are_dropped_and_counted() -> None:

@@ -95,7 +95,7 @@ def _split(row: SourceRow, first: str, second: str) -> tuple[Text, Text, Text]:
     """Split the texts of two columns into prompt and completions. Raises DataError."""
     one, other = text_cell(row, first), text_cell(row, second)
     parts: tuple[Text, Text, Text] | None = None
-    if one == other:
+    if one == other and isinstance(one, str):  # nothing shows where the prompt ends
         raise same_completions(row.place)
     if isinstance(one, list) and isinstance(other, list):
         parts = split_messages(one, other)

@@ -156,9 +156,9 @@ def checked_fields(values: dict[str, Any], rules: Mapping[str, tuple[Fits, str]]
 
 
 def number_of(value: Any) -> Any:
-    """Return `value` as a whole number if it is or stands for one, as in CSV ("2") and Parquet with nulls (2.0)."""
-    if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
-        return int(value)
+    """Return `value` as a whole number if it is or stands for one, as in CSV ("2", "2.0"), Parquet with nulls (2.0)."""
+    if isinstance(value, str) and len(value) < 20 and value.strip().removesuffix(".0").isdecimal():
+        return int(value.strip().removesuffix(".0"))
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -266,7 +266,7 @@ def test_choices_of_0_and_1_are_read_once_it_is_said_which_is_the_first(
     [
         ([1, 0], "rows.jsonl:2: column 'choice' is 0: which one means that a is better?"),
         ([1, False], "column 'choice' is False: which one means that a is better? Name it among the columns, as in "),
-        (["1", "0.0", "0"], "column 'choice' is '0': which one"),
+        (["1", "0.0"], "column 'choice' is '0.0': which one"),
         ([1, 2, 3], "column 'choice' is 3: numbers must be 1 for a and 2 for b; write the choices as words"),
         ([2, -1], "column 'choice' is -1: numbers must be 1 for a and 2 for b"),
         ([1, 0.5], "column 'choice' is 0.5: numbers must be"),
@@ -315,14 +315,21 @@ def test_a_winner_may_be_the_column_with_a_1_and_a_dialogue_lists_of_its_turns(t
     wins = {name: int(name == winner) for name in ("winner_model_a", "winner_model_b", "winner_tie")}
     turns = {"prompt": ["sky?", "why?"], "response_a": ["blue", "so"], "response_b": ["blue", "thus"]}
     choice = {"winner_model_a": "a", "winner_model_b": "b"}.get(winner, "tie")
-    for value in (lambda turn: turn, json.dumps):  # as in Parquet, as in CSV
-        found = one(tmp_path, {**{name: value(turn) for name, turn in turns.items()}, **wins})
+    written = {name: f"{won}.0" for name, won in wins.items()}
+    for value, won in ((lambda turn: turn, wins), (json.dumps, written)):  # as in Parquet, as pandas writes CSV
+        found = one(tmp_path, {**{name: value(turn) for name, turn in turns.items()}, **won})
         assert found.comparison.prompt == user("sky?") + assistant("blue") + user("why?")
         assert found.comparison.completions == (assistant("so"), assistant("thus"))
         assert found.judgement.choice == choice
     single = one(tmp_path, {**ANSWERS, **wins})
     assert (single.comparison.prompt, single.comparison.completions) == ("sky?", ("blue", "green"))
     assert single.judgement.choice == choice
+
+
+def test_the_same_conversation_twice_may_be_a_tie(tmp_path: Path) -> None:
+    found = one(tmp_path, {**TURNS, "conversation_b": TURNS["conversation_a"], "winner": "tie"})
+    assert found.comparison.prompt == user("sky?")
+    assert found.comparison.completions == (assistant("blue"), assistant("blue"))
 
 
 def test_content_in_parts_is_their_text(tmp_path: Path) -> None:

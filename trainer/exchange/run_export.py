@@ -75,7 +75,9 @@ def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> Export
             raise UsageError(f"'{output}' exists: choose another folder with --output, or replace it with --force")
         _check_replaceable(output, folder)
     kind = str(read_config(folder).get("kind", "ppo"))
-    fill = {"ppo": _fill_ppo, "dpo": _fill_dpo, "reward-model": _fill_reward_model}[kind]
+    fill = {"ppo": _fill_ppo, "dpo": _fill_dpo, "reward-model": _fill_reward_model}.get(kind)
+    if fill is None:
+        raise UsageError(f"run '{folder.name}' is of kind {shown(kind)}, which cannot be exported: name another run")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent, ignore_cleanup_errors=True) as temporary:

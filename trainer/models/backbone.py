@@ -96,6 +96,7 @@ def load_backbone(
     try:
         how = {"get_model_classes": loading.classes} if loading else {}
         backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
+        backbone(mx.array([[0]]))  # not evaluated: only settings that no layer can use, such as rope_theta, show here
     # mlx-lm computes with the settings unseen, and leaves the program where a package that the family needs is missing.
     except (Exception, SystemExit) as error:
         raise _unloadable(config, error) from error

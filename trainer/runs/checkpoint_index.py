@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.errors import StorageError, cannot_write
+from trainer.errors import StorageError, cannot_write, shortened
 from trainer.files import is_folder, open_file, read_json, remove, write_whole
 from trainer.runs.folder import RunFolder
 
@@ -134,9 +134,8 @@ def listed_sizes(checkpoint: Path) -> dict[str, int]:
         raise ValueError(f"state.json cannot be read ({type(error).__name__})") from None
     for name in sizes:
         path = Path(name)
-        folders = [checkpoint / part for part in path.parents]
-        if path.is_absolute() or ".." in path.parts or not all(map(is_folder, folders)):
-            raise ValueError(f"state.json lists '{name}', which is not in the checkpoint")
+        if path.is_absolute() or ".." in path.parts or not all(is_folder(checkpoint / part) for part in path.parents):
+            raise ValueError(f"state.json lists '{shortened(name)}', which is not in the checkpoint")
     return sizes
 
 

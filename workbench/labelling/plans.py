@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import io
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from trainer.errors import DataError, UsageError
+from trainer.files import open_regular
 from trainer.plurals import counted
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.runs.checkpoint_files import newest_checkpoint
@@ -184,7 +186,8 @@ def read_guidelines(path: str) -> str:
         file = Path(path).expanduser()
         if file.stat().st_size > _LARGEST_GUIDELINES:
             raise UsageError(f"guidelines '{path}': larger than {_LARGEST_GUIDELINES // 1000} kB: {way_out}")
-        text = file.read_text(encoding="utf-8-sig")
+        with io.TextIOWrapper(open_regular(file), encoding="utf-8-sig") as content:
+            text = content.read()
     except (OSError, RuntimeError) as error:  # RuntimeError: ~ of an unknown user
         raise UsageError(f"guidelines '{path}': {getattr(error, 'strerror', None) or error}: {way_out}") from None
     except ValueError:

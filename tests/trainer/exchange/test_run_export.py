@@ -26,7 +26,9 @@ from trainer.models.peft_adapters import read_peft, write_peft
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.preferences.formats import write_preferences
 from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.snapshot import CARD
 from trainer.rewards.model_reward import ClassifierModel
+from trainer.runs.checkpoint_files import write_folder
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 
@@ -178,7 +180,7 @@ def test_force_replaces_nothing_but_what_an_export_wrote(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.tmp", "link", "mine", "out"]
 
 
-@pytest.mark.parametrize("damage", ["size", "state", "content", "folder"])
+@pytest.mark.parametrize("damage", ["size", "state", "content", "folder", "kind"])
 def test_an_export_names_its_checkpoint_and_the_damaged_one_that_is_newer(
     made: Path, tmp_path: Path, damage: str
 ) -> None:
@@ -195,12 +197,22 @@ def test_an_export_names_its_checkpoint_and_the_damaged_one_that_is_newer(
         case "folder":
             weights.unlink()
             weights.mkdir()
+        case "kind":
+            shutil.rmtree(newest)
+            write_folder(newest, lambda to: (to / CARD).write_text("{}") and None, {})
     found = export_run(run, tmp_path / "out", ExportOptions(engines=["trl"]))
     assert found.source == f"head, {before.name}"
     assert [warning for warning in found.warnings if warning.startswith(f"checkpoint '{newest.name}' ignored: ")]
     text = (tmp_path / "out" / "README.md").read_text()
     assert text.startswith(f"# Export of head, {before.name}\n")
     assert f"checkpoint '{newest.name}' ignored" in text
+
+
+def test_a_run_of_an_unknown_kind_is_not_exported(made: Path, tmp_path: Path) -> None:
+    run = RunFolder(shutil.copytree(made / "runs" / "head", tmp_path / "runs" / "head"))
+    run.config.write_text(f'kind = "sft"\n{run.config.read_text()}')
+    with pytest.raises(UsageError, match=r"run 'head' is of kind 'sft', which cannot be exported"):
+        export_run(run, tmp_path / "out", ExportOptions())
 
 
 def test_an_average_is_exported_where_there_is_one(made: Path, tmp_path: Path) -> None:

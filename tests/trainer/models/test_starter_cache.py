@@ -70,6 +70,19 @@ def test_the_environment_names_the_cache(
     assert starter_model() == tmp_path / "elsewhere" / "models" / "smollm2-135m-instruct"
 
 
+def test_a_link_in_place_of_the_lock_is_never_followed(tmp_path: Path, source: Path, converter: Converter) -> None:
+    (mine := tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "models").mkdir()
+    (lock := tmp_path / "models" / "smollm2-135m-instruct.lock").symlink_to(mine)
+    with pytest.raises(ModelError, match="symbolic link"):
+        starter_model()
+    assert mine.read_text() == "mine"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(ModelError, match="cannot be written"):
+        starter_model()
+
+
 def test_callers_at_the_same_time_share_one_conversion(tmp_path: Path, source: Path, converter: Converter) -> None:
     with ThreadPoolExecutor(8) as pool:
         folders = list(pool.map(lambda _: starter_model(), range(8)))

@@ -208,7 +208,11 @@ def test_a_list_that_others_could_have_written_is_refused(store: TrustedCode, co
         TrustedCode(store.file).check(codes)
     store.file.unlink()
     os.mkfifo(store.file, 0o600)
-    with pytest.raises(StorageError, match="must be a file"):
+    with pytest.raises(StorageError, match="not a file"):
+        TrustedCode(store.file).check(codes)
+    store.file.unlink()
+    store.file.mkdir(0o700)
+    with pytest.raises(StorageError, match="not a file"):
         TrustedCode(store.file).check(codes)
 
 

@@ -251,6 +251,8 @@ def test_a_run_without_the_requested_files_says_so(run: RunFolder, capsys: pytes
 
 def test_a_run_without_a_policy_is_reported(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.config.write_text(f'kind = "reward-model"\n{run.config.read_text()}')
+    for checkpoint in run.checkpoints.iterdir():
+        (checkpoint / "reward_model.json").write_text("{}")
     assert "is of kind 'reward-model' and has no policy to evaluate" in reported(capsys, run.root)
 
 

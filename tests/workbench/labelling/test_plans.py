@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,12 @@ def test_guidelines_that_are_not_text_are_refused(content: bytes | None, problem
         read_guidelines("g.md")
     with pytest.raises(UsageError, match=r"~nobody-of-that-name"):
         read_guidelines("~nobody-of-that-name/g.md")
+
+
+def test_guidelines_in_a_pipe_are_refused_without_waiting() -> None:
+    os.mkfifo("g.md")
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_guidelines("g.md")
 
 
 def test_every_queue_is_described_in_a_few_words_and_no_name_is_obeyed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import io
 import secrets
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,10 +165,13 @@ def login_name() -> str:
 
 
 def labeller_name(text: str) -> str:
-    """Return `text`, stripped, as the name of a labeller. Raises UsageError if it is not a valid name."""
+    """Return `text`, stripped, as the name of a labeller. Raises UsageError if it is not a valid name.
+
+    Accents are composed: one keyboard writes é as a letter, another as two, and they would be two labellers.
+    """
     if problem := labeller_problem(text):
         raise UsageError(problem)
-    return text.strip()
+    return unicodedata.normalize("NFC", text.strip())
 
 
 def labeller_problem(text: str) -> str:

@@ -103,7 +103,7 @@ class Reading:
         """Count a broken row. Raises `error` unless broken rows are skipped."""
         self.rows += 1
         if not self.skip_broken:
-            raise DataError(f"{error} (--skip-broken leaves such rows out)")
+            raise DataError(f"{error} (--skip-broken, or data.skip_broken = true, leaves such rows out)")
         self.broken += 1
         if len(self.problems) < _REPORTED:
             self.problems.append(str(error))
@@ -202,7 +202,7 @@ def _detect(row: SourceRow, names: ColumnNames) -> str:
     raise DataError(
         f"{row.place}: the columns are {listed}; preferences have {names.prompt}, {names.chosen} and {names.rejected}, "
         f"or {names.prompt}, {names.a}, {names.b} and {names.choice}, or completions and ranking: name them, as in "
-        "--column prompt=question"
+        "--column prompt=question; to train, import them first"
     )
 
 

@@ -243,7 +243,8 @@ def _choice(row: SourceRow, names: ColumnNames) -> Choice:
         # Not a broken row to be skipped: the rows with a 1 would then be read as if the first were 1 and the second 2.
         raise UsageError(
             f"{wrong}: which one means that {names.a} is better? Name it among the columns, as in --column first=0 "
-            "(0 is the first, 1 the second) or --column first=1 (1 is the first, 0 the second)"
+            "(0 is the first, 1 the second) or --column first=1 (1 is the first, 0 the second); to train, import it "
+            "first"
         )
     if isinstance(value, int | float) and value not in (1, 2):
         raise UsageError(f"{wrong}: numbers must be 1 for {names.a} and 2 for {names.b}; write the choices as words")

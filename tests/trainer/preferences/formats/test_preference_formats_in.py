@@ -478,7 +478,7 @@ def test_a_broken_row_is_refused_by_line_and_rule_and_skipped_when_asked(tmp_pat
     refusal = error(path)
     assert "rows.jsonl:2: " in refusal
     assert message in refusal
-    assert refusal.endswith("(--skip-broken leaves such rows out)")
+    assert refusal.endswith("(--skip-broken, or data.skip_broken = true, leaves such rows out)")
 
     reading = read_preferences(path, skip_broken=True)
     assert len(list(reading)) == 2
@@ -520,7 +520,7 @@ def test_duplicate_rows_are_counted_whichever_side_the_completions_are_on(tmp_pa
             b'{"question": "p"}',
             "the columns are question; preferences have prompt, chosen and",
         ),
-        ("odd.csv", b"question,answer\np,x\n", "name them, as in --column prompt=question"),
+        ("odd.csv", b"question,answer\np,x\n", "name them, as in --column prompt=question; to train, import"),
         ("pairs.csv", b"prompt,a,b\np,x,y\n", "the pairs have no choice (columns prompt, a, b): label them with"),
         ("kto.jsonl", b'{"prompt": "p", "completion": "x", "label": true}', "unpaired rows"),
         ("rows.xlsx", b"", "unknown suffix '.xlsx'"),

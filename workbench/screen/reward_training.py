@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.events import RewardModelEvaluation, RunEnded
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, free_names
 from trainer.runs.journal import JournalReader
+from workbench.config.fields import toml_line
 from workbench.numbers import number, percent
 from workbench.run.view import RunView
 from workbench.system.children import last_error, started
@@ -68,7 +67,7 @@ class RewardTraining:
         command = own_command("reward-model", "train", "--display", "plain")
         command += ["--data", str(store.resolve()), "--name", self.run.name]
         for key, value in {"run.dir": str(self.run.parent), **settings}.items():
-            command += ["--set", f"{key}={_toml(value)}"]
+            command += ["--set", toml_line(key, value)]
         try:
             # An unnamed file: it leaves nothing behind, whichever of the two processes ends first.
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed after it is read
@@ -143,7 +142,3 @@ class RewardTraining:
         if self._process.returncode < 0:
             return f"ended by signal {-self._process.returncode}"
         return f"failed: {last_error(self._log) or 'no reason given'}"
-
-
-def _toml(value: Any) -> str:
-    return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip("\n")

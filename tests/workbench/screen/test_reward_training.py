@@ -62,7 +62,8 @@ def store(tmp_path: Path) -> Path:
 
 
 def settings(folder: Path) -> dict[str, object]:
-    return {**QUICK, "model.path": str(folder / "model")}
+    overrides = [f"model.path={folder / 'model'}", "data.template={enable_thinking = false}"]
+    return settings_like(load_config("quickstart", parse_overrides(overrides))) | QUICK
 
 
 def test_a_training_reports_its_progress_and_leaves_a_model(store: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -286,8 +287,7 @@ def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
                 continue
             if not header:
                 header = [cell.strip() for cell in cells]
-                if twice := next((name for name in header if header.count(name) > 1), None):
-                    raise DataError(f"{place}: the header has the column '{twice}' twice: rename or remove one")
+                _check_names(header, place)
             elif len(cells) > len(header):
                 broken(DataError(f"{place}: has more fields than the header: quote fields that contain {separator!r}"))
             else:
@@ -295,6 +295,12 @@ def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     except csv.Error as error:
         line = f" in line {reader.line_num}" if reader.line_num > begin else ""
         raise DataError(f"{path}:{begin}: not CSV: {error}{line}") from None
+
+
+def _check_names(names: Sequence[str], place: str) -> None:
+    """Raise DataError if two columns have the same name, unless they have none."""
+    if twice := next((name for name, count in Counter(names).items() if name and count > 1), None):
+        raise DataError(f"{place}: the header has the column '{twice}' twice: rename or remove one")
 
 
 def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
@@ -305,6 +311,7 @@ def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceR
     unpacked = _Unpacked(path, "split it, or write it as .jsonl")
     try:
         with open_regular(path) as content, pyarrow.parquet.ParquetFile(content) as file:
+            _check_names(file.schema_arrow.names, str(path))
             for stored in file.iter_batches(batch_size=_batch_rows(file.metadata, path)):
                 columns = [
                     one.dictionary_decode() if isinstance(one, pyarrow.DictionaryArray) else one

@@ -145,6 +145,13 @@ def test_csv_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str) -> N
     assert (row.prompt, row.columns["mood"]) == ("one, two", "warm")
 
 
+def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.parquet"
+    pyarrow.parquet.write_table(pyarrow.table([["one"], ["two"]], names=["prompt", "prompt"]), path)
+    with pytest.raises(DataError, match="the column 'prompt' twice"):
+        load_prompts(DataConfig(prompts=str(path)))
+
+
 def test_a_cell_of_csv_may_hold_a_book(tmp_path: Path) -> None:
     path = tmp_path / "prompts.csv"
     path.write_text(f'prompt\n"{"a " * 500_000}"\n')

@@ -286,9 +286,10 @@ class MainScreen(MountedWhole, Screen[None]):
         """Show a message above the panes until it is dismissed or settled.
 
         A message that does not concern all panes also goes when the user leaves its pane. What keeps a run from
-        starting or going on stays in the log: it may have no folder whose journal says so.
+        starting or going on, or ended the training of a reward model, stays in the log: it may have no folder whose
+        journal says so.
         """
-        if kind == "error" and about in ("start", "run"):
+        if kind == "error" and about in ("start", "run", "training"):
             for log in self.query(LogPane):
                 log.report(message)
         for banner in self.query(Banner):  # there is none while the screen closes

@@ -61,6 +61,7 @@ class RewardModels:
         if not await self._screen.app.push_screen_wait(ask):
             return
         start = partial(RewardTraining, self._store, self._screen.runs_dir, settings)
+        self._screen.settle("training")  # an error of the one before
         self._training = await tried(self._screen, asyncio.to_thread(start), "train")
         if self._training is not None:
             key = self._screen.keys()["pane.reward-model"]
@@ -86,7 +87,7 @@ class RewardModels:
             return
         self._training = None
         if training.problem:
-            self._screen.say(line, "note" if training.stopped else "error", about="train")
+            self._screen.say(line, "note" if training.stopped else "error", about="training")
             return
         self._screen.settle("use")  # an error about a missing reward model
         keys = self._screen.keys()

@@ -47,6 +47,14 @@ async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: py
         assert "cannot write it" in screen_text(screen), "a warning covers an error, and does not remove it"
 
 
+async def test_why_the_training_of_a_reward_model_failed_stays_in_the_log() -> None:
+    async with workbench(size=(80, 24)) as (screen, pilot):
+        screen.say("labels-0001: failed: no room", about="training")
+        screen.action_show_pane("log")
+        await until(pilot, lambda: screen_text(screen).count("labels-0001: failed: no room") == 1)
+        await until(pilot, lambda: "Nothing yet" not in screen_text(screen))
+
+
 async def test_a_screenshot_is_saved_in_the_current_folder_without_a_folder_of_downloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from textual.dom import DOMNode
 from textual.events import DescendantFocus
 from textual.widgets import Input
 from waiting import until
-from workbench_app import press_when_asked, screen_text, settle, start_run, status, workbench
+from workbench_app import can_answer, press_when_asked, screen_text, settle, start_run, status, workbench
 
 from trainer.config import load_config
 from trainer.control.control import Control
@@ -339,15 +339,15 @@ async def test_leaving_with_unsaved_changes_can_save_them_first(
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         assert "w Save" in screen_text(app.screen)  # type: ignore[arg-type]
-        await pilot.press("w")
-        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+        await press_when_asked(pilot, "w")
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen) and can_answer(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
         assert app.is_running, "nothing was saved, so nothing may be lost"
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("w")
-        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+        await press_when_asked(pilot, "w")
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen) and can_answer(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)
     assert load_config("my-quickstart.toml").ppo.kl_coef == 0.5
@@ -432,7 +432,7 @@ async def test_prompts_that_have_changed_are_named_and_accepted_in_a_dialog() ->
     script = Script(play)
     async with workbench(script, resume=make_run("past")) as (screen, pilot):
         await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen))
-        await until(pilot, lambda: "3 prompts replaced" in screen_text(pilot.app.screen))
+        await until(pilot, lambda: "3 prompts replaced" in screen_text(pilot.app.screen) and can_answer(pilot))
         await pilot.press("y")
         await until(pilot, lambda: "✓ done" in status(screen) and not screen.supervisor.trains_here)
         assert script.accepts_data

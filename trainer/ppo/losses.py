@@ -24,7 +24,7 @@ from trainer.models.vocabulary import Compute, Head
 from trainer.rollout.experience import Experience
 
 Objective = Literal["joint", "policy", "value", "pull"]
-"""What a pass differentiates: both losses, one of them, or the critic's by a trunk that it shares with the policy."""
+"""Losses of a pass: both, one of them, or the critic's alone on the trunk that it shares with the policy."""
 _WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values", "pull": "values"}
 Scores = dict[str, Any]  # arrays [B, T, ...] by field of Experience
 SCORES = ("logprobs", "entropy", "ref_logprobs", "top_tokens", "top_logprobs", "top_ref_logprobs")

@@ -35,13 +35,13 @@ from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
 
 _numbers = itertools.count()
 _FAILURES = (Exception, SystemExit, asyncio.CancelledError)
-"""What a user's function may raise."""
+"""Exceptions that a user's function may raise."""
 _WAY_OUT = "or None if the reward does not apply"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """How far the training is, under the names that TRL's `trainer_state` has. A step is an iteration."""
+    """Progress of the training, by the names of TRL's `trainer_state`. A step is an iteration."""
 
     global_step: int = 0  # done so far
     max_steps: int = 0
@@ -190,7 +190,7 @@ def scored_together(rewards: Sequence[PythonReward], batch: Sequence[RewardInput
 
 
 class _Logged:
-    """What a function logs in one call."""
+    """Metrics and columns that a function logs in one call."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, list[float]] = {}

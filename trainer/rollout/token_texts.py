@@ -16,7 +16,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _REPLACEMENT = "\ufffd"
 
 AS_SCORED: dict[str, Any] = {"skip_special_tokens": True}
-"""How a response is decoded for its reward, as in TRL."""
+"""Parameters that decode a response for its reward, as in TRL."""
 
 
 class TokenTexts:

@@ -1,4 +1,4 @@
-"""What a run reads before it trains, checked before it is started, by the trainer's own functions."""
+"""Checks, by the trainer's own functions, of the files that a run would read before it trains."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _SCROLLING = {binding.action for binding in Binding.make_bindings(ScrollableCont
 
 
 Explained = Pane | Dialog[Any] | None
-"""What the help is about: the focused pane, the dialog on top, or only the application."""
+"""Subject of the help: the focused pane, the dialog on top, or only the application."""
 
 
 class HelpRow(NamedTuple):

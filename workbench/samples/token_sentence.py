@@ -12,7 +12,7 @@ from workbench.samples.token_maths import deviation
 
 _HARDLY = 0.05  # of the deviation of the batch's advantages: less counts as hardly a push
 _ALIKE = 0.1  # nats between policy and reference: less counts as equal
-_NO_SIGNAL = 1e-6  # the deviation up to which the trainer takes no step
+_NO_SIGNAL = 1e-6  # the deviation up to which advantages count as equal, for returns of up to 1
 _BASELINE = ("its return", "the estimator's baseline")
 _COMPARED = {
     "reinforce": ("its return", "the mean reward of the batch's other responses"),

@@ -4,7 +4,8 @@ The task: the starter model continues 16 openings of stories, as chat prompts, a
 responses; 240 sequences of up to 32 tokens, 8 in an iteration, LoRA of rank 8 on the attention. Both sides have the
 same prompts in the same order, different for each seed. Draws differ, because MLX and torch have different generators.
 TRL runs at two learning rates, which fall to 0 as they do by default, and at the lower one with a constant rate, as
-ours is. Our PPO has the settings that were best in ablations.py, on other seeds.
+ours is. Our PPO has the settings that were best on other seeds
+(ablations.py, commit b9e8a6a).
 
 Each run leaves a journal in benchmarks/frontier/, so that the tables can be made again without it. What is compared is
 the best mean score of five iterations in a row whose mean KL is at most a level, paired by seed.
@@ -29,9 +30,8 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from peers import TRL
-from train_runs import WORKBENCH, events, train_ppo
-from workload import HERE, STORY_OPENINGS, Workload, peer_command, read_prompts, resolve_model
+from train_runs import train_ppo
+from workload import HERE, STORY_OPENINGS, TRL, Workload, peer_command, read_prompts, resolve_model
 
 from trainer.confidence import mean_interval
 from trainer.events import Iteration
@@ -105,22 +105,16 @@ def workload(method: str, seed: int, rate: float = 3e-4) -> Workload:
     )
 
 
-def train_ours(
-    method: str, seed: int, run: Path, settings: Sequence[str], *, program: Sequence[str] = WORKBENCH
-) -> tuple[dict[str, Any], Rows]:
-    """Train our side, or read the run if it is done; return its settings, and its iterations.
-
-    program: as for `train_runs.train`.
-    """
+def train_ours(method: str, seed: int, run: Path, settings: Sequence[str]) -> tuple[dict[str, Any], Rows]:
+    """Train our side, or read the run if it is done; return its settings, and its iterations."""
     work, folder = workload(method, seed), run.parent
     prompts = folder / f"prompts-{method}-{seed}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"prompt": [{"role": "user", "content": prompt}]} for prompt in work.prompts]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     given = [*TASK, f"rollout.samples_per_prompt={SAMPLES[method]}", *settings, f"data.prompts={prompts}"]
-    train_ppo(run, *given, f"run.dir={folder}", f"run.seed={seed}", program=program)
-    started, iterations = events(run), []
-    for event in started:
+    iterations = []
+    for event in train_ppo(run, *given, f"run.dir={folder}", f"run.seed={seed}"):
         if isinstance(event, Iteration):
             row = {"score": event.score_mean, "kl": event.kl, "seconds": sum(event.seconds.values())}
             if not math.isnan(event.explained_variance):

@@ -10,14 +10,9 @@ import argparse
 from pathlib import Path
 from statistics import fmean
 
-from train_runs import events, train_ppo
+from train_runs import train_ppo
 
 from trainer.events import Iteration
-
-
-def iterations(run: Path) -> list[Iteration]:
-    """Return the iterations of a run's journal."""
-    return [event for event in events(run) if isinstance(event, Iteration)]
 
 
 def main() -> None:
@@ -32,8 +27,9 @@ def main() -> None:
     runs: dict[int, list[Iteration]] = {}
     for seed in options.seeds:
         run = options.dir / f"seed-{seed}"
-        train_ppo(run, *options.set, f"run.seed={seed}", f"run.dir={options.dir}", config=options.config)
-        runs[seed] = iterations(run)
+        given = [*options.set, f"run.seed={seed}", f"run.dir={options.dir}"]
+        events = train_ppo(run, *given, config=options.config)
+        runs[seed] = [event for event in events if isinstance(event, Iteration)]
     print("| iterations | " + " | ".join(f"seed {seed}: score | KL" for seed in runs) + " |")
     print("|---|" + "---|---|" * len(runs))
     count = min(map(len, runs.values()))

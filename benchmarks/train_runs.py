@@ -1,43 +1,30 @@
-"""Training runs for a benchmark, each by the command-line program in its own process."""
+"""PPO runs for a benchmark, each by the command-line program in its own process."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.events import RunEnded
 from trainer.runs.journal import read_journal
 
-WORKBENCH = ("-m", "workbench")
 STORIES = Path(__file__).resolve().with_name("stories.toml")
 
 
-def train(
-    command: list[str],
-    run: Path,
-    *settings: str,
-    new: tuple[str, ...] = (),
-    program: Sequence[str] = WORKBENCH,
-) -> None:
-    """Train `run` to its end: start it, resume it, or do nothing if it is done.
+def train_ppo(run: Path, *settings: str, config: str = str(STORIES)) -> list[Any]:
+    """Train `run` from a file or preset, KEY=VALUE each in `settings`, and return the events in its journal.
 
-    settings: KEY=VALUE each; new: further options. Both are used only for a run that does not exist yet. program: what
-    Python runs. Raises CalledProcessError if it fails.
+    A run that was interrupted is resumed, and one that is done only read. Raises CalledProcessError if it fails.
     """
-    if run.exists() and any(isinstance(event, RunEnded) and event.state == "done" for event in events(run)):
-        return
-    arguments = ["--resume", str(run)] if run.exists() else ["--name", run.name, *new]
-    for setting in () if run.exists() else settings:
-        arguments += ["--set", setting]
-    subprocess.run([sys.executable, *program, *command, *arguments], check=True, stdout=sys.stderr)
-
-
-def train_ppo(run: Path, *settings: str, config: str = str(STORIES), program: Sequence[str] = WORKBENCH) -> None:
-    """Train PPO from a file or preset, with plain lines of progress on stderr."""
-    train(["--no-ui", "--display", "plain"], run, *settings, new=("--config", config), program=program)
+    if not (run.exists() and any(isinstance(event, RunEnded) and event.state == "done" for event in events(run))):
+        started = ["--resume", str(run)] if run.exists() else ["--name", run.name, "--config", config]
+        for setting in () if run.exists() else settings:
+            started += ["--set", setting]
+        command = [sys.executable, "-m", "workbench", "--no-ui", "--display", "plain", *started]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    return events(run)
 
 
 def events(run: Path) -> list[Any]:

@@ -19,14 +19,14 @@ import peft
 import torch
 import transformers
 import trl
-import trl_side
 from datasets import Dataset
 from side import Emit, event_output
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.experimental.ppo import PPOConfig, PPOTrainer
-from trl_ppo import TextReward, scalar_model
+from trl_ppo import TextReward, Workload, lora_config, scalar_model
+from trl_ppo import common_settings as quiet_settings
 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
 PADDING = "<|endoftext|>"
@@ -58,13 +58,13 @@ class Journal(TrainerCallback):
         self.first, self.started = {}, now
 
 
-def common_settings(workload: trl_side.Workload, output_dir: str, schedule: str) -> dict[str, Any]:
+def common_settings(workload: Workload, output_dir: str, schedule: str) -> dict[str, Any]:
     """Return the settings of every trainer: those of the task, all on a CPU in float32, and without files."""
     own = {"output_dir": output_dir, "logging_steps": 1, "lr_scheduler_type": schedule}
-    return trl_side.common_settings(workload) | own
+    return quiet_settings(workload) | own
 
 
-def tokenizer_of(workload: trl_side.Workload) -> PreTrainedTokenizerBase:
+def tokenizer_of(workload: Workload) -> PreTrainedTokenizerBase:
     """Return the model's tokenizer, with a token for padding that is never written."""
     tokenizer = AutoTokenizer.from_pretrained(workload["model"], padding_side="left")
     tokenizer.pad_token = PADDING
@@ -76,7 +76,7 @@ def messages(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
 
-def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str, schedule: str) -> Trainer:
+def build_ppo(workload: Workload, emit: Emit, output_dir: str, schedule: str) -> Trainer:
     """Return PPOTrainer with a value model of the policy's size, as in its examples."""
     tokenizer, vader = tokenizer_of(workload), SentimentIntensityAnalyzer()
     reward = TextReward(tokenizer, lambda text: vader.polarity_scores(text)["compound"], workload["max_new_tokens"])
@@ -107,7 +107,7 @@ def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str, schedule
         value_model=scalar_model(workload["model"]),
         train_dataset=rows,
         eval_dataset=rows,
-        peft_config=trl_side.lora_config(workload),
+        peft_config=lora_config(workload),
         callbacks=[Journal(emit, 1, measured)],
     )
     # TRL's own loader shuffles
@@ -115,7 +115,7 @@ def build_ppo(workload: trl_side.Workload, emit: Emit, output_dir: str, schedule
     return trainer
 
 
-def build_grouped(method: str, workload: trl_side.Workload, emit: Emit, output_dir: str, schedule: str) -> Trainer:
+def build_grouped(method: str, workload: Workload, emit: Emit, output_dir: str, schedule: str) -> Trainer:
     """Return RLOOTrainer or GRPOTrainer. Their KL is a mean over tokens, so it is multiplied by the mean length."""
     vader = SentimentIntensityAnalyzer()
 
@@ -141,7 +141,7 @@ def build_grouped(method: str, workload: trl_side.Workload, emit: Emit, output_d
         model=AutoModelForCausalLM.from_pretrained(workload["model"], dtype=torch.float32),
         reward_funcs=sentiment,
         train_dataset=Dataset.from_dict({"prompt": [messages(prompt) for prompt in workload["prompts"]]}),
-        peft_config=trl_side.lora_config(workload),
+        peft_config=lora_config(workload),
         callbacks=[Journal(emit, workload["epochs"], measured)],
     )
 

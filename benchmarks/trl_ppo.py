@@ -7,8 +7,8 @@ with the versions in use, then an `iteration` with the seconds of its phases as 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +16,87 @@ from typing import Any
 
 import peft
 import torch
-import trl_side
-from side import PhaseClock
+import transformers
+import trl
+from side import PhaseClock, event_output
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+)
 from trl.experimental.ppo import PPOConfig, PPOTrainer
 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+Workload = dict[str, Any]
+
+
+class StepClock(TrainerCallback):
+    """Callback that times the phases of a trainer from outside, because TRL reports none."""
+
+    def __init__(self, clock: PhaseClock, steps: int = 1) -> None:
+        self.clock = clock
+        self.steps = steps  # optimiser steps, as the trainer counts them, of an iteration
+
+    def watch(self, trainer: Trainer, policy: Any) -> None:
+        """Make two calls end a phase.
+
+        The policy's `generate` ends "generate"; the first forward pass with a gradient after it ends "score".
+        """
+        generate = policy.generate
+
+        def timed_generate(*args: Any, **kwargs: Any) -> Any:
+            output = generate(*args, **kwargs)
+            sequences = output if isinstance(output, torch.Tensor) else output.sequences
+            self.clock.end_generation(sequences.numel() - kwargs["input_ids"].numel())
+            return output
+
+        policy.generate = timed_generate
+
+        def end_scoring(*_: Any) -> None:
+            if torch.is_grad_enabled() and "score" not in self.clock.seconds:
+                self.clock.end("score")
+
+        trainer.model.register_forward_pre_hook(end_scoring)
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Start the clock of the first iteration."""
+        self.clock.start()
+
+    def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+        """End the iteration with its last step."""
+        if state.global_step % self.steps == 0:
+            self.clock.end_iteration()
+
+
+def common_settings(workload: Workload) -> dict[str, Any]:
+    """Return the settings of every trainer: those of the workload, and off what costs time and is not asked for."""
+    return {
+        "learning_rate": workload["learning_rate"],
+        "lr_scheduler_type": "constant",
+        "seed": workload["seed"],
+        "temperature": workload["temperature"],
+        "per_device_train_batch_size": workload["batch_size"],
+        "gradient_accumulation_steps": 1,
+        "gradient_checkpointing": False,
+        "bf16": False,  # float32, like ours: half precision is slower on a CPU
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+
+
+def lora_config(workload: Workload) -> peft.LoraConfig:
+    """Return the policy's adapter: rank, scale and layers of the workload."""
+    return peft.LoraConfig(
+        r=workload["lora_rank"],
+        lora_alpha=workload["lora_scale"] * workload["lora_rank"],
+        target_modules=workload["lora_targets"],
+        task_type="CAUSAL_LM",
+    )
 
 
 class TextReward(torch.nn.Module):
@@ -59,10 +134,10 @@ def with_lora(value_model: Any, config: peft.LoraConfig) -> Any:
 
 
 def build_trainer(
-    workload: trl_side.Workload, clock: PhaseClock, output_dir: str, *, reward_model: bool, value_lora: bool
+    workload: Workload, clock: PhaseClock, output_dir: str, *, reward_model: bool, value_lora: bool
 ) -> PPOTrainer:
     """Return a PPOTrainer on the workload; its prompts keep the order of the file, one batch per iteration."""
-    path, lora = workload["model"], trl_side.lora_config(workload)
+    path, lora = workload["model"], lora_config(workload)
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
     tokenizer.pad_token = tokenizer.bos_token or tokenizer.eos_token  # TRL cuts a response at its first padding token
     vader = SentimentIntensityAnalyzer()
@@ -71,10 +146,10 @@ def build_trainer(
     )
     value_model = scalar_model(path)
     prompts = [{"input_ids": tokenizer(prompt)["input_ids"]} for prompt in workload["prompts"]]
-    steps = trl_side.StepClock(clock)
+    steps = StepClock(clock)
     trainer = PPOTrainer(
         args=PPOConfig(
-            **trl_side.common_settings(workload),
+            **common_settings(workload),
             output_dir=output_dir,
             num_mini_batches=workload["minibatches"],
             num_ppo_epochs=workload["epochs"],
@@ -109,7 +184,11 @@ def main() -> None:
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text(encoding="utf-8"))
     parts = {"reward_model": options.reward_model, "value_lora": options.value_lora}
-    trl_side.train(functools.partial(build_trainer, workload, **parts))
+    with event_output() as emit, tempfile.TemporaryDirectory() as output_dir:
+        trainer = build_trainer(workload, PhaseClock(emit), output_dir, **parts)
+        versions = {module.__name__: module.__version__ for module in (trl, torch, transformers, peft)}
+        emit({"event": "run", "versions": versions})
+        trainer.train()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Workload of a comparison with another library, and the commands that run it on each side."""
+"""Workload of a comparison with TRL, the commands that run it on each side, and the environment of TRL."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ try:
     print(starter_model())
 except TrainerError as error:
     sys.exit(str(error))
-"""
-_PRINT_BLAS = """
-from trainer.models.cpu.blas import load_blas
-print(load_blas().path or "")
 """
 
 
@@ -82,11 +78,6 @@ def resolve_model(model: str) -> str:
             raise SystemExit(f"--model {model}: no such folder: use 'starter' or a folder with weights and tokenizer")
         return str(Path(model).resolve())
     return _printed(_PRINT_STARTER, "--model starter")
-
-
-def our_blas() -> str:
-    """Return the BLAS library that our side loads for MLX; "" if it loads none."""
-    return _printed(_PRINT_BLAS, "BLAS")
 
 
 def _printed(program: str, name: str) -> str:
@@ -152,3 +143,47 @@ def last_line(text: str) -> str:
     """Return the last line of a failed program's messages, which says what was wrong."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it wrote no message"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Library with an environment of its own, `.venv-NAME`, from `requirements-NAME.txt`."""
+
+    name: str
+    size: str  # of the environment on disk
+
+    @property
+    def environment(self) -> Path:
+        """Return the environment's folder."""
+        return HERE / f".venv-{self.name}"
+
+    @property
+    def requirements(self) -> Path:
+        """Return the file of the pinned requirements."""
+        return HERE / f"requirements-{self.name}.txt"
+
+    def python(self) -> Path:
+        """Return the environment's interpreter, creating it on first use and when its requirements change.
+
+        Raises SystemExit if pip fails.
+        """
+        folder, python = self.environment, self.environment / "bin" / "python"
+        stamp = folder / self.requirements.name
+        requirements = self.requirements.read_text(encoding="utf-8")
+        if stamp.is_file() and stamp.read_text(encoding="utf-8") == requirements:
+            return python
+        print(f"creating the environment {folder} (once; about {self.size})", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+        pip = subprocess.run([python, "-m", "pip", "install", "--quiet", "-r", self.requirements], check=False)
+        if pip.returncode:
+            option = f"--{self.name}-python"
+            raise SystemExit(
+                f"could not create the environment {folder}: see pip's message above, or create one from "
+                f"{self.requirements} and pass its interpreter with {option}"
+            )
+        stamp.write_text(requirements, encoding="utf-8")
+        return python
+
+
+TRL = Peer("trl", size="1.5 GB")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,9 +25,7 @@ def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return a function that runs a benchmark's main and returns its commands and workload instead of measuring."""
-    import bench_grpo
     import bench_iteration
-    import comparison
 
     measured: dict[str, Any] = {}
 
@@ -39,47 +35,16 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             (tmp_path / name).write_text(text, encoding="utf-8")
         measured.update(commands=commands, workload=workload)
 
-    def run(benchmark: str, *arguments: str) -> tuple[dict[str, list[str]], Any]:
-        module = {"grpo": bench_grpo, "iteration": bench_iteration}[benchmark]
-        monkeypatch.setattr(comparison, "measure", measure)
-        monkeypatch.setattr(bench_grpo, "our_blas", lambda: "/lib/libblas.so")
-        pythons = ["--trl-python", "trl/python"]
-        pythons += ["--mlx-lm-lora-python", "lora/python"] if benchmark == "grpo" else []
-        module.main(["--model", str(tmp_path), *pythons, *arguments])
+    def run(*arguments: str) -> tuple[dict[str, list[str]], Any]:
+        monkeypatch.setattr(bench_iteration, "measure", measure)
+        bench_iteration.main(["--model", str(tmp_path), "--trl-python", "trl/python", *arguments])
         return measured["commands"], measured["workload"]
 
     return run
 
 
-def test_our_side_of_grpo_is_grpo_as_published_on_the_prompts_of_the_workload(commands: Any, tmp_path: Path) -> None:
-    _, workload = commands("grpo", "--iterations", "2", "--max-new-tokens", "24")
-    config = load_config(str(tmp_path / "config.toml"))
-    assert config_warnings(config) == []
-    assert (config.ppo.estimator, config.ppo.group_std, config.ppo.whiten_advantages) == ("grpo", True, False)
-    assert (config.ppo.kl_in, config.ppo.kl_estimator, config.ppo.loss_aggregation) == ("loss", "k3", "sequence")
-    assert (config.rollout.batch_size, config.rollout.samples_per_prompt) == (8, 4)
-    assert (config.rollout.max_new_tokens, config.rollout.ignore_stop) == (24, True)
-    assert (config.ppo.iterations, config.ppo.epochs, config.ppo.minibatches) == (3, 1, 1)
-    assert len(workload.prompts) == 3 * 2
-    assert len(Path(tmp_path / "prompts.jsonl").read_text(encoding="utf-8").splitlines()) == 3 * 2
-    assert workload.new_tokens == 8 * 24
-
-
-def test_the_peers_of_grpo_run_in_their_environments_on_the_same_workload(commands: Any, tmp_path: Path) -> None:
-    sides, workload = commands("grpo", "--sides", "ours", "trl", "mlx-lm-lora", "mlx-lm-lora-plain")
-    assert list(sides) == ["ours", "trl", "mlx-lm-lora", "mlx-lm-lora-plain"]
-    file = Path(sides["trl"][2])
-    assert sides["trl"] == ["trl/python", str(BENCHMARKS / "trl_grpo.py"), str(file)]
-    lora = ["lora/python", str(BENCHMARKS / "mlx_lm_lora_grpo.py"), str(file)]
-    assert sides["mlx-lm-lora"] == [*lora, "--blas", "/lib/libblas.so"]
-    assert sides["mlx-lm-lora-plain"] == lora
-    written = json.loads((tmp_path / file.name).read_text(encoding="utf-8"))
-    assert written == json.loads(json.dumps(asdict(workload)))
-    assert all(Path(command[1]).is_file() for side, command in sides.items() if side != "ours")
-
-
 def test_ppo_has_a_critic_and_one_response_to_each_prompt(commands: Any, tmp_path: Path) -> None:
-    sides, workload = commands("iteration", "--value-model", "adapter", "--trl-reward-model", "--iterations", "1")
+    sides, workload = commands("--value-model", "adapter", "--trl-reward-model", "--iterations", "1")
     config = load_config(str(tmp_path / "config.toml"))
     assert config_warnings(config) == []
     assert (config.ppo.estimator, config.model.value_model) == ("gae", "adapter")
@@ -87,31 +52,10 @@ def test_ppo_has_a_critic_and_one_response_to_each_prompt(commands: Any, tmp_pat
     assert sides["trl"][1:] == [str(BENCHMARKS / "trl_ppo.py"), sides["trl"][2], "--reward-model"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--samples-per-prompt", "3"], "--samples-per-prompt 3"),
-        (["--samples-per-prompt", "1"], "--samples-per-prompt 1"),
-        (["--epochs", "2"], "mlx-lm-lora uses each batch once"),
-    ],
-)
-def test_a_workload_that_a_side_cannot_run_is_refused(
-    commands: Any, arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        commands("grpo", *arguments)
-    assert problem in capsys.readouterr().err
-
-
-def test_more_epochs_are_compared_with_trl_alone(commands: Any) -> None:
-    sides, workload = commands("grpo", "--epochs", "2", "--sides", "ours", "trl")
-    assert (list(sides), workload.epochs) == (["ours", "trl"], 2)
-
-
 def test_an_environment_is_made_again_only_when_its_requirements_change(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import peers
+    import workload
 
     requirements = tmp_path / "requirements-some-peer.txt"
     environment = tmp_path / ".venv-some-peer"
@@ -123,9 +67,9 @@ def test_an_environment_is_made_again_only_when_its_requirements_change(
         started.append([str(part) for part in command])
         return SimpleNamespace(returncode=int(failing and "pip" in command))
 
-    monkeypatch.setattr(peers, "HERE", tmp_path)
-    monkeypatch.setattr(peers.subprocess, "run", run)
-    peer = peers.Peer("some-peer", size="1 GB")
+    monkeypatch.setattr(workload, "HERE", tmp_path)
+    monkeypatch.setattr(workload.subprocess, "run", run)
+    peer = workload.Peer("some-peer", size="1 GB")
     requirements.write_text("peer==1\n", encoding="utf-8")
     assert peer.python() == environment / "bin" / "python"
     assert [command[2] for command in started] == ["venv", "pip"]
@@ -160,7 +104,7 @@ with event_output() as emit:
 @pytest.fixture
 def run_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return a function that runs a side of three iterations of eight tokens, in an empty folder."""
-    import comparison
+    import bench_iteration as comparison
     from workload import Workload
 
     monkeypatch.setattr(comparison, "ROOT", tmp_path)
@@ -191,7 +135,7 @@ def test_a_side_that_generates_another_number_of_tokens_or_fails_is_refused(run_
 
 
 def test_the_table_has_medians_and_the_ratio_of_every_side_to_the_first() -> None:
-    import comparison
+    import bench_iteration as comparison
     from workload import Workload
 
     workload = Workload("model", ["a"] * 4, batch_size=4, max_new_tokens=5, epochs=1, samples_per_prompt=4)
@@ -205,7 +149,7 @@ def test_the_table_has_medians_and_the_ratio_of_every_side_to_the_first() -> Non
     text = console.file.getvalue()
     rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in text.splitlines() if line.startswith("│")}
     figures = {name: [float(cell) for cell in cells] for name, cells in rows.items()}
-    assert "1 prompts x 4 x 5 new tokens, epochs: 1" in " ".join(text.split())
+    assert "4 x 5 new tokens, epochs: 1" in " ".join(text.split())
     assert figures["iteration (s)"] == [10, 15, 5, 1.5, 0.5]
     assert figures["score and the rest (s)"] == [4, 6, 2, 1.5, 0.5]
     assert figures["tokens/s, generation"] == [10.0, 6.7, 20.0, 0.67, 2.0]

@@ -22,11 +22,6 @@ def frontier(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("frontier")
 
 
-@pytest.fixture
-def ablations(frontier: Any) -> Any:
-    return importlib.import_module("ablations")
-
-
 def rows(*points: tuple[float, float]) -> Rows:
     return [{"score": score, "kl": kl, "seconds": 1.0} for score, kl in points]
 
@@ -85,49 +80,3 @@ def test_each_pass_has_all_prompts_once_in_an_order_of_the_seed(frontier: Any, m
         assert all(sorted(one) == sorted(passes[0]) and len(set(one)) == count for one in passes)
     grouped = frontier.workload("rloo", 0)
     assert len(grouped.prompts) * grouped.samples_per_prompt == frontier.ITERATIONS * frontier.BATCH
-
-
-def test_an_ablation_shows_its_difference_from_the_base_on_the_same_seeds(ablations: Any) -> None:
-    runs = {
-        ablations.BASE: {10: steady(0.3, 1.0), 11: steady(0.5, 1.0)},
-        "other": {10: steady(0.4, 1.0), 11: steady(0.6, 1.0), 12: steady(0.9, 1.0)},
-    }
-    head, _, base, other = ablations.table(runs).splitlines()[:4]
-    assert head.count("|") == base.count("|") == other.count("|")
-    assert base.startswith("| base | 10, 11 | 0.40 |")
-    assert other.startswith("| other | 10, 11, 12 | 0.63 (**+0.10**) |")  # variant and seed explain both: no noise
-    table = ablations.table(runs | {"other": {11: steady(0.8, 1.0)}}, against="other")
-    *_, base, other = table.splitlines()  # one variant on several seeds does not tell the noise
-    assert base.startswith("| base | 10, 11 | 0.40 (-0.30) |")
-    assert other.startswith("| other | 11 | 0.80 |")
-
-
-def test_the_noise_is_what_variant_and_seed_do_not_explain(ablations: Any) -> None:
-    """With two variants on two seeds, the residuals are (+d, -d, -d, +d) with one degree of freedom."""
-    runs = {
-        ablations.BASE: {10: steady(0.30, 1.0), 11: steady(0.50, 1.0)},
-        "other": {10: steady(0.40, 1.0), 11: steady(0.64, 1.0)},
-        "unfinished": {10: steady(0.90, 1.0)},
-    }
-    noise = ablations.Noise.of(runs, 2)
-    assert noise.freedom == 1
-    assert noise.deviation == pytest.approx(2 * 0.01)
-    assert noise.least_difference(2) == pytest.approx(t_quantile(1) * 0.02)  # 12.71: two seeds tell little
-    other = ablations.table(runs).splitlines()[3]
-    assert other.startswith("| other | 10, 11 | 0.52 (+0.12) |")
-    assert "on 2 seeds that noise does not explain: 0.25 within 2, 0.25 within 4" in ablations.table(runs)
-
-
-def test_a_difference_beyond_the_noise_is_bold(ablations: Any) -> None:
-    draws = (0.01, -0.02, 0.02, -0.01, 0.0)
-    alike = {f"v{n}": {10: steady(0.5 + d, 1.0), 11: steady(0.5 - d, 1.0)} for n, d in enumerate(draws)}
-    runs = {ablations.BASE: alike["v4"], **alike, "better": {10: steady(0.62, 1.0), 11: steady(0.60, 1.0)}}
-    *_, better = (line for line in ablations.table(runs).splitlines() if line.startswith("|"))
-    assert better.startswith("| better | 10, 11 | 0.61 (**+0.11**) |")
-    assert ablations.table(runs).count("**") == 2 * 4  # at all four levels, and no other variant
-
-
-def test_names_of_variants_are_names_of_files(ablations: Any) -> None:
-    names = [ablations.slug(name) for name in ablations.VARIANTS]
-    assert len(set(names)) == len(names)
-    assert all(name == name.strip("-") and not set(name) & set(" ,/") for name in names)

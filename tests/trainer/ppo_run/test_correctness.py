@@ -1,17 +1,13 @@
-"""Rules of `docs/correctness.md` that hold between modules, and the existence of the tests that it names."""
+"""Rules of a correct PPO that hold between modules."""
 
 from __future__ import annotations
 
-import ast
-import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from apart import ROOT
 from batches import arrays, make_actor, same, scored
 from preference_samples import labelled, reward_config
 from runs_helper import outcome, record, tiny_config, workspace
@@ -30,10 +26,6 @@ from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
-
-PAGE = ROOT / "docs" / "correctness.md"
-GROUPS = 27
-
 
 # Rollouts and masks
 
@@ -122,31 +114,3 @@ def text_of(row: dict[str, Any]) -> str:
 
 
 # The page
-
-
-def named_tests() -> list[tuple[str, str]]:
-    """Return every `tests/file.py::test_name` of the page."""
-    return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text(encoding="utf-8"))
-
-
-@cache
-def functions_of(file: str) -> frozenset[str]:
-    """Return the names of the test functions of `file`, a path from the root."""
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return frozenset(node.name for node in functions if node.name.startswith("test_"))
-
-
-def test_every_test_that_the_page_names_exists() -> None:
-    named = named_tests()
-    assert len(named) > 2 * GROUPS
-    assert [f"{file}::{name}" for file, name in named if name not in functions_of(file)] == []
-
-
-def test_every_line_of_the_page_names_a_test() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| \d+ \|", line)]
-    assert sorted({int(row.split("|")[1]) for row in rows}) == list(range(1, GROUPS + 1))
-    for row in rows:
-        _, rule, held_by = (cell.strip() for cell in row.strip("|").split("|"))
-        assert rule
-        assert "::test_" in held_by, row

@@ -1,8 +1,8 @@
 """A policy learns what is rewarded, whatever the seed and the estimator, and the opposite for the opposite reward.
 
 The course of a run depends on the processor: products are rounded differently, so sooner or later other
-tokens are drawn. The levels are far from what was seen with other seeds, libraries and roundings, which
-docs/correctness.md lists, and far from what a policy that does not learn reaches.
+tokens are drawn. The levels are far from what was seen with other seeds, libraries and roundings, and
+far from what a policy that does not learn reaches.
 """
 
 from __future__ import annotations

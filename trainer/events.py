@@ -186,7 +186,7 @@ class Evaluation(Event):
     value_error: float = math.nan  # root of the mean squared error of the critic on them
     averaged: bool = False  # the evaluated policy is the moving average
     unscored: float = 0.0  # share of responses that no reward source applies to, which are in no number of scores
-    memory_bytes: int = 0  # peak of MLX's own allocations in this evaluation; 0 if an earlier version recorded it
+    memory_bytes: int = 0  # peak of MLX's own allocations in this evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Files carry the version of their format: older ones are upgraded, newer ones are refused."""
+"""Files carry the version of their format: newer ones are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from runs_helper import Recorder, comparable, record, tiny_config
 
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
-from trainer.config.ppo import PPOConfig
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import DPOStep, Iteration, RunStarted
@@ -30,31 +29,20 @@ from trainer.reward_model.snapshot import load_snapshot, read_card
 from trainer.rewards import trust_all
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import checkpoints
-from trainer.runs.folder import RunFolder, read_config
-from trainer.runs.listing import list_runs
-from workbench.run.supervisor import kl_target
+from trainer.runs.folder import RunFolder
+
+FORMAT = FileFormat("format")
 
 
-def renamed(old: str, new: str) -> Any:
-    return lambda content: {new if key == old else key: value for key, value in content.items()}
-
-
-FORMAT = FileFormat("format", (renamed("a", "b"), renamed("b", "c")))
-
-
-@pytest.mark.parametrize("content", [{"a": 1}, {"format": 1, "a": 1}, {"format": 2, "b": 1}, {"format": 3, "c": 1}])
-def test_a_file_of_any_version_is_upgraded_and_one_without_a_number_counts_as_the_first(
-    content: dict[str, Any],
-) -> None:
-    assert FORMAT.version == 3
-    assert FORMAT.current(content, "it") == {"format": 3, "c": 1}
+def test_a_file_without_a_number_counts_as_the_first_version() -> None:
+    assert FORMAT.current({"a": 1}, "it") == FORMAT.current({"format": 1, "a": 1}, "it") == {"format": 1, "a": 1}
 
 
 def test_a_newer_version_is_refused_by_name_with_the_way_out() -> None:
     with pytest.raises(StorageError) as raised:
-        FORMAT.current({"format": 4}, "card 'x'")
+        FORMAT.current({"format": 2}, "card 'x'")
     assert str(raised.value) == (
-        "card 'x' was written by a newer version (format 4, this one knows up to 3): update ppo-workbench"
+        "card 'x' was written by a newer version (format 2, this one knows up to 1): update ppo-workbench"
     )
 
 
@@ -64,53 +52,11 @@ def test_a_file_without_a_version_is_damaged(content: Any) -> None:
         FORMAT.current(content, "it")
 
 
-def test_an_old_runs_configuration_is_read_under_its_new_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def moved(content: dict[str, Any]) -> dict[str, Any]:
-        ppo = renamed("beta", "kl_coef")(content.get("ppo", {}))
-        return {**content, "ppo": ppo}
-
-    old = tmp_path / "config.toml"
-    old.write_text("schema = 1\n[ppo]\nbeta = 0.3\n")
-    with pytest.raises(ConfigError, match="unknown key"):
-        load_config(old)
-    monkeypatch.setattr("trainer.config.loading.CONFIG_FORMAT", FileFormat("schema", (moved,)))
-    assert load_config(old).ppo.kl_coef == 0.3
-
-
-def test_the_list_of_runs_and_the_displays_read_an_old_runs_configuration_under_its_new_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def moved(content: dict[str, Any]) -> dict[str, Any]:
-        ppo = renamed("count", "iterations")(renamed("wanted_kl", "kl_target")(content["ppo"]))
-        return {**content, "ppo": ppo}
-
-    monkeypatch.setattr("trainer.runs.folder.CONFIG_FORMAT", FileFormat("schema", (moved,)))
-    run = RunFolder(tmp_path / "runs/old")
-    run.root.mkdir(parents=True)
-    run.config.write_text("[model]\npath = 'x'\n[ppo]\ncount = 7\nwanted_kl = 3\nkl_controller = 'adaptive'\n")
-    assert [listed.iterations for listed in list_runs(tmp_path / "runs")] == [7]
-    assert kl_target(run.root) == 3
-    assert read_config(run)["ppo"] == {"iterations": 7, "kl_target": 3, "kl_controller": "adaptive"}
-
-
-@pytest.mark.parametrize("schema", ["", "schema = 1"])
-@pytest.mark.parametrize(("old", "new"), [("0.2", 1.0), ("0", 0.0), ("0.5", 2.5)])
-def test_a_value_clip_in_units_of_the_reward_becomes_a_relative_one(
-    schema: str, old: str, new: float, tmp_path: Path
-) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(f"{schema}\n[ppo]\nvalue_clip = {old}\nkl_coef = 0.3\n")
-    assert load_config(path).ppo == PPOConfig(kl_coef=0.3, relative_value_clip=new)
-    path.write_text(f"{schema}\n[ppo]\nvalue_clip = 'a'\n")
-    with pytest.raises(ConfigError, match=r"ppo.relative_value_clip = 'a': must be a number"):
-        load_config(path)
-
-
 @pytest.mark.parametrize(
     ("number", "error", "words"),
     [
-        ("3", UsageError, r"configuration '.*config.toml' was written by a newer version \(schema 3, .*update"),
-        ("'1'", ConfigError, "schema = '1': must be a whole number from 1 to 2"),
+        ("2", UsageError, r"configuration '.*config.toml' was written by a newer version \(schema 2, .*update"),
+        ("'1'", ConfigError, "schema = '1': must be a whole number from 1 to 1"),
         ("0", ConfigError, "schema = 0: must be"),
     ],
 )
@@ -155,7 +101,7 @@ def test_a_reward_model_of_a_newer_version_is_refused(tmp_path: Path, name: str)
     tiny_config(tmp_path)
     train_reward_model(reward_config(tmp_path, "run.name=rm"), preferences=labelled(24))
     (checkpoint, *_) = checkpoints(RunFolder(tmp_path / "runs/rm")).paths
-    assert read_card(checkpoint)["format"] == 2
+    assert read_card(checkpoint)["format"] == 1
     newer = shutil.copytree(checkpoint, tmp_path / "newer")
     change(newer, name, format=7, schema=7)
     with pytest.raises(StorageError, match="was written by a newer version"):

@@ -30,18 +30,10 @@ def conflicts(config: Section) -> Iterator[Conflict]:
 
 
 def config_warnings(config: FileSection) -> list[str]:
-    """Return a warning for each setting of its file that is read with another value, and each risky combination.
-
-    A risky combination is allowed but likely to disappoint.
-    """
+    """Return a warning for each combination of settings that is allowed but likely to disappoint."""
     if not isinstance(config, Config):
-        return list(config.replaced)
-    return [
-        *config.replaced,
-        *_sampling_warnings(config),
-        *_estimator_warnings(config),
-        *_course_warnings(config),
-    ]
+        return []
+    return [*_sampling_warnings(config), *_estimator_warnings(config), *_course_warnings(config)]
 
 
 def _sizes(config: Config) -> Iterator[Conflict]:

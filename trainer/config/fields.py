@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from trainer.config.earlier_settings import unnumbered_version, version_2
 from trainer.format_versions import FileFormat
 
-CONFIG_FORMAT = FileFormat("schema", (version_2,), unnumbered_version)
+CONFIG_FORMAT = FileFormat("schema")
 """Format of a configuration file, of any kind of run."""
 
 RUN_NAME = r"^(\w[\w.\-]*)?$"
@@ -82,19 +80,6 @@ class Section(BaseModel):
 
 class FileSection(Section):
     """All tables of a configuration file. The file's version number is not a setting and is excluded."""
-
-    _replaced: tuple[str, ...] = PrivateAttr(())
-
-    @property
-    def replaced(self) -> tuple[str, ...]:
-        """Lines on the settings of its file that this version reads with another value or meaning."""
-        return self._replaced
-
-    def with_replaced(self, lines: Iterable[str]) -> Self:
-        """Return a copy with `lines` as `replaced`."""
-        copy = self.model_copy()
-        copy._replaced = tuple(lines)
-        return copy
 
     @model_validator(mode="before")
     @classmethod

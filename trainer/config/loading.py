@@ -9,12 +9,11 @@ from typing import Any
 
 import tomli_w
 
-from trainer.config.earlier_settings import UNITS
 from trainer.config.fields import CONFIG_FORMAT, Section
-from trainer.config.problems import Schema, replacement, short, shown, validate_as
+from trainer.config.problems import Schema, short, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, StorageError, UsageError
-from trainer.files import DEEPEST, parse_toml, read_given, read_toml
+from trainer.files import DEEPEST, parse_toml, read_given
 
 PRESETS = Path(__file__).parent.parent / "presets"
 
@@ -60,8 +59,7 @@ def load_config_as(
     own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
     if isinstance(kind := now.get("kind"), str) and kind != own:
         raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
-    merged = _merged(now, overrides or {})
-    return validate_as(schema, merged, str(source)).with_replaced(_replaced(raw, now, merged))
+    return validate_as(schema, _merged(now, overrides or {}), str(source))
 
 
 def with_overrides(config: Schema, overrides: dict[str, Any]) -> Schema:
@@ -76,19 +74,6 @@ def differences(before: Config, after: Config) -> Iterator[tuple[str, tuple[Any,
         for name, value in settings.items() if isinstance(settings, dict) else ():
             if new[table][name] != value:
                 yield f"{table}.{name}", (value, new[table][name])
-
-
-def replaced_settings(path: Path) -> list[str]:
-    """Return a line for each setting in the file that this version reads with another value or meaning.
-
-    The list is empty if the file is unreadable: loading it reports why.
-    """
-    try:
-        raw = read_toml(path)
-        now = CONFIG_FORMAT.current(raw, "")
-    except (OSError, ValueError, StorageError):
-        return []
-    return list(_replaced(raw, now, now))
 
 
 def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> dict[str, Any]:
@@ -126,7 +111,7 @@ def config_text(config: Section, header: str = "") -> str:
 def resolve_paths(config: Schema, base: Path) -> Schema:
     """Return a configuration of any kind with paths relative to `base` made absolute, so that its run can be resumed.
 
-    `replaced` stays. Raises ConfigError if an absolute path is too long.
+    Raises ConfigError if an absolute path is too long.
     """
     raw = config.model_dump()
     model, data = raw["model"], raw["data"]
@@ -142,7 +127,7 @@ def resolve_paths(config: Schema, base: Path) -> Schema:
     if "reward" in raw:
         raw["reward"]["sources"] = [_resolved(source, base) for source in raw["reward"]["sources"]]
     raw["run"]["dir"] = os.path.realpath(base / raw["run"]["dir"])  # Path.resolve raises for a loop of links
-    return validate_as(type(config), raw).with_replaced(config.replaced)
+    return validate_as(type(config), raw)
 
 
 def _resolved(source: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -162,21 +147,6 @@ def _absolute(path: str, base: Path) -> str:
         return str((base / path).resolve()) if path and (base / path).exists() else path
     except (OSError, RuntimeError):  # a loop of links or a closed folder: opening the file reports it
         return path
-
-
-def _replaced(raw: dict[str, Any], now: dict[str, Any], merged: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each setting of `raw` with another value in `now`, this version's, that is still in `merged`."""
-    for table, settings in raw.items():
-        for name, value in settings.items() if isinstance(settings, dict) else ():
-            key, new = replacement((table, name), value) or (f"{table}.{name}", now[table].get(name))
-            if new != value and merged[table].get(key.partition(".")[2]) == new:
-                read_as = _with_unit(key, new) if key in UNITS else shown(new)
-                what = _with_unit(f"{table}.{name}", value)
-                yield f"{what} is from an earlier version: it is read as {read_as}"
-
-
-def _with_unit(key: str, value: Any) -> str:
-    return f"{key} = {shown(value)}" + (f" ({UNITS[key]})" if key in UNITS else "")
 
 
 def value_of(parts: Sequence[str], text: str, schema: type[Section] = Config) -> Any:

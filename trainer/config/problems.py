@@ -76,8 +76,7 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
                 found.append(SettingProblem(key, _message(problem, raw, schema)))
                 if problem["type"] == "extra_forbidden":
                     # The value of the key that was meant is unknown too.
-                    replaced = replacement(problem["loc"], problem["input"])
-                    broken.add(replaced[0] if replaced else _guess(key, problem["loc"], schema))
+                    broken.add(_guess(key, problem["loc"], schema))
             _remove(pruned, problem["loc"])
         if more := problems[_MOST:]:
             found.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
@@ -98,9 +97,6 @@ def _version_problems(raw: dict[str, Any]) -> Iterator[SettingProblem]:
         yield SettingProblem(key, f"{key} = {shown(version)}: must be a whole number from 1 to {present}")
     elif version > present:
         yield SettingProblem(key, f"{key} = {version}: a newer version wrote this file: update ppo-workbench")
-    elif version < present:
-        way_out = "'ppo-workbench config show --config FILE' prints it in the current version"
-        yield SettingProblem(key, f"{key} = {version}: an older version wrote this file: {way_out}")
 
 
 def broken_rule(key: str, value: Any) -> str:
@@ -136,9 +132,7 @@ def _message(problem: Any, raw: dict[str, Any], schema: type[Section]) -> str:
     loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
     key = _key(loc)
     if kind == "extra_forbidden":
-        if replaced := replacement(loc, problem["input"]):
-            way_out = f"its replacement is {replaced[0]} = {shown(replaced[1])}"
-        elif guess := _guess(key, loc, schema):
+        if guess := _guess(key, loc, schema):
             way_out = f"did you mean '{guess}'?"
         else:
             way_out = "'ppo-workbench config schema' lists all keys"
@@ -169,15 +163,6 @@ def shown(value: Any) -> str:
 def short(text: str) -> str:
     """Cut `text` to 80 characters for a message."""
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def replacement(loc: tuple[int | str, ...], value: Any) -> tuple[str, Any] | None:
-    """Return key and value of what replaces a setting of an earlier version; None if none had it."""
-    if len(loc) != 2:
-        return None
-    table, name = map(str, loc)
-    now = CONFIG_FORMAT.current({table: {name: value}}, "")[table]
-    return next(((f"{table}.{other}", now[other]) for other in now.keys() - {name}), None)
 
 
 def _guess(key: str, loc: tuple[int | str, ...], schema: type[Section]) -> str:

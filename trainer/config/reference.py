@@ -55,12 +55,8 @@ The value of an option comes from, in increasing priority:
 3. `--set`: `--set ppo.kl_coef=0.1 --set "rollout.stop=['END', 'STOP']"`. The value is TOML. A word that is not TOML
    is a string, and so is any value of a string option. A list replaces the whole list.
 
-The program writes `schema = 2` at the top of each run's configuration and of each file that the form saves. A later
-version reads files of an earlier one, and warns where it uses another value: `model.dtype = "float16"` becomes
-"bfloat16", `ppo.whiten_rewards` is switched off for ReMax, and `ppo.value_clip`, in units of the reward, becomes
-`ppo.relative_value_clip`, in units of the critic's error. The form shows such changes as unsaved. A file of a later
-version is rejected with an error that names it. Your own files need no number: without one, a file is of version 1,
-unless it has an option that is new in version 2 (`ppo.relative_value_clip`, `run.shared`).
+The program writes `schema = 1` at the top of each run's configuration. A file of a later version is rejected with an
+error that names it. Your own files need no number: without one, a file is of version 1.
 
 Errors stop a run before it starts, and are all shown at once: unknown keys, values of the wrong type or out of
 range, and options that conflict. `rollout.batch_size` must be a multiple of both `rollout.samples_per_prompt` and

@@ -25,7 +25,7 @@ FEWEST = 2_000
 """Prompts from which on the cache is used: fewer are encoded within 0.2 s."""
 
 _KEPT = 8  # files; one of 100,000 short prompts has about 3 MB
-_VERSION = 2
+_VERSION = 1
 _PACKAGES = ("mlx-lm", "transformers", "tokenizers", "jinja2")
 
 Encoded = tuple[str | None, Sequence[int]]

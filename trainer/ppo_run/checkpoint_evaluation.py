@@ -13,7 +13,7 @@ import numpy as np
 from trainer.confidence import Interval, mean_interval
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
-from trainer.config.loading import load_config_as, replaced_settings
+from trainer.config.loading import load_config_as
 from trainer.config.problems import short
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, column_names, load_prompts
@@ -106,7 +106,7 @@ def evaluate_checkpoint(
         "samples": samples,
         "seed": ppo.config.run.seed,
     }
-    warnings = replaced_settings(folder.config) + damaged + run.warnings
+    warnings = damaged + run.warnings
     return Evaluated(_report(measured, about, best_of), warnings)
 
 

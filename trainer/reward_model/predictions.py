@@ -90,7 +90,7 @@ class RewardModelReport:
     ties: TieMass | None
     length: Baseline  # by length alone
     untrained: Baseline | None
-    over_length: Interval | None = None  # accuracy above that of length alone; earlier reports have none
+    over_length: Interval | None = None  # accuracy above that of length alone
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; numbers that are not finite become None, since JSON lacks them."""

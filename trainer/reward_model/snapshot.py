@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from trainer.config.earlier_settings import without_float16
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import ConfigError, StorageError
@@ -25,7 +24,7 @@ from trainer.reward_model.predictions import Baseline
 from trainer.runs.checkpoint_arrays import read_arrays, write_arrays
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder, write_json
 
-CARD_FORMAT = FileFormat("format", (without_float16,))
+CARD_FORMAT = FileFormat("format")
 STATE_FORMAT = FileFormat("format")
 CARD = "reward_model.json"
 

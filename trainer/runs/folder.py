@@ -126,7 +126,7 @@ def write_config(folder: RunFolder, config: AnyConfig) -> None:
 
 
 def read_config(folder: RunFolder) -> dict[str, Any]:
-    """Return the tables of config.toml, valid or not, as this version would have written them.
+    """Return the tables of config.toml, valid or not.
 
     Raises StorageError if the file cannot be read, is not TOML, or was written by a newer version.
     """

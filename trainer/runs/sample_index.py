@@ -59,7 +59,7 @@ def update_index(samples: Path, iteration: int) -> None:
 
 
 def complete_index(samples: Path, iteration: int) -> None:
-    """Write the index files up to `iteration` that are missing, as in a run that an earlier version began."""
+    """Write the index files up to `iteration` that are missing."""
     for last in range(ITERATIONS, iteration + 1, ITERATIONS):
         if not os.path.lexists(_index_file(samples, last)):
             update_index(samples, last)
@@ -107,8 +107,6 @@ def _write(path: Path, samples: Path, iteration: int) -> None:
         mode = mode or stat.S_IMODE(found.st_mode)  # whoever may read the samples may read their index
         sizes[number] = found.st_size
         table = read_samples(file, LISTED)
-        if any(table[name].null_count for name in ("row", "length", "kl_sum")):  # of version 1: readers compute them
-            return
         tables.append(table.add_column(0, "iteration", pa.array([number] * len(table), pa.int32())))
     schema = listed_schema().with_metadata({"samples": _stamp(sizes)})
     own_folder(path.parent)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no
 
     from trainer.runs.folder import RunFolder
 
-SAMPLES_VERSION = 4
+SAMPLES_VERSION = 1
 _TEXTS = {"prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "extra"}
 _TEXTS |= {"token_texts", "top_texts"}
 _GROUP_TOKENS = 32_768  # per row group: one sequence of many is read without decoding all the others
@@ -68,7 +68,6 @@ class SampleSettings:
     reward_std: float
     advantage_mean: float
     advantage_std: float
-    # The defaults from here on are what older versions did.
     estimator: str = "gae"
     kl_in: str = "reward"  # or loss: then `rewards` are without the KL
     clip_high: float = 0.0  # the ratio's upper bound is 1 + clip_high; 0: 1 + clip
@@ -199,9 +198,8 @@ def _files(folder: RunFolder) -> Iterator[tuple[int, os.DirEntry[str]]]:
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read the table in `path`, or only `columns` of it.
 
-    `table.schema.metadata` has b"iteration"; see also `sample_settings`. Those of `columns` that a file of an older
-    version does not have yet are null. Raises StorageError if the file is missing, damaged, of a newer version, or
-    lacks one of `columns`.
+    `table.schema.metadata` has b"iteration"; see also `sample_settings`. Raises StorageError if the file is missing,
+    damaged, of a newer version, or lacks one of `columns`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -211,19 +209,13 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             small = os.fstat(content.fileno()).st_size <= _AT_ONCE
             source = pa.BufferReader(content.read()) if small else content
             file = pq.ParquetFile(source, page_checksum_verification=True)
-            version = _version(path, file.schema_arrow.metadata)
+            _check_version(path, file.schema_arrow.metadata)
             names = file.schema_arrow.names
-            later = [name for name in sample_schema().names if name not in names] if version < SAMPLES_VERSION else []
-            if unknown := [name for name in columns or [] if name not in names and name not in later]:
+            if unknown := [name for name in columns or [] if name not in names]:
                 raise StorageError(f"samples '{path}' have no column '{unknown[0]}': they have {', '.join(names)}")
             if columns is None:
                 return _checked(file.read())
-            wanted = [name for name in columns if name not in later]
-            table = _checked(file.read(columns=wanted, use_threads=not small))
-            for name in dict.fromkeys(name for name in columns if name in later):
-                field = sample_schema().field(name)
-                table = table.append_column(field, pa.nulls(file.metadata.num_rows, field.type))
-            return table.select(columns)
+            return _checked(file.read(columns=list(columns), use_threads=not small)).select(columns)
     except FileNotFoundError:
         raise StorageError(f"no samples '{path}': a run keeps them with run.save_samples = true") from None
     except (OSError, pa.ArrowException) as error:
@@ -252,7 +244,7 @@ def _checked(table: pa.Table) -> pa.Table:
     return table
 
 
-def _version(path: Path, metadata: Mapping[bytes, bytes] | None) -> int:
+def _check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
     text = (metadata or {}).get(b"samples", b"1")
     try:
         version = int(text)
@@ -261,4 +253,3 @@ def _version(path: Path, metadata: Mapping[bytes, bytes] | None) -> int:
         raise StorageError(message) from None
     if version > SAMPLES_VERSION:
         raise StorageError(f"samples '{path}' were written by a newer version: update ppo-workbench")
-    return version

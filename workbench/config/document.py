@@ -19,7 +19,6 @@ from trainer.config.problems import located_problems
 from trainer.errors import UsageError
 from trainer.files import parse_toml
 from trainer.runs.listing import PPO
-from workbench.config.earlier_text import migrated
 from workbench.config.fields import fields_by_key
 from workbench.config.files import Save, Saved, expanded, read_text
 from workbench.config.toml import key_lines, line_of, line_typed_on, with_value, without_comments
@@ -93,16 +92,11 @@ class ConfigDocument:
 
     @classmethod
     def open(cls, source: str | Path) -> ConfigDocument:
-        """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read.
-
-        What an earlier version wrote becomes what this one writes, as unsaved changes.
-        """
+        """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read."""
         preset = str(source) if str(source) in preset_names() else ""
         path = PRESETS / f"{preset}.toml" if preset else expanded(Path(source))
         text, content = read_text(path, str(source))
-        document = cls(text, path=None if preset else path, preset=preset, content=content)
-        document._migrate()
-        return document
+        return cls(text, path=None if preset else path, preset=preset, content=content)
 
     @classmethod
     def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
@@ -218,14 +212,12 @@ class ConfigDocument:
             uncommented = without_comments(self.text, self._preset_text)
             if uncommented != self.text:
                 self._step(f"# Made from the preset {self.preset}.\n\n{uncommented.lstrip()}")
-        return Save(path, self.text, self.path, self._on_disk, self.kind == PPO)
+        return Save(path, self.text, self.path, self._on_disk)
 
     def saved(self, saved: Saved) -> None:
         """Make the written file the document's own; what was edited meanwhile is unsaved."""
         self.path = saved.path
-        if self.text == saved.text:
-            self._put(saved.written)
-        self._mark_saved(saved.written, saved.content)
+        self._mark_saved(saved.text, saved.content)
 
     def save(self, path: Path | None = None, *, overwrite: bool = False) -> None:
         """Write the document's file, or `path` and make it the document's file. Raises as `Save.write` does.
@@ -241,7 +233,6 @@ class ConfigDocument:
         if text != self.text:
             self._step(text)
         self._mark_saved(text, content)
-        self._migrate()
 
     @property
     def name(self) -> str:
@@ -251,10 +242,6 @@ class ConfigDocument:
         if self.preset:
             return f"preset {self.preset}"
         return f"{'copy' if self.kind == PPO else 'config.toml'} of {self._copied}"
-
-    def _migrate(self) -> None:
-        if self.kind == PPO and (text := migrated(self.text)) != self.text:
-            self._step(text)
 
     def _edit(self, key: str, value: Any) -> None:
         """Set `key` in the text, or remove it if `value` is None; everything else stays as it is."""

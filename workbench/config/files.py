@@ -13,7 +13,6 @@ from typing import NamedTuple
 from trainer.config import PRESETS, Config, preset_names
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.files import parse_toml, read_given, whole_file
-from workbench.config.earlier_text import numbered
 
 _MOST = 50  # files of a folder that are looked into
 
@@ -31,9 +30,6 @@ class Saved(NamedTuple):
 
     path: Path
     text: str
-    """Text of the document when it was saved."""
-    written: str
-    """The same with the number of this version, so that no later one migrates it twice."""
     content: bytes
 
 
@@ -46,7 +42,6 @@ class Save(NamedTuple):
     """File of the document, which may be another."""
     on_disk: bytes
     """Content of that file when it was read or written last: its line ends and its byte-order mark are kept."""
-    is_ppo: bool
 
     def write(self, *, overwrite: bool = False) -> Saved:
         """Write the file, completely or not at all.
@@ -66,8 +61,7 @@ class Save(NamedTuple):
             with contextlib.suppress(OSError):
                 if own is not None and read_given(path) != self.on_disk:
                     raise OverwriteError(f"{path} was changed by another program since it was read", path)
-        text = numbered(self.text) if self.is_ppo else self.text
-        content = text.replace("\n", "\r\n" if b"\r\n" in self.on_disk else "\n").encode("utf-8", "replace")
+        content = self.text.replace("\n", "\r\n" if b"\r\n" in self.on_disk else "\n").encode("utf-8", "replace")
         if self.on_disk.startswith(codecs.BOM_UTF8):
             content = codecs.BOM_UTF8 + content
         try:
@@ -77,7 +71,7 @@ class Save(NamedTuple):
                 file.write(content)
         except OSError as error:
             raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
-        return Saved(path, self.text, text, content)
+        return Saved(path, self.text, content)
 
 
 class Source(NamedTuple):

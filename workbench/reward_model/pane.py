@@ -50,7 +50,7 @@ A reward model learns from labels which of two responses people prefer; PPO can 
 {train}   there: train a reward model on the labels
 or ppo-workbench reward-model train on the command line
 """
-_NO_PAIRS = "No held-out pairs: this run held none out, or an older version trained it."
+_NO_PAIRS = "No held-out pairs: set data.eval_fraction."
 _NO_PAIRS_YET = "Held-out pairs appear after the first evaluation."
 _NO_MATCH = "No pair has these words."
 _BESIDE = 140  # columns of the pane from which the selected pair is beside the list

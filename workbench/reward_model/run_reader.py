@@ -91,7 +91,7 @@ class Look(NamedTuple):
     """New events and the state of a run at one time."""
 
     events: list[Event]  # new since the last look
-    predictions: Predictions | None  # None before the first evaluation, and for a run of an older version
+    predictions: Predictions | None  # None before the first evaluation
     live: bool
     problems: list[str]  # what cannot be read, one line each
 

@@ -37,7 +37,7 @@ def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
 
 
 def browsed(folder: RunFolder, iteration: int) -> pa.Table:
-    """Read what lists show of `iteration`, with `listed_schema`; `row`, `length` and `kl_sum` are never null."""
+    """Read what lists show of `iteration`, with `listed_schema`; `row` is never null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -48,11 +48,6 @@ def browsed(folder: RunFolder, iteration: int) -> pa.Table:
         columns = {"iteration": pa.array([iteration] * len(read)), **{name: read[name] for name in LISTED}}
         if read["row"].null_count:
             columns["row"] = pc.coalesce(read["row"].cast(pa.int32()), places)
-        if read["length"].null_count or read["kl_sum"].null_count:  # version 1 has neither
-            tokens = read_samples(path, ("tokens", "logprobs", "ref_logprobs"))
-            columns["length"] = pc.coalesce(read["length"], pc.list_value_length(tokens["tokens"]))
-            sums = _kl_sums(tokens["logprobs"].combine_chunks(), tokens["ref_logprobs"].combine_chunks())
-            columns["kl_sum"] = pc.coalesce(read["kl_sum"], pa.array(sums))
         return pa.table(columns).cast(listed_schema())
 
 
@@ -60,7 +55,14 @@ def as_sample_table(listed: pa.Table) -> SampleTable:
     """Convert a table with `listed_schema` to one for lists. Raises pa.ArrowException for text that is not UTF-8."""
     import pyarrow.compute as pc
 
-    unknown = {"prompt_index": -1, "prompt": "", "completion": "", "truncated": False, "score": math.nan}
+    unknown = {
+        "prompt_index": -1,
+        "prompt": "",
+        "completion": "",
+        "truncated": False,
+        "score": math.nan,
+        "kl_sum": math.nan,
+    }
     for name, value in unknown.items():
         if listed[name].null_count:
             listed = listed.set_column(listed.column_names.index(name), name, pc.fill_null(listed[name], value))
@@ -72,10 +74,9 @@ def as_sample_table(listed: pa.Table) -> SampleTable:
 def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
     """Read everything that the file of `key`'s iteration has about the sequence in row `key.row`.
 
-    What is missing is left out, and lists that are shorter or longer than `tokens` are filled with NaN or cut. Files
-    of version 1 lack the texts of tokens, which only the run's tokenizer knows: each token is shown as ⟨id⟩, so that
-    numbers and colours stay at the right token. Raises StorageError when there is no such sequence, or the file is
-    missing, damaged or of a newer version.
+    What is missing is left out, and lists that are shorter or longer than `tokens` are filled with NaN or cut. A token
+    without a text is shown as ⟨id⟩, so that numbers and colours stay at the right token. Raises StorageError when there
+    is no such sequence, or the file is missing, damaged or of a newer version.
     """
     path = folder.samples_file(key.iteration)
     rows = read_samples(path, ("row",))["row"].to_pylist()
@@ -232,16 +233,3 @@ def _last_of_each(lists: pa.Array) -> npt.NDArray[np.float64]:
     known = ~np.isnan(values)
     last[pc.list_parent_indices(lists).to_numpy()[known]] = values[known]  # of several, the last one stays
     return last
-
-
-def _kl_sums(logprobs: pa.Array, ref_logprobs: pa.Array) -> npt.NDArray[np.float64]:
-    """Sum k1 over each sequence; NaN if one of the lists is missing or their lengths differ."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    def sums(lists: pa.Array) -> npt.NDArray[np.float64]:
-        rows, weights = pc.list_parent_indices(lists).to_numpy(), _floats(pc.list_flatten(lists))
-        return np.bincount(rows, weights=weights, minlength=len(lists)).astype(np.float64)
-
-    alike = pc.equal(pc.list_value_length(logprobs), pc.list_value_length(ref_logprobs)).fill_null(False)
-    return np.where(alike.to_numpy(zero_copy_only=False), sums(logprobs) - sums(ref_logprobs), math.nan)

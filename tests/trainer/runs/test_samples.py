@@ -27,7 +27,7 @@ from trainer.runs.samples import (
     write_samples,
 )
 
-VERSION_1 = ["row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts",
+FEW_COLUMNS = ["row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts",
              "columns", "prompt_tokens", "tokens", "sampler_logprobs", "logprobs", "ref_logprobs", "kl", "entropy",
              "rewards", "values", "td_errors", "advantages", "returns"]  # fmt: skip
 SETTINGS = SampleSettings(
@@ -231,36 +231,6 @@ def test_settings_that_are_missing_or_broken_are_none(metadata: Any) -> None:
     assert sample_settings(metadata) is None
 
 
-def test_columns_that_version_1_did_not_have_are_null_when_requested(path: Path) -> None:
-    write_samples(path, [sequence(row, length) for row, length in enumerate((5, 0, 3))], iteration=7)
-    rewritten(path, VERSION_1, samples="1", iteration="7")
-    table = read_samples(path, ["ratios", "score", "kl_sum", "top_texts"])
-    assert table.column_names == ["ratios", "score", "kl_sum", "top_texts"]
-    assert table.to_pylist() == [{"ratios": None, "score": 1 / 3, "kl_sum": None, "top_texts": None}] * 3
-    assert [table.schema.field(name).type for name in table.column_names] == [
-        sample_schema().field(name).type for name in table.column_names
-    ]
-    assert table.schema.metadata[b"iteration"] == b"7"
-    assert read_samples(path, ["token_texts"]).to_pylist() == [{"token_texts": None}] * 3
-    assert read_samples(path).column_names == VERSION_1
-    with pytest.raises(StorageError, match="no column 'advantage'"):
-        read_samples(path, ["advantage"])
-
-
-def test_a_file_from_before_there_were_estimators_counts_as_gae(path: Path) -> None:
-    write_samples(path, [sequence(0, 3)], 12, SETTINGS)
-    metadata = read_samples(path, ["row"]).schema.metadata
-    chosen = ("estimator", "kl_in", "clip_high", "dual_clip", "loss_aggregation", "group_std", "samples_per_prompt")
-    left_out = (*chosen, "importance_cap", "trains_policy")
-    older = {name: value for name, value in json.loads(metadata[b"settings"]).items() if name not in left_out}
-    settings = sample_settings({b"settings": json.dumps(older).encode()})
-    assert settings == SETTINGS
-    assert [getattr(settings, name) for name in left_out] == ["gae", "reward", 0, 0, "token", True, 1, 0, True]
-    rewritten(path, VERSION_1, samples="2")
-    read = read_samples(path, ["row", "baseline", "advantage_scale"])
-    assert read.to_pylist() == [{"row": 0, "baseline": None, "advantage_scale": None}]
-
-
 def test_columns_that_no_row_has_are_null(path: Path) -> None:
     lacking = ("values", "td_errors", "final_value", "ratios")
     rows = [{name: value for name, value in sequence(row, 3).items() if name not in lacking} for row in range(2)]
@@ -270,7 +240,7 @@ def test_columns_that_no_row_has_are_null(path: Path) -> None:
 
 def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: Path) -> None:
     write_samples(path, [sequence(0, 3)], iteration=7)
-    rewritten(path, VERSION_1, samples=str(SAMPLES_VERSION))
+    rewritten(path, FEW_COLUMNS, samples=str(SAMPLES_VERSION))
     with pytest.raises(StorageError, match="no column 'ratios'"):
         read_samples(path, ["ratios"])
 
@@ -285,7 +255,7 @@ def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: P
 )
 def test_a_file_of_another_version_is_reported_in_one_line(path: Path, version: str, message: str) -> None:
     write_samples(path, [sequence(0, 3)], iteration=7)
-    rewritten(path, VERSION_1, samples=version)
+    rewritten(path, FEW_COLUMNS, samples=version)
     for columns in (None, ["row"]):
         with pytest.raises(StorageError, match=message) as error:
             read_samples(path, columns)

@@ -146,16 +146,6 @@ def test_config_validate_says_ok(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines(capsys) == (["ok"], [])
 
 
-@pytest.mark.parametrize(("kind", "first"), [("ppo", ""), ("dpo", "kind = 'dpo'")])
-def test_a_setting_of_an_earlier_version_that_changed_is_a_warning(
-    kind: str, first: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("old.toml").write_text(f"{first}\n[model]\ndtype = 'float16'\n")
-    assert cli.main(["config", "validate", "--kind", kind, "--config", "old.toml"]) == 0
-    line = "model.dtype = 'float16' is from an earlier version: it is read as 'bfloat16'"
-    assert lines(capsys) == (["ok"], [f"ppo-workbench: warning: {line}"])
-
-
 def test_config_schema_explains_every_key_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["config", "schema"])
     text = capsys.readouterr().out

@@ -15,7 +15,6 @@ import pytest
 from config_files import save_config
 
 from trainer.config import PRESETS, Config, load_config
-from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, UsageError
 from workbench.config.document import ConfigDocument
@@ -33,8 +32,6 @@ stop = [
     "END",  # of a story
 ]
 """
-
-NUMBER = f"schema = {CONFIG_FORMAT.version}\n\n"
 
 
 @pytest.fixture
@@ -78,76 +75,12 @@ def test_a_copy_of_a_run_has_no_file_and_no_name_of_a_run_yet(mine: Path, tmp_pa
         document.save()
 
 
-def test_a_copy_of_an_earlier_versions_run_has_the_keys_of_this_one(mine: Path, tmp_path: Path) -> None:
-    run = tmp_path / "past"
-    run.mkdir()
-    (run / "config.toml").write_text(mine.read_text() + '\n[run]\nname = "past"\n')
-    (run / "config.toml").write_text((run / "config.toml").read_text().replace("[ppo]", "[ppo]\nvalue_clip = 0.4"))
-    document = ConfigDocument.of_run(run)
-    assert (document.problems, document.dirty) == ([], False)
-    assert (document.get("ppo.relative_value_clip"), document.get("ppo.kl_coef"), document.get("run.name")) == (
-        2,
-        0.1,
-        "",
-    )
-    (run / "config.toml").write_text("[ppo]\nvalue_clip = 0.4\nkl_coef = -1\n")
-    document = ConfigDocument.of_run(run)
-    assert [problem.key for problem in document.problems] == ["ppo.kl_coef"]
-
-
-@pytest.mark.parametrize("number", ["", "schema = 1\n"])
-def test_an_earlier_versions_file_opens_as_unsaved_changes_that_keep_comments_and_order(
-    number: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "old.toml"
-    path.write_text(
-        f"{number}# mine\n[ppo]\nkl_coef = 0.1  # third try\nvalue_clip = 0.4\n\n[model]\ndtype = 'float16'\n"
-    )
-    document = ConfigDocument.open(path)
-    assert document.problems == []
-    assert document.config == load_config(path).with_replaced(()), "as the trainer reads the file"
-    assert document.dirty
-    changed = '# mine\n[ppo]\nkl_coef = 0.1  # third try\nrelative_value_clip = 2.0\n\n[model]\ndtype = "bfloat16"\n'
-    assert document.text == f"schema = {CONFIG_FORMAT.version}\n{changed}" if number else NUMBER + changed
-    assert {key for key, change in document.changes.items() if change.unsaved} == {
-        "model.dtype",
-        "ppo.relative_value_clip",
-    }
-    document.save()
-    assert (path.read_text(), document.dirty) == (document.text, False)
-    path.write_text("[ppo]\nvalue_clip = 0.6\n")
-    document.replace(*read_text(document.path, ""))
-    assert (document.get("ppo.relative_value_clip"), document.dirty) == (3.0, True)
-
-
-def test_what_is_saved_says_its_version_and_what_is_still_of_an_earlier_one_does_not(mine: Path) -> None:
-    document = ConfigDocument.open(mine)
-    assert (document.dirty, document.text) == (False, COMMENTED), "a file that lacks only its number is left alone"
-    document.save()
-    assert (mine.read_text(), document.text, document.dirty) == (NUMBER + COMMENTED, NUMBER + COMMENTED, False)
-    document.save()
-    assert mine.read_text() == NUMBER + COMMENTED
-    mine.write_text("[ppo]\nvalue_clip = 0.2\n")
-    document = ConfigDocument.open(mine)
-    document.undo()
-    document.save()
-    assert mine.read_text() == "[ppo]\nvalue_clip = 0.2\n", "still of version 1"
-
-
 @pytest.mark.parametrize("text", ["schema = 99\n[ppo]\nvalue_clip = 1\n", "[ppo\n", "schema = 'a'\n", "ppo = 1\n"])
 def test_a_file_of_an_unknown_version_stays_as_it_is(text: str, mine: Path) -> None:
     mine.write_text(text)
     document = ConfigDocument.open(mine)
     assert document.problems
     assert (document.text, document.dirty) == (text, False)
-
-
-def test_the_key_of_an_earlier_version_has_its_replacement_as_the_way_out(mine: Path) -> None:
-    document = ConfigDocument.open(mine)
-    document.set_text("[ppo]\nvalue_clip = 0.2\n")
-    assert [problem.message for problem in document.problems] == [
-        "unknown key 'ppo.value_clip': its replacement is ppo.relative_value_clip = 1.0"
-    ]
 
 
 def test_the_only_problem_of_a_configuration_of_another_kind_is_its_kind(tmp_path: Path) -> None:
@@ -431,7 +364,7 @@ def test_saving_writes_the_text_and_leaves_nothing_to_save(mine: Path) -> None:
     document.undo()
     assert document.dirty
     document.save()
-    assert mine.read_text() == NUMBER + COMMENTED
+    assert mine.read_text() == COMMENTED
 
 
 def test_a_preset_is_saved_as_a_file_of_its_own(tmp_path: Path) -> None:
@@ -492,7 +425,7 @@ def test_another_file_is_not_overwritten_without_asking(mine: Path, tmp_path: Pa
         document.save(other)
     assert (other.read_text(), document.path) == ("precious", mine)
     document.save(other, overwrite=True)
-    assert (other.read_text(), document.path) == (NUMBER + COMMENTED, other)
+    assert (other.read_text(), document.path) == (COMMENTED, other)
 
 
 @pytest.mark.parametrize("failing", ["open", "fsync", "replace"])
@@ -538,7 +471,7 @@ def test_line_ends_of_windows_and_a_byte_order_mark_stay(mark: str, mine: Path) 
     assert document.text == COMMENTED
     document.set("ppo.kl_coef", 0.2)
     document.save()
-    assert mine.read_bytes() == (mark + (NUMBER + COMMENTED).replace("0.1", "0.2").replace("\n", "\r\n")).encode()
+    assert mine.read_bytes() == (mark + COMMENTED.replace("0.1", "0.2").replace("\n", "\r\n")).encode()
 
 
 def test_a_file_of_mixed_line_ends_is_saved_without_asking(mine: Path) -> None:
@@ -546,7 +479,7 @@ def test_a_file_of_mixed_line_ends_is_saved_without_asking(mine: Path) -> None:
     document = ConfigDocument.open(mine)
     document.set("ppo.kl_coef", 0.2)
     document.save()
-    assert mine.read_bytes() == (NUMBER + COMMENTED).replace("0.1", "0.2").replace("\n", "\r\n").encode()
+    assert mine.read_bytes() == COMMENTED.replace("0.1", "0.2").replace("\n", "\r\n").encode()
 
 
 def test_the_document_loads_no_screen_and_no_tensors() -> None:

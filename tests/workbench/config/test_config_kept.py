@@ -36,7 +36,7 @@ NARROW = (38, 30)
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     path = tmp_path / "mine.toml"
-    path.write_text("schema = 2\n[ppo]\nepochs = 2  # two\n")
+    path.write_text("schema = 1\n[ppo]\nepochs = 2  # two\n")
     return path
 
 
@@ -47,7 +47,7 @@ async def test_a_file_is_saved(mine: Path) -> None:
         assert "*unsaved" in s.text()
         await s.press("w")
         await until(s.pilot, lambda: s.notices() == [f"Saved {mine}"])
-        assert mine.read_text() == "schema = 2\n[ppo]\nepochs = 3  # two\n"
+        assert mine.read_text() == "schema = 1\n[ppo]\nepochs = 3  # two\n"
         assert "*unsaved" not in s.text()
 
 

@@ -75,9 +75,9 @@ def test_real_configurations_differ_in_what_was_changed(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_of_an_earlier_version_differs_from_a_new_one_only_in_what_it_says(tmp_path: Path) -> None:
-    old = run(tmp_path, "old", "[ppo]\nvalue_clip = 0.2\nepochs = 2\n")
-    new = run(tmp_path, "new", "schema = 2\n[ppo]\nrelative_value_clip = 1.0\nepochs = 4\n")
+def test_a_file_without_a_number_is_of_version_1_and_a_newer_one_is_reported(tmp_path: Path) -> None:
+    old = run(tmp_path, "old", "[ppo]\nepochs = 2\n")
+    new = run(tmp_path, "new", "schema = 1\n[ppo]\nepochs = 4\n")
     assert compare_runs([old, new]).differences == [Difference("ppo.epochs", {"old": 2, "new": 4})]
     newer = compare_runs([old, run(tmp_path, "newer", "schema = 99\n")])
     assert newer.names == ["old"]

@@ -29,12 +29,6 @@ from workbench.run.sample_reader import (
 )
 from workbench.run.sample_table import Alternative, Sample, SampleKey, TokenSample
 
-VERSION_1 = (
-    *("row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts"),
-    *("columns", "prompt_tokens", "tokens", "sampler_logprobs", "logprobs", "ref_logprobs", "kl", "entropy"),
-    *("rewards", "values", "td_errors", "advantages", "returns"),
-)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
@@ -49,11 +43,6 @@ def write(folder: RunFolder, *rows: dict[str, Any], iteration: int = 3) -> Path:
 
 def rewrite(path: Path, table: pa.Table, **options: Any) -> None:
     pq.write_table(table, path, **options)
-
-
-def as_version_1(path: Path) -> None:
-    table = read_samples(path).select(VERSION_1)
-    rewrite(path, table.replace_schema_metadata({"samples": "1", "iteration": "3"}))
 
 
 def sequence(row: int, length: int) -> dict[str, Any]:
@@ -109,33 +98,12 @@ def test_a_batch_has_every_sequence_with_its_numbers(folder: RunFolder) -> None:
     ]
 
 
-def test_length_and_kl_of_version_1_are_summed_over_the_tokens(folder: RunFolder) -> None:
-    lists = {"tokens": [1, 2], "logprobs": [-1.0, -2.0], "ref_logprobs": [-1.5, -1.75]}
-    path = write(
-        folder,
-        sample_row(0) | lists,
-        sequence(1, 0),
-        sample_row(2) | {"tokens": [1], "logprobs": [-0.25], "ref_logprobs": [-4.0]},
-        sample_row(3) | lists | {"logprobs": [math.nan, -1.0]},
-        sample_row(4) | lists | {"logprobs": None},
-        sample_row(5) | lists | {"logprobs": [-1.0]},
-        sample_row(6) | lists,
-    )
-    as_version_1(path)
-    batch = read_batch(folder, 3)
-    np.testing.assert_equal([one.kl for one in batch], [0.25, 0.0, 3.75, math.nan, math.nan, math.nan, 0.25])
-    assert [one.length for one in batch] == [2, 0, 1, 2, 2, 2, 2]
-
-
 def test_files_of_several_row_groups_read_like_one(folder: RunFolder) -> None:
     path = write(folder, *(sequence(row, row) for row in range(7)))
     whole = everything(folder, 7)
     rewrite(path, read_samples(path), row_group_size=2)
     assert pq.ParquetFile(path).num_row_groups == 4
     assert everything(folder, 7) == whole
-    as_version_1(path)
-    rewrite(path, read_samples(path), row_group_size=2)
-    assert [one.kl for one in read_batch(folder, 3)] == pytest.approx([one.kl for one in whole[0]], abs=1e-5)
 
 
 def test_a_null_affects_only_its_own_row(folder: RunFolder) -> None:
@@ -171,18 +139,6 @@ def test_a_sequence_is_found_by_the_number_of_its_row_not_by_its_place(folder: R
     assert read_token_sample(folder, SampleKey(3, 2)).prompt == sample_row(2)["prompt"]
     with pytest.raises(StorageError, match="no row 0"):
         read_token_sample(folder, SampleKey(3, 0))
-
-
-def test_tokens_of_version_1_read_as_their_ids(folder: RunFolder) -> None:
-    path = write(folder, sample_row(0, 3))
-    as_version_1(path)
-    sample = read_token_sample(folder, SampleKey(3, 0))
-    assert sample.texts == ["⟨100⟩", "⟨101⟩", "⟨102⟩"]
-    assert sample.completion == sample_row(0, 3)["completion"]
-    assert set(sample.numbers) == {*TOKEN_COLUMNS} - {"token_scores"}
-    assert (sample.ratios, sample.alternatives, sample.settings) == ([], [], None)
-    assert math.isnan(sample.sequence_score)
-    assert math.isnan(sample.final_value)
 
 
 def test_a_row_of_nulls_is_a_sample_without_tokens(folder: RunFolder) -> None:
@@ -261,12 +217,6 @@ def test_channel_columns_are_those_of_all_sequences_one_after_the_other(folder: 
     np.testing.assert_equal(read["kl"], [*in_float32([x for row in rows for x in row["kl"]]), math.nan, 1.0])
     last = in_float32([passes[-1] for row in rows for passes in row["ratios"]])
     np.testing.assert_equal(read["ratios"], [*last, math.nan, 2.0])
-
-
-def test_channel_columns_that_version_1_lacks_are_empty(folder: RunFolder) -> None:
-    as_version_1(write(folder, sample_row(0, 3)))
-    read = read_channel_columns(folder, 3, ["token_scores", "ratios", "entropy"])
-    assert (read["token_scores"], read["ratios"], len(read["entropy"])) == ([], [], 3)
 
 
 def readers(folder: RunFolder) -> list[Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pyarrow.parquet as pq
 import pytest
 from samples_app import Run, Workbench, settle, show
 from scripted_run import samples
@@ -17,7 +16,7 @@ from textual.widgets import Static
 from token_samples import SETTINGS, sample_row
 from waiting import until
 
-from trainer.runs.samples import sample_schema, write_samples
+from trainer.runs.samples import write_samples
 from workbench.kit.banner import Banner
 from workbench.samples import browser, pane
 from workbench.samples.advantage_screen import AdvantageScreen
@@ -377,23 +376,6 @@ async def test_previews_of_a_run_without_files_cannot_be_opened_and_the_way_out_
         await settle(pilot)
         assert app.query_one(SampleList).display
         assert any("run.save_samples = true" in reported for reported in app.reported)
-
-
-async def test_a_file_of_the_first_version_shows_its_numbers_at_the_ids_of_its_tokens(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "zero one")
-        later = {"token_texts", "ratios", "top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs", "kl_sum"}
-        path = run.folder.samples_file(1)
-        columns = [name for name in sample_schema().names if name not in later]
-        table = pq.read_table(path, columns=columns).replace_schema_metadata({"samples": "1"})
-        pq.write_table(table, path)
-        text = await opened(pilot, run)
-        assert "⟨100⟩" in app.drawn
-        assert "⟨101⟩" in app.drawn
-        assert text.scale("advantage") is not None
-        await pilot.press("i")
-        assert text.scale("ratio") is None, "it has no ratios"
 
 
 async def test_the_text_of_a_sample_is_selected_as_it_reads_without_blocks_and_breaks(run: Run) -> None:

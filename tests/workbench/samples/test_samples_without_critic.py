@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pyarrow.parquet as pq
 import pytest
 from samples_app import Run, Workbench, settle, show
 from textual.pilot import Pilot
@@ -129,17 +128,6 @@ def test_exports_have_the_baseline_and_no_values(tmp_path: Path, estimator: str)
     header = next(row for row in text.splitlines() if "log-prob" in row)
     assert "advantage" in header
     assert "value" not in header
-
-
-def test_a_file_that_lacks_the_new_columns_is_one_without_a_baseline(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    write(folder, "rloo")
-    path = folder.samples_file(1)
-    table = pq.read_table(path).drop_columns(["baseline", "advantage_scale"])
-    pq.write_table(table.replace_schema_metadata({"samples": "2"}), path)
-    sample = read_token_sample(folder, SampleKey(1, 0))
-    assert math.isnan(sample.baseline)
-    assert math.isnan(sample.advantage_scale)
 
 
 def test_the_columns_of_the_critic_are_empty_for_the_batch_too(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_a_file_without_settings_has_facts_but_no_formulas() -> None:
     assert "than the critic expected" in sentence(facts)
 
 
-def test_a_file_of_version_1_has_few_columns_and_nothing_is_made_up() -> None:
+def test_of_a_file_with_few_columns_nothing_is_made_up() -> None:
     bare = replace(
         token_sample(length=3, row=2),
         numbers={"logprobs": [-1.0, -1.0, -1.0]},

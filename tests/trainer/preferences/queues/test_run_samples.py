@@ -145,20 +145,6 @@ def test_an_invalid_source_prompt_leaves_the_prompt_as_rendered(tmp_path: Path, 
     assert item.comparison.prompt == "as rendered"
 
 
-def test_samples_of_version_1_are_compared(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", iterations=0)
-    table = pa.table(
-        {
-            "row": [0, 1], "prompt": ["p", "p"], "completion": ["a", None], "score": [1.0, None],
-            "columns": ["{}", "["], "prompt_tokens": pa.array([[1], None], pa.list_(pa.int32())),
-        }
-    )  # fmt: skip
-    pq.write_table(table, run.samples_file(1))
-    (item,) = Drawing(plan(of_run("samples", run)), store)
-    assert item.comparison.completions == ("", "a")
-    assert item.comparison.columns == {"scores": [None, 1.0], "lengths": [None, None]}
-
-
 def test_an_unreadable_file_is_left_out_and_reported(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=4, prompts=1)
     run.samples_file(4).write_bytes(b"PAR1 no more PAR1")

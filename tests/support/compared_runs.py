@@ -20,7 +20,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import PPO
 from trainer.runs.samples import write_samples
-from workbench.compare.compared_run import LETTERS, ComparedRun
+from workbench.compare.compared_run import LETTERS, ComparedRun, RunGroup
 from workbench.run.metrics import DPO, REWARD_MODEL
 from workbench.run.sample_table import Sample, SampleKey
 from workbench.run.view import RunView
@@ -58,6 +58,11 @@ def compared(name: str, events: Sequence[Event], *, place: int = 0, **changes: A
         "config": {},
     }
     return ComparedRun(**values | changes)
+
+
+def singles(*runs: ComparedRun) -> list[RunGroup]:
+    """Return each run as a group of one."""
+    return [RunGroup(run.letter, run.name, [run]) for run in runs]
 
 
 def ppo_events(count: int = 12, *, seed: int = 0, slope: float = 0.05) -> list[Event]:

@@ -15,10 +15,9 @@ from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import PPO
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
-from workbench.compare.compared_run import LETTERS, ComparedRun, distinct_names, read_run, read_runs
-from workbench.compare.group_report import group_report_lines, group_values
-from workbench.compare.groups import Group, seed_of
-from workbench.compare.report import plain_values, report_lines
+from workbench.compare.as_json import plain_values
+from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs, seed_of
+from workbench.compare.report import report_lines
 from workbench.kit.lines import Line, plain
 from workbench.system import output
 
@@ -55,33 +54,24 @@ def run(args: argparse.Namespace) -> int:
     width = _width(args.width)
     if args.groups and args.runs:
         raise UsageError(f"'{args.runs[0]}' is in no group: compare either runs or groups")
-    groups = read_groups(_named(args.groups, runs_dir(args))) if args.groups else []
-    runs = [run for group in groups for run in group.runs] or read_runs(_folders(args.runs, runs_dir(args)))
-    if not any(one.view.started or one.view.history for one in runs):
+    where = runs_dir(args)
+    groups = checked_groups(_named(args.groups, where)) if args.groups else read_runs(_folders(args.runs, where))
+    if not any(run.view.started or run.view.history for group in groups for run in group.runs):
         raise StorageError("the journals of these runs are still empty: compare them later")
     if args.json:
-        output.data(json.dumps(group_values(groups) if groups else plain_values(runs), allow_nan=False, default=str))
-        return 0
-    if groups:
-        print_groups(groups, width)
-        return 0
-    _print(report_lines(runs, width))
-    for one in runs:
-        _warn(one.letter, one)
+        output.data(json.dumps(plain_values(groups), allow_nan=False, default=str))
+    else:
+        print_report(groups, width)
     return 0
 
 
-def print_groups(groups: Sequence[Group], width: int | None = None) -> None:
-    """Print the report on groups; problems go to stderr. width: columns; None for those of the terminal."""
-    _print(group_report_lines(groups, width or _width(None)))
+def print_report(groups: Sequence[RunGroup], width: int | None = None) -> None:
+    """Print the comparison; problems go to stderr. width: columns; None for those of the terminal."""
+    _print(report_lines(groups, width or _width(None)))
     for group in groups:
-        for one in group.runs:
-            _warn(group.name, one)
-
-
-def _warn(label: str, run: ComparedRun) -> None:
-    for problem in run.problems:
-        output.warning(f"{label} {run.name}: {problem}")
+        for run in group.runs:
+            for problem in run.problems:
+                output.warning(f"{group.letter} {run.name}: {problem}")
 
 
 def _folders(named: list[str], where: Path) -> list[RunFolder]:
@@ -127,18 +117,27 @@ def _named(given: list[str], where: Path) -> dict[str, list[RunFolder]]:
     return named
 
 
-def read_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[Group]:
-    """Read the runs of each group. Raises UsageError for what is not two groups of PPO runs, or are too many."""
+def checked_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[RunGroup]:
+    """Read the runs of each group. Raises UsageError for too few or too many groups, and for runs that do not fit.
+
+    A group has PPO runs, one for each seed.
+    """
     if len(named) < 2:
         raise UsageError(f"compare needs at least two groups, not only '{next(iter(named))}': add another --group")
     if len(named) > len(LETTERS):
         raise UsageError(f"{len(named)} groups are too many to compare at once: name at most {len(LETTERS)}")
-    names = iter(distinct_names([folder.root for folders in named.values() for folder in folders]))
-    groups = []
-    for letter, (name, folders) in zip(LETTERS, named.items(), strict=False):
-        runs_of_group = [read_run(letter, next(names), folder) for folder in folders]
-        _check_group(name, runs_of_group)
-        groups.append(Group(letter, name, runs_of_group))
+    groups = read_groups(named)
+    for group in groups:
+        of_seeds: dict[int, str] = {}
+        for run in group.runs:
+            if run.kind != PPO:
+                raise UsageError(f"'{run.name}' of group {group.name} is a {run.kind} run: groups are of PPO runs")
+            seed = seed_of(run)
+            if seed is not None and (other := of_seeds.setdefault(seed, run.name)) != run.name:
+                raise UsageError(
+                    f"'{other}' and '{run.name}' of group {group.name} both have seed {seed}: a group has one run for "
+                    "each seed"
+                )
     return groups
 
 
@@ -155,19 +154,6 @@ def _matching(group: str, run: str, where: Path) -> list[RunFolder]:
     if not found:
         raise UsageError(f"--group {group}: no run matches '{run}', neither in '{where}' nor as a path")
     return list(found.values())
-
-
-def _check_group(name: str, runs: Iterable[ComparedRun]) -> None:
-    """Raise UsageError for a run that is not of PPO, and for two of one seed."""
-    of_seeds: dict[int, str] = {}
-    for run in runs:
-        if run.kind != PPO:
-            raise UsageError(f"'{run.name}' of group {name} is a {run.kind} run: groups are of PPO runs")
-        seed = seed_of(run)
-        if seed is not None and (other := of_seeds.setdefault(seed, run.name)) != run.name:
-            raise UsageError(
-                f"'{other}' and '{run.name}' of group {name} both have seed {seed}: a group has one run for each seed"
-            )
 
 
 def _width(given: int | None) -> int:

@@ -29,7 +29,7 @@ def compare(sweep: Sweep, where: str | None) -> None:
     if len(begun) < 2:
         output.note("nothing to compare: fewer than two combinations have begun")
         return
-    from workbench.cli.compare import print_groups, read_groups  # here, because it takes a second
+    from workbench.cli.compare import checked_groups, print_report  # here, because it takes a second
     from workbench.compare.compared_run import LETTERS
 
     if len(begun) > len(LETTERS):
@@ -38,7 +38,7 @@ def compare(sweep: Sweep, where: str | None) -> None:
         output.data("\n".join(_ranking(begun)))
         return
     names = _group_names([*begun], [*sweep.runs[0].settings])
-    print_groups(read_groups({names[combination]: folders for combination, folders in begun.items()}))
+    print_report(checked_groups({names[combination]: folders for combination, folders in begun.items()}))
     patterns = {names[combination]: f"{sweep.name}_{combination}_seed-*" for combination in begun}
     output.note(f"compare them again: {compare_command(where, groups=patterns)}")
 

@@ -1,4 +1,4 @@
-"""A run to compare, with everything that is read from its folder."""
+"""Runs to compare, alone or in groups of seeds, with everything that is read from their folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workbench.run.view import RunView
 from workbench.text import visible
 
 LETTERS = string.ascii_uppercase
-"""Letters of the runs, in the order in which they were named. No more runs can be compared at once."""
+"""Letters of the groups, in the order in which they were named. No more can be compared at once."""
 PROMPTS = 3  # answered by several runs, that are shown
 _LEAST, _SHARE = 5, 20
 _FILES = 50  # most of each run that are searched for shared prompts: about 0.3 s
@@ -33,7 +33,7 @@ _FILES = 50  # most of each run that are searched for shared prompts: about 0.3 
 class ComparedRun:
     """One of the compared runs. Texts are as on disk, not made safe to print."""
 
-    letter: str
+    letter: str  # of its group
     name: str  # the shortest end of the folder's path that no other run has
     folder: Path
     kind: str
@@ -56,6 +56,25 @@ class ComparedRun:
         return history.column(name) if name in history.names else ()
 
 
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs of one method that differ in their seeds, or a single run. name: as given, not made safe to print."""
+
+    letter: str
+    name: str
+    runs: Sequence[ComparedRun]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs, ascending; a run whose seed cannot be read has none."""
+        return sorted(seed for run in self.runs if (seed := seed_of(run)) is not None)
+
+    @property
+    def labels(self) -> list[str]:
+        """Short names of the runs: the letter, of several runs with a number."""
+        return [f"{self.letter}{n}" for n in range(1, len(self.runs) + 1)] if len(self.runs) > 1 else [self.letter]
+
+
 class SharedPrompt(NamedTuple):
     """A prompt that at least two runs answered. answers: one per run, None for a run that did not."""
 
@@ -63,14 +82,39 @@ class SharedPrompt(NamedTuple):
     answers: list[Sample | None]
 
 
-def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
-    """Read the runs in `folders`, which differ; damaged parts are left out and reported in their `problems`."""
-    samples = _read_samples(folders)
+def read_runs(folders: Sequence[RunFolder]) -> list[RunGroup]:
+    """Read the runs in `folders`, which differ, each as a group of one; see `read_groups`."""
     names = distinct_names([folder.root for folder in folders])
+    return read_groups({name: [folder] for name, folder in zip(names, folders, strict=True)})
+
+
+def read_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[RunGroup]:
+    """Read groups of runs; damaged parts are left out and reported in their `problems`.
+
+    Of each group, the samples of the first run are read.
+    """
+    names = iter(distinct_names([folder.root for folders in named.values() for folder in folders]))
+    samples = _read_samples([folders[0] for folders in named.values()])
     return [
-        read_run(letter, name, folder, *of_run)
-        for letter, name, folder, of_run in zip(LETTERS, names, folders, samples, strict=False)
+        RunGroup(
+            letter,
+            name,
+            [
+                _read_run(letter, next(names), folder, *(of_first if folder is folders[0] else ([], [])))
+                for folder in folders
+            ],
+        )
+        for letter, (name, folders), of_first in zip(LETTERS, named.items(), samples, strict=False)
     ]
+
+
+def seed_of(run: ComparedRun) -> int | None:
+    """Return the seed of a run; None if neither journal nor config.toml has it."""
+    if run.view.started:
+        return run.view.started.seed
+    section = (run.config or {}).get("run")
+    seed = section.get("seed") if isinstance(section, Mapping) else None
+    return seed if isinstance(seed, int) else None
 
 
 def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPrompt]:
@@ -101,10 +145,9 @@ def mean(values: Iterable[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def run_columns(runs: Sequence[ComparedRun]) -> list[Piece]:
-    """Return the headings of a table's columns: one for each run and, with two runs, one for their difference."""
-    columns = [(f"{run.letter} {visible(run.name)}", role_of(run.letter)) for run in runs]
-    return [*columns, ("B - A", "muted")] if len(runs) == 2 else columns
+def columns(groups: Sequence[RunGroup]) -> list[Piece]:
+    """Return the headings of a table's columns, one for each group."""
+    return [(f"{group.letter} {visible(group.name)}", role_of(group.letter)) for group in groups]
 
 
 def windows_text(runs: Sequence[ComparedRun]) -> str:
@@ -130,13 +173,10 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def read_run(
-    letter: str, name: str, folder: RunFolder, samples: Sequence[Sample] = (), unread: Sequence[str] = ()
+def _read_run(
+    letter: str, name: str, folder: RunFolder, samples: Sequence[Sample], unread: Sequence[str]
 ) -> ComparedRun:
-    """Read a run but for its samples; damaged parts are left out and reported in its `problems`.
-
-    unread: why some of its samples are missing.
-    """
+    """Read a run but for its samples. unread: why some of these are missing."""
     problems: list[str] = []
     live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
     events: list[Event] = []

@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbench.compare.compared_run import ComparedRun, mean, run_columns, windows_text
-from workbench.compare.lines import NUMBER, Row, notes, role_of, table_lines
-from workbench.kit.lines import Line, Piece
+from workbench.compare.compared_run import RunGroup, mean
+from workbench.compare.lines import role_of
+from workbench.kit.lines import Line, Piece, line_of
 from workbench.kit.scale import Axis, scale_of, tick_texts, ticks
-from workbench.numbers import number
 from workbench.run.history import History
 from workbench.run.metrics import METRICS
 from workbench.run.view import RunView
@@ -25,13 +25,15 @@ _LEVELS = 6
 _STEPS = 5  # steps from a mean to the first one that shares no iteration with it
 _ROUND = (1.0, 2.0, 5.0)
 
-SEVERAL = "+"  # runs in one place of the plot
-_PLOT_LINES = 18
-_PLOT_WIDTH = 110  # columns at most: a wider one is no clearer
-LABELS = 8  # columns of the y axis's numbers
+SEVERAL = "+"  # several runs in one place of the plot
+CURSOR = "●"
+LIMIT = "┊"
+BEST = "·"
+_LABELS = 8  # columns of the y axis's numbers
 _COLUMNS_A_TICK = 10
-LINES_A_TICK = 3
-AXES = {metric.field: metric._replace(threshold=None) for metric in METRICS}
+_LINES_A_TICK = 3
+_NAMED = 5  # iterations that are named beside the first curve
+_AXES = {metric.field: metric._replace(threshold=None) for metric in METRICS}
 
 
 class Point(NamedTuple):
@@ -42,45 +44,42 @@ class Point(NamedTuple):
     score: float
 
 
-class Frontier(NamedTuple):
-    """The points of each run. held_out: for each run, whether it is compared on held-out prompts."""
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The points of a run in order of iterations. name: safe to print. sign, held_out_sign: how they are drawn."""
 
-    training: list[list[Point]]
-    evaluations: list[list[Point]]
-    held_out: list[bool]
+    name: str
+    training: Sequence[Point]  # means of training batches
+    held_out: Sequence[Point]  # evaluations on held-out prompts, including the one before the first iteration
+    sign: str = "a"
+    held_out_sign: str = "A"
+    role: str = "text"
+    on_held_out: bool = False  # whether it is compared by its evaluations
 
     @property
-    def compared(self) -> list[list[Point]]:
-        """Points of each run that are compared with those of the other runs."""
-        chosen = zip(self.held_out, self.evaluations, self.training, strict=True)
-        return [evaluations if held_out else training for held_out, evaluations, training in chosen]
+    def compared(self) -> Sequence[Point]:
+        """Points that are compared with those of the other runs."""
+        return self.held_out if self.on_held_out else self.training
 
 
-class ScatterMark(NamedTuple):
-    """A point: its place, the letter of its run, and the character to draw."""
-
-    x: float
-    y: float
-    letter: str
-    sign: str
-
-
-def frontier_of(runs: Sequence[ComparedRun]) -> Frontier:
-    """Return the points of `runs`.
+def curves_of(groups: Sequence[RunGroup]) -> list[list[Curve]]:
+    """Return the curve of each run of each group.
 
     Runs are compared on held-out prompts if each has five evaluations, else on their training batches. A run without
     scores of training batches, such as a DPO run, is always compared on held-out prompts.
     """
-    training = [training_points(run) for run in runs]
-    evaluations = [held_out_points(run) for run in runs]
-    many = all(len(e) >= _MANY for t, e in zip(training, evaluations, strict=True) if t or e)
-    held_out = [bool(e) and (many or not t) for t, e in zip(training, evaluations, strict=True)]
-    return Frontier(training, evaluations, held_out)
-
-
-def training_points(run: ComparedRun) -> list[Point]:
-    """Return the points of the training batches of `run`; see `batch_points`."""
-    return batch_points(run.view.history, run.window)
+    found = [
+        [(batch_points(run.view.history, run.window), evaluation_points(run.view), group.letter) for run in group.runs]
+        for group in groups
+    ]
+    many = all(len(e) >= _MANY for of_group in found for t, e, _ in of_group if t or e)
+    return [
+        [
+            Curve(group.name, t, e, letter.lower(), letter, role_of(letter), on_held_out=bool(e) and (many or not t))
+            for t, e, letter in of_group
+        ]
+        for group, of_group in zip(groups, found, strict=True)
+    ]
 
 
 def batch_points(history: History, size: int) -> list[Point]:
@@ -93,12 +92,8 @@ def batch_points(history: History, size: int) -> list[Point]:
     known = _finite(map(Point, history.numbers, history.column("kl"), history.column("score_mean")))
     size = min(size, len(known))
     ends = range(len(known), max(size - 1, 0), -max(size // _STEPS, 1))
-    return _finite(_mean_point(known[end - size : end]) for end in reversed(ends))
-
-
-def held_out_points(run: ComparedRun) -> list[Point]:
-    """Return the evaluations of `run`; see `evaluation_points`."""
-    return evaluation_points(run.view)
+    parts = (known[end - size : end] for end in reversed(ends))
+    return _finite(Point(part[-1].iteration, mean(p.kl for p in part), mean(p.score for p in part)) for part in parts)
 
 
 def evaluation_points(view: RunView) -> list[Point]:
@@ -125,43 +120,65 @@ def levels(points: Iterable[Point]) -> list[float]:
     return found[-_LEVELS:]
 
 
-def frontier_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    """Yield lines of at most `width` columns: the plot, and the best score of each run at a KL of at most so much."""
-    found = frontier_of(runs)
-    if not any(found.compared):
-        yield from notes("no run has both a score and a KL in nats a sequence", width)
-        return
-    yield from scatter(_marks(runs, found), min(width, _PLOT_WIDTH), _PLOT_LINES)
-    yield from notes(_legend(runs, found), width)
-    if kls := levels(point for points in found.compared for point in points):
-        yield []
-        yield from notes(_compared_by(runs, found), width)
-        yield from table_lines(run_columns(runs), [_level_row(found, kl) for kl in kls], width)
+def best_scores(curves: Sequence[Curve], kl: float) -> float:
+    """Return the mean over `curves` of the best score within `kl`, of those that were that near; NaN without one."""
+    return mean(point.score for curve in curves if (point := best(curve.compared, kl)))
 
 
-def scatter(marks: Sequence[ScatterMark], width: int, height: int) -> list[Line]:
-    """Return score (y) against KL (x) as `height` lines of `width` columns, including axes. marks: at least one.
+def plot(
+    curves: Sequence[Curve], width: int, height: int, *, cursor: Point | None = None, limit: float | None = None
+) -> list[Line]:
+    """Return score (y) against KL (x) as `height` lines of `width` columns, including axes. curves: with some points.
 
-    A place that several runs share is +; of one run's marks, the later one is shown. Spikes are drawn at the edge.
+    Where several runs meet is +; of one run's points, the later one is shown, and evaluations above training batches.
+    Dots show the best score so far. Spikes are drawn at the edge. cursor: a point to mark, whose run has some of its
+    iterations beside it. limit: a KL to mark.
     """
-    across, down = max(width - LABELS - 2, 1), max(height - 2, 1)
-    x_scale = scale_of(((mark.x, mark.x) for mark in marks), AXES["kl"])
-    y_scale = scale_of(((mark.y, mark.y) for mark in marks), AXES["score_mean"])
-    cells: dict[tuple[int, int], ScatterMark] = {}
-    for mark in marks:
-        place = _row(y_scale.position(mark.y), down), round(x_scale.position(mark.x) * (across - 1))
-        other = cells.get(place, mark)
-        cells[place] = mark if other.letter == mark.letter else mark._replace(letter="", sign=SEVERAL)
-    values = ticks(y_scale, max(down // LINES_A_TICK, 1))
+    points = [point for curve in curves for point in (*curve.training, *curve.held_out)]
+    across, down = max(width - _LABELS - 2, 1), max(height - 2, 1)
+    x_scale = scale_of(((point.kl, point.kl) for point in points), _AXES["kl"]._replace(threshold=limit))
+    y_scale = scale_of(((point.score, point.score) for point in points), _AXES["score_mean"])
+
+    def place(point: Point) -> tuple[int, int]:
+        return _row(y_scale.position(point.score), down), round(x_scale.position(point.kl) * (across - 1))
+
+    cells: dict[tuple[int, int], Piece] = {}
+    dot = (BEST, "muted")
+    highest = down
+    compared = sorted((place(point) for curve in curves for point in curve.compared), key=lambda at: at[1])
+    for (row, column), (_, after) in itertools.pairwise([*compared, (0, across)]):
+        highest = min(highest, row)
+        cells |= {(highest, at): dot for at in range(column, after)}
+    if limit is not None and x_scale.holds(limit):
+        cells |= {(row, round(x_scale.position(limit) * (across - 1))): (LIMIT, "target") for row in range(down)}
+    owners: dict[tuple[int, int], str] = {}
+    for is_held_out in (False, True):
+        for curve in curves:
+            for point in curve.held_out if is_held_out else curve.training:
+                at = place(point)
+                is_shared = owners.setdefault(at, curve.sign) != curve.sign
+                own = (curve.held_out_sign if is_held_out else curve.sign), curve.role
+                cells[at] = (SEVERAL, "strong") if is_shared else own
+    if cursor is not None:
+        own_points = curves[0].training
+        for point in own_points[:: max(len(own_points) // _NAMED, 1)]:
+            row, column = place(point)
+            for beside in (row, row + 1, row - 1):
+                free = [(beside, column + 1 + at) for at in range(len(str(point.iteration)))]
+                if 0 <= beside < down and free[-1][1] < across and not any(cells.get(at, dot) != dot for at in free):
+                    cells |= {at: (digit, "muted") for at, digit in zip(free, str(point.iteration), strict=True)}
+                    break
+        cells[place(cursor)] = CURSOR, "cursor"
+    values = ticks(y_scale, max(down // _LINES_A_TICK, 1))
     labels = {_row(y_scale.position(value), down): text for value, text in zip(values, tick_texts(values), strict=True)}
     return [
         [
-            (labels.get(row, "").rjust(LABELS), "muted"),
+            (labels.get(row, "").rjust(_LABELS)[:_LABELS], "muted"),
             (" ┤" if row in labels else " │", "muted"),
-            *(_piece(cells.get((row, column))) for column in range(across)),
+            *line_of(cells.get((row, column), (" ", "text")) for column in range(across)),
         ]
         for row in range(down)
-    ] + x_axis(x_scale, across)
+    ] + _x_axis(x_scale, across)
 
 
 def _round_values(start: float) -> Iterator[float]:
@@ -174,58 +191,7 @@ def _finite(points: Iterable[Point]) -> list[Point]:
     return [point for point in points if math.isfinite(point.kl) and math.isfinite(point.score)]
 
 
-def _mean_point(points: Sequence[Point]) -> Point:
-    return Point(points[-1].iteration, mean(p.kl for p in points), mean(p.score for p in points))
-
-
-def _marks(runs: Sequence[ComparedRun], found: Frontier) -> list[ScatterMark]:
-    """Return the marks of all runs, evaluations last so that they stay visible."""
-    return [
-        ScatterMark(point.kl, point.score, run.letter, sign(run.letter))
-        for sign, of_runs in ((str.lower, found.training), (str.upper, found.evaluations))
-        for run, points in zip(runs, of_runs, strict=True)
-        for point in points
-    ]
-
-
-def _legend(runs: Sequence[ComparedRun], found: Frontier) -> str:
-    parts = ["KL to the right, nats a sequence"]
-    if any(found.training):
-        size = windows_text([run for run, points in zip(runs, found.training, strict=True) if points])
-        parts.append(f"small letters: training batches, each point the mean of {size} iterations")
-    if any(found.evaluations):
-        parts.append("capitals: held-out prompts")
-    parts.append(f"{SEVERAL}: several runs")
-    return "; ".join(parts)
-
-
-def _compared_by(runs: Sequence[ComparedRun], found: Frontier) -> str:
-    """Return the line above the table of KLs: which scores it compares."""
-    on_held_out = [run.letter for run, held_out in zip(runs, found.held_out, strict=True) if held_out]
-    if not on_held_out:
-        return "best score of the training batches at a KL of at most"
-    if all(held_out or not points for held_out, points in zip(found.held_out, found.compared, strict=True)):
-        return "best score on held-out prompts at a KL of at most"
-    return f"best score of the training batches, of {', '.join(on_held_out)} on held-out prompts, at a KL of at most"
-
-
-def _level_row(found: Frontier, kl: float) -> Row:
-    reached = [best(points, kl) for points in found.compared]
-    cells = ["-" if point is None else number(point.score, width=NUMBER) for point in reached]
-    if len(reached) == 2:
-        first, second = reached
-        cells.append(number(second.score - first.score, signed=True, width=NUMBER) if first and second else "")
-    return Row(f"  {kl:g}", "nats/seq", cells)
-
-
-def _piece(mark: ScatterMark | None) -> Piece:
-    if mark is None:
-        return " ", "text"
-    return mark.sign, role_of(mark.letter) if mark.letter else "strong"
-
-
-def x_axis(scale: Axis, across: int) -> list[Line]:
-    """Return the x axis of a plot of `across` columns, and the numbers below it."""
+def _x_axis(scale: Axis, across: int) -> list[Line]:
     line, labels = ["─"] * across, [" "] * across
     values = ticks(scale, max(across // _COLUMNS_A_TICK, 1))
     free_from = 0
@@ -236,7 +202,7 @@ def x_axis(scale: Axis, across: int) -> list[Line]:
             line[column] = "┴"
             labels[start : start + len(text)] = text
             free_from = start + len(text) + 2
-    indent = " " * LABELS
+    indent = " " * _LABELS
     return [[(f"{indent} └{''.join(line)}", "muted")], [(f"{indent}  {''.join(labels)}", "muted")]]
 
 

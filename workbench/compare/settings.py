@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
 from trainer.control.live_settings import in_words
-from trainer.events import SettingChanged
 from trainer.plurals import counted
 from workbench.columns import fit
-from workbench.compare.compared_run import ComparedRun, run_columns
+from workbench.compare.compared_run import RunGroup, columns
 from workbench.compare.lines import notes, role_of, wrapped
 from workbench.kit.lines import TABLE_GAP, Line, Piece, table_line
 from workbench.run.config_differences import MOST, Difference, comparable, config_differences, difference_rows
 from workbench.text import visible
-
-if TYPE_CHECKING:
-    from workbench.compare.groups import Group  # it takes NumPy, which the screen does without
 
 _LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4
@@ -32,72 +28,50 @@ _CAUTIONS = (
 )
 
 
-class Settings(NamedTuple):
-    """Settings that differ between runs.
+class ComparedSettings(NamedTuple):
+    """Settings that differ.
 
-    differences: values by the runs' letters, for settings of every kind of run. only: keys of the others, by kind.
-    """
-
-    differences: list[Difference]
-    only: dict[str, list[str]]
-
-
-class GroupSettings(NamedTuple):
-    """Settings of groups of runs, without their seeds.
-
-    between: those that differ between groups, by the groups' letters; a group whose runs differ has a tuple of values.
-    within: keys that differ between runs of one group, by its letter.
+    between: those that differ between groups, by their letters; a group whose runs differ has a tuple of values.
+    within: keys that differ between the runs of a group, by its letter. only: keys that one kind of run has, by kind.
     """
 
     between: list[Difference]
     within: dict[str, list[str]]
+    only: dict[str, list[str]]
 
 
-def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
-    """Return the differences between those of `runs` whose config.toml could be read.
+def compared_settings(groups: Sequence[RunGroup]) -> ComparedSettings:
+    """Return the differences between the runs whose config.toml could be read.
 
-    The folder of the runs (`run.dir`) is left out. Settings that only some kinds of run have are listed apart.
+    The folder of the runs is left out, and so are seeds if a group has several. Groups whose runs have the same values
+    of a setting, each seed its own, do not differ in it.
     """
-    configs = {run.letter: run.config for run in runs if run.config is not None}
-    kinds = {run.letter: run.kind for run in runs if run.config is not None}
-    differences: list[Difference] = []
-    only: dict[str, list[str]] = {}
-    for difference in config_differences(configs):
-        if difference.key == _WHERE:
+    runs = {f"{group.letter} {place}": run for group in groups for place, run in enumerate(group.runs)}
+    configs = {name: run.config for name, run in runs.items() if run.config is not None}
+    kinds = {runs[name].kind for name in configs}
+    ignored = (_WHERE, _SEED) if len(runs) > len(groups) else (_WHERE,)
+    settings = ComparedSettings([], {}, {})
+    for key, values in config_differences(configs):
+        if key in ignored:
             continue
-        having = {kinds[letter] for letter, value in difference.values.items() if value is not None}
-        if having == {*kinds.values()}:
-            differences.append(difference)
-        elif difference.key != "kind":
-            for kind in sorted(having):
-                only.setdefault(kind, []).append(difference.key)
-    return Settings(differences, only)
-
-
-def settings_of_groups(groups: Sequence[Group]) -> GroupSettings:
-    """Return what differs in the config.toml of the runs that could be read, but for seed and folder.
-
-    Groups whose runs have the same values of a setting, each seed its own, do not differ in it.
-    """
-    configs = {f"{group.letter} {place}": run.config for group in groups for place, run in enumerate(group.runs)}
-    between: list[Difference] = []
-    within: dict[str, list[str]] = {}
-    for key, values in config_differences({run: config for run, config in configs.items() if config is not None}):
-        if key in (_WHERE, _SEED):
+        having = {runs[name].kind for name, value in values.items() if value is not None}
+        if having != kinds:
+            for kind in sorted(having if key != "kind" else ()):
+                settings.only.setdefault(kind, []).append(key)
             continue
         of_groups: dict[str, list[Any]] = {}
-        for run, value in values.items():
-            found = of_groups.setdefault(run[0], [])
+        for name, value in values.items():
+            found = of_groups.setdefault(name[0], [])
             if comparable(value) not in map(comparable, found):
                 found.append(value)
         for letter, found in of_groups.items():
             if len(found) > 1:
-                within.setdefault(letter, []).append(key)
+                settings.within.setdefault(letter, []).append(key)
         first, *others = of_groups.values()
         if any(not _same(first, other) for other in others):
             shown = {letter: found[0] if len(found) == 1 else (*found,) for letter, found in of_groups.items()}
-            between.append(Difference(key, shown))
-    return GroupSettings(between, within)
+            settings.between.append(Difference(key, shown))
+    return settings
 
 
 def _same(values: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -120,22 +94,32 @@ def cautions(differences: Sequence[Difference]) -> list[str]:
     return found
 
 
-def setting_lines(runs: Sequence[ComparedRun], settings: Settings, width: int) -> Iterator[Line]:
+def setting_lines(groups: Sequence[RunGroup], settings: ComparedSettings, width: int) -> Iterator[Line]:
     """Yield lines of at most `width` columns: a table of short values, the long ones, and changes during training."""
-    there = [run for run in runs if run.config is not None]
-    if not settings.differences and len(there) > 1:
-        yield from notes("no difference in the settings that the runs share", width)
-    tags = [(run.letter, role_of(run.letter)) for run in there]
-    yield from difference_lines(run_columns(there)[: len(there)], tags, settings.differences, width)
+    there = [group for group in groups if any(run.config is not None for run in group.runs)]
+    if not settings.between and len(there) > 1:
+        yield from notes("No shared setting differs", width)
+    tags = [(group.letter, role_of(group.letter)) for group in there]
+    yield from _difference_lines(columns(there), tags, settings.between, width)
     for kind, keys in settings.only.items():
         sections = dict.fromkeys(key.partition(".")[0] for key in keys)
         named = ", ".join(f"[{section}]" for section in sections)
         yield from notes(visible(f"only in {kind} runs: {counted(len(keys), 'setting')}, in {named}"), width)
-    for run in there:
-        yield from _changes(run, width)
+    for group in groups:
+        for run in group.runs:
+            name = f"{visible(run.name)}: " if len(group.runs) > 1 else ""
+            changes = [
+                f"{change.key} {in_words(change.old)} → {in_words(change.value)} before iteration {change.iteration}"
+                for change in run.view.settings[-_CHANGES:]
+            ]
+            if (more := len(run.view.settings) - _CHANGES) > 0:
+                changes.append(f"and {counted(more, 'earlier change')} during training")
+            for text in changes:
+                tag = group.letter, role_of(group.letter)
+                yield from _value_lines([tag], name + visible(text[:_LONGEST]), width)
 
 
-def difference_lines(
+def _difference_lines(
     columns: Sequence[Piece], tags: Sequence[Piece], differences: Sequence[Difference], width: int
 ) -> Iterator[Line]:
     """Yield lines of at most `width` columns: a table of the short values, then the long ones after their tags.
@@ -171,20 +155,3 @@ def _value_lines(tags: Sequence[Piece], text: str, width: int) -> Iterator[Line]
     head = f" {fit(head, min(cell_len(head), width // 2))} "
     for number, line in enumerate(wrapped(text, width - cell_len(head), _VALUE_LINES)):
         yield [(" " * cell_len(head) if number else head, tags[0][1]), (line, "text")]
-
-
-def _changes(run: ComparedRun, width: int) -> Iterator[Line]:
-    changes = run.view.settings
-    for change in changes[-_CHANGES:]:
-        yield from _value_lines([(run.letter, role_of(run.letter))], change_text(change), width)
-    if (more := len(changes) - _CHANGES) > 0:
-        yield [
-            (f"  {run.letter} ", role_of(run.letter)),
-            (f"and {counted(more, 'earlier change')} during training", "muted"),
-        ]
-
-
-def change_text(change: SettingChanged) -> str:
-    """Return a change during training, safe to print."""
-    text = f"{change.key} {in_words(change.old)} → {in_words(change.value)} before iteration {change.iteration}"
-    return visible(text[:_LONGEST])

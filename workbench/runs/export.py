@@ -24,11 +24,12 @@ def write_comparison(folders: Sequence[RunFolder], path: Path) -> Path:
     """
     if len(folders) > len(LETTERS):
         raise StorageError(f"{len(folders)} runs are too many to compare at once: mark at most {len(LETTERS)}")
-    runs = read_runs(folders)
-    if not any(one.view.started or one.view.history for one in runs):
+    groups = read_runs(folders)
+    runs = [run for group in groups for run in group.runs]
+    if not any(run.view.started or run.view.history for run in runs):
         raise StorageError("the journals of these runs are still empty: compare them later")
     names = ", ".join(visible(one.name).replace("`", "'") for one in runs)
-    report = "\n".join(plain(line).rstrip() for line in report_lines(runs, WIDTH))
+    report = "\n".join(plain(line).rstrip() for line in report_lines(groups, WIDTH))
     problems = [f"- {one.letter} {visible(one.name)}: {visible(problem)}" for one in runs for problem in one.problems]
     # A fence longer than any run of backquotes in a response, so that no response ends it.
     fence = "`" * (3 + max(map(len, re.findall("`+", report)), default=0))

@@ -14,6 +14,7 @@ from textual.message import Message
 
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
+from workbench.compare.frontier import Curve
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
@@ -31,7 +32,7 @@ from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics
 from workbench.training.metric_grid import Charted, value_text
 from workbench.training.overview import Overview, Shown, cells_hidden
 from workbench.training.rank_lines import RankLines
-from workbench.training.score_against_kl import Curve, ScoreAgainstKL, curve_of, point_text
+from workbench.training.score_against_kl import ScoreAgainstKL, curve_of, point_text
 from workbench.training.timeline import Timeline, lines_wanted
 
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
@@ -294,8 +295,8 @@ class TrainingPane(Pane):
 
     def _curves(self) -> list[Curve]:
         """Return the curves of score against KL: this run, then the marked ones that have points."""
-        marked = (curve_of(name, view) for name, view in self._marked())
-        return [curve_of("", self._view), *(curve for curve in marked if curve.compared)]
+        marked = (curve_of(view, place, name) for place, (name, view) in enumerate(self._marked()))
+        return [curve_of(self._view), *(curve for curve in marked if curve.compared)]
 
     def _window(self) -> Window:
         if self._enlarged and self._span is None and (others := self._beside()):

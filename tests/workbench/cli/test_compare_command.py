@@ -200,9 +200,11 @@ def test_json_has_the_fields_that_the_documentation_lists(capsys: pytest.Capture
     assert values["comparison"] == 1
     assert list(values) == [
         "comparison",
+        "groups",
         "runs",
         "cautions",
         "numbers",
+        "differences",
         "frontier",
         "curves",
         "settings",

@@ -94,7 +94,7 @@ def test_a_sweep_trains_each_run_once_and_compares_the_combinations(
     said = capsys.readouterr()
     assert trainer.started == RUNS
     assert [run.name for run in list_runs(Path("runs"))] == sorted(RUNS), "the plan is not listed as a run"
-    assert " kl_coef-0.02  2 runs, seeds 0 1, done" in said.out
+    assert " A kl_coef-0.02  2 runs, seeds 0 1  done" in said.out
     assert "ppo.kl_coef" in said.out
     assert max(map(len, said.out.splitlines())) <= 80
     assert "sweep kl: 2 combinations on 2 seeds, 4 runs, one after the other" in said.err

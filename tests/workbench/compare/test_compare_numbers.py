@@ -8,28 +8,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compared_runs import compared, evaluation, events_of_kind, ppo_events
+from compared_runs import compared, evaluation, events_of_kind, ppo_events, singles
 from config_files import save_config
 from run_kinds_helper import human
 from scripted_run import ended, iteration, started
 
 from trainer.config import Config
-from trainer.events import Alarm, Alert, Decision, RolledBack, RunStarted
+from trainer.events import Alarm, Alert, DataChanged, Decision, RolledBack, RunStarted
 from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.compare.compared_run import ComparedRun, distinct_names, troubles
-from workbench.compare.frontier import Point, best, frontier_of, levels, training_points
-from workbench.compare.measures import RunMeasure, difference_text, known, sections, value_text
+from workbench.compare.frontier import Curve, Point, best, curves_of, levels
+from workbench.compare.measures import RunMeasure, difference_text, sections, value_text
 from workbench.headless.summary import summary
 from workbench.run.metrics import DPO, REWARD_MODEL
 
 
 def measures(*runs: ComparedRun) -> dict[str, RunMeasure]:
-    return {measure.key: measure for section in sections(runs) for measure in section.measures}
+    return {measure.key: measure for section in sections(singles(*runs)) for measure in section.measures}
 
 
 def number(run: ComparedRun, key: str) -> Any:
     return measures(run)[key].of(run)
+
+
+def interval(run: ComparedRun, key: str) -> Any:
+    of = measures(run)[key].interval
+    assert of is not None
+    return of(run)
+
+
+def curves(*runs: ComparedRun) -> list[Curve]:
+    return [curve for (curve,) in curves_of(singles(*runs))]
+
+
+def training_points(run: ComparedRun) -> list[Point]:
+    return [*curves(run)[0].training]
 
 
 def test_the_last_numbers_are_means_of_five_iterations() -> None:
@@ -85,10 +99,10 @@ def test_the_newest_and_the_best_evaluation_are_distinguished() -> None:
     ]
     run = compared("a", events)
     assert number(run, "held_out_score") == 0.6
-    assert number(run, "held_out_score_interval") == (0.5, 0.7)
+    assert interval(run, "held_out_score") == (0.5, 0.7)
     assert (number(run, "best_held_out_score"), number(run, "best_held_out_iteration")) == (0.9, 4)
     assert (number(run, "win_rate"), number(run, "human_win_rate")) == (0.75, 0.6)
-    labels = {measure.key: measure.label for section in sections([run]) for measure in section.measures}
+    labels = {measure.key: measure.label for section in sections(singles(run)) for measure in section.measures}
     assert (labels["win_rate"], labels["human_win_rate"]) == ("win rate by score", "human win rate")
     assert (number(run, "part:a"), number(run, "part:b")) == (1.0, 2.0)
 
@@ -116,9 +130,9 @@ def test_other_kinds_of_run_have_the_numbers_that_they_have(kind: str) -> None:
     assert math.isnan(number(run, "score"))
     assert number(run, "loss") == pytest.approx(0.612)
     assert number(run, "pair_accuracy") == 0.71
-    assert number(run, "pair_accuracy_interval") == (0.644, 0.769)
-    assert known(number(run, "pair_kl")) is (kind == DPO)
-    assert known(number(run, "held_out_kl")) is (kind == DPO)
+    assert interval(run, "pair_accuracy") == (0.644, 0.769)
+    assert math.isfinite(number(run, "pair_kl")) is (kind == DPO)
+    assert math.isfinite(number(run, "held_out_kl")) is (kind == DPO)
 
 
 def test_a_run_without_iterations_has_no_numbers_and_fails_nothing() -> None:
@@ -135,7 +149,6 @@ def test_two_runs_differ_by_a_difference_a_ratio_or_nothing_meaningful() -> None
     assert difference_text(found["seconds"], 0.0, 30.0) == ""
     assert difference_text(found["best_iteration"], 3, 9) == ""
     assert difference_text(found["score"], math.nan, 0.25) == ""
-    assert difference_text(found["win_rate_interval"], (0.1, 0.2), (0.3, 0.4)) == ""
 
 
 def test_troubles_are_warnings_errors_alarms_and_rollbacks() -> None:
@@ -196,16 +209,27 @@ def test_runs_are_compared_on_held_out_prompts_where_each_has_enough_of_them() -
     with_many = compared("a", [start, iteration(1), *many])
     with_few = compared("b", [start, iteration(1), *many[:4]])
     dpo = compared("c", events_of_kind(DPO))
-    assert frontier_of([with_many, with_many]).held_out == [True, True]
-    assert frontier_of([with_many, with_few]).held_out == [False, False]
-    assert frontier_of([with_few, dpo]).held_out == [False, True]
-    assert frontier_of([with_many, compared("d", [])]).held_out == [True, False]
-    assert not any(frontier_of([compared("d", events_of_kind(REWARD_MODEL))]).compared)
+    for runs, on_held_out in (
+        ([with_many, with_many], [True, True]),
+        ([with_many, with_few], [False, False]),
+        ([with_few, dpo], [False, True]),
+        ([with_many, compared("d", [])], [True, False]),
+    ):
+        assert [curve.on_held_out for curve in curves(*runs)] == on_held_out
+    assert not any(curve.compared for curve in curves(compared("d", events_of_kind(REWARD_MODEL))))
 
 
 def test_the_kl_of_a_dpo_evaluation_on_pairs_has_another_unit_and_is_not_compared() -> None:
-    (points,) = frontier_of([compared("a", events_of_kind(DPO))]).compared
-    assert points == [Point(8, pytest.approx(3.2), pytest.approx(0.4))]
+    (curve,) = curves(compared("a", events_of_kind(DPO)))
+    assert [*curve.compared] == [Point(8, pytest.approx(3.2), pytest.approx(0.4))]
+
+
+def test_evaluations_before_a_change_of_the_data_are_not_compared() -> None:
+    changed = DataChanged(iteration=4, message="the prompts changed")
+    events = [started(), iteration(1), evaluation(4, score_mean=0.9), changed, evaluation(5), evaluation(8)]
+    run = compared("a", events)
+    assert [point.iteration for point in curves(run)[0].held_out] == [5, 8]
+    assert number(run, "best_held_out_iteration") == 8
 
 
 def test_names_are_as_long_as_it_takes_to_tell_them_apart() -> None:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from compared_runs import HOSTILE, compared, evaluation, events_of_kind, ppo_events, sample
+from compared_runs import HOSTILE, compared, evaluation, events_of_kind, ppo_events, sample, singles
 from rich.cells import cell_len
 from scripted_run import ended, iteration, started
 
@@ -15,16 +15,24 @@ from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
 from workbench.compare.compared_run import ComparedRun, shared_prompts
-from workbench.compare.frontier import SEVERAL, ScatterMark, scatter
+from workbench.compare.frontier import SEVERAL, Curve, Point, plot
 from workbench.compare.lines import Row, table_lines, wrapped
 from workbench.compare.report import curve_lines, report_lines
-from workbench.compare.settings import cautions, compared_settings, setting_lines
+from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
 from workbench.kit.lines import plain
 from workbench.run.metrics import DPO, REWARD_MODEL
 
 
 def text(lines: Any) -> list[str]:
     return [plain(line).rstrip() for line in lines]
+
+
+def report(runs: list[ComparedRun], width: int) -> list[str]:
+    return text(report_lines(singles(*runs), width))
+
+
+def settings_of(runs: list[ComparedRun]) -> ComparedSettings:
+    return compared_settings(singles(*runs))
 
 
 def config(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -91,13 +99,13 @@ RUNS = {
 
 @pytest.mark.parametrize(("runs", "width"), [*itertools.product(RUNS, (60, 80, 120, 200))])
 def test_every_line_fits_the_width_and_is_safe_to_print(runs: str, width: int) -> None:
-    for line in text(report_lines(RUNS[runs], width)):
+    for line in report(RUNS[runs], width):
         assert cell_len(line) <= width, line
         assert line.isprintable(), line
 
 
 def test_the_sections_come_in_order_and_each_run_keeps_its_letter() -> None:
-    lines = text(report_lines(two_runs(), 80))
+    lines = report(two_runs(), 80)
     titles = [line.partition("  ")[0].rstrip(" ─") for line in lines if line.endswith("──") and line[0] != " "]
     assert titles == ["runs", "numbers", "score against KL", "curves", "settings", "the same prompts"]
     assert lines[1].startswith(" A quickstart-0001  ppo  done")
@@ -105,7 +113,7 @@ def test_the_sections_come_in_order_and_each_run_keeps_its_letter() -> None:
 
 
 def test_two_runs_have_a_column_for_what_differs() -> None:
-    lines = text(report_lines(two_runs(), 80))
+    lines = report(two_runs(), 80)
     (heading,) = [line for line in lines if line.endswith("B - A") and "quickstart" in line][:1]
     assert "A quickstart-0001" in heading
     score = next(line for line in lines if line.startswith("  score "))
@@ -114,7 +122,7 @@ def test_two_runs_have_a_column_for_what_differs() -> None:
 
 
 def test_rows_that_no_run_has_are_left_out() -> None:
-    lines = text(report_lines(two_runs(), 80))
+    lines = report(two_runs(), 80)
     assert not [line for line in lines if line.strip().startswith(("win rate", "loss", "accuracy on pairs"))]
 
 
@@ -131,24 +139,25 @@ def test_a_table_that_does_not_fit_continues_below() -> None:
     ]
 
 
-def test_points_are_drawn_at_their_kl_and_score() -> None:
-    marks = [
-        ScatterMark(0.0, 0.0, "A", "a"),
-        ScatterMark(10.0, 1.0, "A", "A"),
-        ScatterMark(5.0, 0.5, "B", "b"),
-        ScatterMark(5.0, 0.5, "A", "a"),
-    ]
-    lines = text(scatter(marks, 60, 13))
-    plot = [line.ljust(60)[10:] for line in lines[:11]]
-    found = {(row, column): cell for row, line in enumerate(plot) for column, cell in enumerate(line) if cell != " "}
-    assert found == {(10, 0): "a", (0, 49): "A", (5, 24): SEVERAL}
+def test_points_are_drawn_at_their_kl_and_score_and_the_best_so_far_is_dotted() -> None:
+    first = Curve("a", [Point(1, 0.0, 0.0), Point(2, 5.0, 0.5)], [Point(2, 10.0, 1.0)])
+    second = Curve("b", [Point(1, 5.0, 0.5), Point(2, 10.0, 0.0)], [], "b", "B")
+    lines = text(plot([first, second], 60, 13))
+    cells = [line.ljust(60)[10:] for line in lines[:11]]
+    found = {(row, column): cell for row, line in enumerate(cells) for column, cell in enumerate(line) if cell != " "}
+    marks = {at: cell for at, cell in found.items() if cell != "·"}
+    assert marks == {(10, 0): "a", (0, 49): "A", (5, 24): SEVERAL, (10, 49): "b"}
+    assert {at for at, cell in found.items() if cell == "·"} == {
+        *((10, column) for column in range(1, 24)),
+        *((5, column) for column in range(25, 50)),
+    }
     assert lines[-1].split() == ["0", "2", "4", "6", "8", "10"]
 
 
 def test_curves_of_several_runs_are_on_one_scale_and_one_axis() -> None:
     low = compared("low", [started(), *(iteration(n, score_mean=0.0) for n in range(1, 11))])
     high = compared("high", [started(), *(iteration(n, score_mean=1.0) for n in range(1, 21))], place=1)
-    lines = text(curve_lines([low, high], 80))
+    lines = text(curve_lines(singles(low, high), 80))
     assert lines[0].endswith("iterations 1 to 20")
     assert lines[1].split()[2] == "▁" * 10
     assert lines[2].split()[2] == "█" * 20
@@ -156,7 +165,7 @@ def test_curves_of_several_runs_are_on_one_scale_and_one_axis() -> None:
 
 
 def test_a_run_without_a_metric_has_no_curve_of_it() -> None:
-    lines = text(curve_lines([compared("p", ppo_events()), compared("d", events_of_kind(DPO), place=1)], 80))
+    lines = text(curve_lines(singles(compared("p", ppo_events()), compared("d", events_of_kind(DPO), place=1)), 80))
     course = {
         line.split()[0]: [run.split()[1] for run in itertools.takewhile(lambda one: one[0] == " ", lines[place + 1 :])]
         for place, line in enumerate(lines)
@@ -170,7 +179,7 @@ def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
     runs = two_runs()
     sources = [{"kind": "regex", "pattern": "x" * 60, "weight": 1.0}]
     long = compared("c", ppo_events(), place=2, config=config(reward={"sources": sources}))
-    lines = text(setting_lines([*runs, long], compared_settings([*runs, long]), 80))
+    lines = text(setting_lines(singles(*runs, long), settings_of([*runs, long]), 80))
     assert "ppo.kl_coef" in lines[1]
     assert lines[1].split()[1:] == [str(Config().ppo.kl_coef), "0.2", str(Config().ppo.kl_coef)]
     assert lines[2] == "reward.sources"
@@ -179,7 +188,7 @@ def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
 
 
 def test_settings_of_one_kind_of_run_are_counted_and_not_listed() -> None:
-    lines = " ".join(text(setting_lines(RUNS["kinds"], compared_settings(RUNS["kinds"]), 120)))
+    lines = " ".join(text(setting_lines(singles(*RUNS["kinds"]), settings_of(RUNS["kinds"]), 120)))
     assert "only in ppo runs: " in lines
     assert "only in dpo runs: " in lines
     assert "ppo.clip" not in lines
@@ -188,35 +197,33 @@ def test_settings_of_one_kind_of_run_are_counted_and_not_listed() -> None:
 def test_folders_and_names_of_runs_do_not_count_as_differences() -> None:
     configs = [config(run={"name": name, "dir": name}) for name in ("a", "b")]
     runs = [compared(str(place), ppo_events(), place=place, config=values) for place, values in enumerate(configs)]
-    assert compared_settings(runs).differences == []
-    assert text(setting_lines(runs, compared_settings(runs), 80)) == [
-        "no difference in the settings that the runs share"
-    ]
+    assert settings_of(runs).between == []
+    assert text(setting_lines(singles(*runs), settings_of(runs), 80)) == ["No shared setting differs"]
 
 
 def test_a_setting_changed_during_a_run_is_shown_with_its_iteration() -> None:
     changed = SettingChanged(iteration=7, key="ppo.kl_coef", old=0.02, value=0.1)
     run = compared("a", [*ppo_events(), changed], config=config())
-    assert "  A ppo.kl_coef 0.02 → 0.1 before iteration 7" in text(setting_lines([run], compared_settings([run]), 80))
+    assert "  A ppo.kl_coef 0.02 → 0.1 before iteration 7" in text(setting_lines(singles(run), settings_of([run]), 80))
 
 
 def test_runs_that_do_not_measure_the_same_cause_a_warning() -> None:
     values = [config(), config(reward={"clip": 2.0}, model={"path": "other"}, ppo={"kl_coef": 0.5})]
     runs = [compared(str(place), ppo_events(), place=place, config=one) for place, one in enumerate(values)]
-    assert [caution.split(":")[0] for caution in cautions(compared_settings(runs).differences)] == [
+    assert [caution.split(":")[0] for caution in cautions(settings_of(runs).between)] == [
         "different rewards",
         "different references",
     ]
-    assert any(line.startswith("! different rewards") for line in text(report_lines(runs, 80)))
+    assert any(line.startswith("! different rewards") for line in report(runs, 80))
 
 
 def test_a_setting_that_an_older_run_lacks_causes_no_warning() -> None:
     older = config()
     del older["reward"]["clip"]
     runs = [compared("a", ppo_events(), config=config()), compared("b", ppo_events(), place=1, config=older)]
-    settings = compared_settings(runs)
-    assert [difference.key for difference in settings.differences] == ["reward.clip"]
-    assert cautions(settings.differences) == []
+    settings = settings_of(runs)
+    assert [difference.key for difference in settings.between] == ["reward.clip"]
+    assert cautions(settings.between) == []
 
 
 def test_prompts_of_most_runs_come_first_then_those_answered_latest() -> None:
@@ -232,7 +239,7 @@ def test_prompts_of_most_runs_come_first_then_those_answered_latest() -> None:
 
 def test_answers_are_side_by_side_where_there_is_room() -> None:
     runs = two_runs()
-    wide, narrow = text(report_lines(runs, 80)), text(report_lines(runs, 60))
+    wide, narrow = report(runs, 80), report(runs, 60)
     assert any(line.startswith("A  it 12") and "│ B  it 12" in line for line in wide)
     assert any(line.startswith("A  it 12") and "│" not in line for line in narrow)
     assert any(line.startswith("B  it 12") for line in narrow)
@@ -244,7 +251,7 @@ def test_long_texts_end_in_an_ellipsis() -> None:
 
 
 def test_a_report_says_what_is_missing() -> None:
-    lines = text(report_lines(RUNS["kinds"], 100))
+    lines = report(RUNS["kinds"], 100)
     assert "no saved samples of A, B, C" in lines
     rewards = [compared("a", events_of_kind(REWARD_MODEL)), compared("b", [started(), ended()], place=1)]
-    assert "no run has both a score and a KL in nats a sequence" in text(report_lines(rewards, 100))
+    assert "no run has both a score and a KL in nats a sequence" in report(rewards, 100)

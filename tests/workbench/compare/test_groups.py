@@ -1,144 +1,126 @@
-"""Groups of runs over seeds: means, differences and their intervals against numbers computed by hand."""
+"""Groups of runs over seeds: means, differences and their intervals by hand, and what the report claims from them."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
-from compared_runs import compared
+from compared_runs import HOSTILE, compared
+from rich.cells import cell_len
 from scripted_run import ended, iteration, started
 
-from trainer.confidence import t_quantile
-from workbench.compare.compared_run import ComparedRun
-from workbench.compare.groups import (
-    LEVELS,
-    MEASURES,
-    Group,
-    Value,
-    best_within,
-    contrast,
-    group_mean,
-    seed_of,
-    values_of,
-    welch_interval,
-)
-from workbench.run.history import History
+from trainer.confidence import Interval, t_quantile
+from trainer.config import Config
+from trainer.events import SettingChanged
+from workbench.compare import report as compare_report
+from workbench.compare.as_json import plain_values
+from workbench.compare.compared_run import LETTERS, ComparedRun, RunGroup, seed_of
+from workbench.compare.differences import Contrast, contrast, group_mean, welch_interval
+from workbench.compare.measures import LEVELS, RunMeasure, best_within
+from workbench.compare.report import all_cautions, report_lines, sentence
+from workbench.compare.settings import compared_settings
+from workbench.kit.lines import plain
 
 NAN = math.nan
-OF = {measure.key: measure.of for measure in MEASURES}
-BY_KEY = {measure.key: measure for measure in MEASURES}
+MEASURE = RunMeasure("x", "x", "", lambda run: run.view.history.column("score_mean")[-1], "{:.3f}".format)
 
 
-def history(scores: Sequence[float], kls: Sequence[float], **changes: Sequence[float]) -> History:
-    found = History()
-    for place, (score, kl) in enumerate(zip(scores, kls, strict=True)):
-        more = {name: values[place] for name, values in changes.items()}
-        found.append(iteration(place + 1, score_mean=score, kl=kl, **more))
-    return found
+def steps(scores: Sequence[float], kls: Sequence[float] | None = None, **changes: Any) -> list[Any]:
+    kls = kls if kls is not None else [1.0] * len(scores)
+    return [iteration(n, score_mean=s, kl=kl, **changes) for n, (s, kl) in enumerate(zip(scores, kls, strict=True), 1)]
 
 
-def run(scores: Sequence[float], seed: int = 0, place: int = 0) -> ComparedRun:
-    steps = (iteration(number, score_mean=score, kl=1.0) for number, score in enumerate(scores, 1))
-    return compared(f"r{seed}", [started(seed=seed), *steps, ended(iteration=len(scores))], place=place)
+def values(*numbers: float, first: int = 0, seeds: Sequence[int | None] | None = None) -> RunGroup:
+    """Return a group whose runs have these numbers as `MEASURE`, and seeds from `first` on."""
+    of_runs = seeds if seeds is not None else range(first, first + len(numbers))
+    runs = [
+        compared(f"r{place}", [*([started(seed=seed)] if seed is not None else []), iteration(1, score_mean=number)])
+        for place, (seed, number) in enumerate(zip(of_runs, numbers, strict=True))
+    ]
+    return RunGroup("A", "a", runs)
 
 
-def values(*numbers: float, first: int = 0) -> list[Value]:
-    return [Value(seed, number) for seed, number in enumerate(numbers, first)]
+def measured(**changes: Any) -> RunMeasure:
+    return MEASURE._replace(**changes)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_score_within_a_kl_is_that_of_all_stretches_of_five(seed: int) -> None:
     rng = np.random.default_rng(seed)
     scores, kls = rng.normal(size=23), rng.uniform(0, 20, size=23).cumsum() / 12
-    found = history(scores.tolist(), kls.tolist())
+    run = compared("a", steps(scores.tolist(), kls.tolist()))
     for level in LEVELS:
         slow = [scores[at : at + 5].mean() for at in range(19) if kls[at : at + 5].mean() <= level]
-        assert best_within(found, level) == pytest.approx(max(slow, default=NAN), nan_ok=True)
+        assert best_within(run, level) == pytest.approx(max(slow, default=NAN), nan_ok=True)
 
 
-def test_a_stretch_counts_by_its_mean_kl_and_at_the_level_itself() -> None:
-    found = history([1, 2, 3, 4, 5], [0, 0, 0, 0, 10])
-    assert best_within(found, 2) == 3
-    assert math.isnan(best_within(found, 1.99))
+def test_a_stretch_counts_by_its_mean_kl_and_needs_five_known_iterations() -> None:
+    run = compared("a", steps([1, 2, 3, 4, 5], [0, 0, 0, 0, 10]))
+    assert best_within(run, 2) == 3
+    assert math.isnan(best_within(run, 1.99))
+    for scores in ([1.0] * 4, [1.0, NAN, 1.0, 1.0, 1.0]):
+        assert math.isnan(best_within(compared("a", steps(scores)), 16))
 
 
-@pytest.mark.parametrize("scores", [[1.0] * 4, [1.0, NAN, 1.0, 1.0, 1.0]])
-def test_fewer_than_five_known_iterations_reach_no_level(scores: list[float]) -> None:
-    assert math.isnan(best_within(history(scores, [0.5] * len(scores)), 16))
-
-
-def test_the_other_measures_are_means_of_the_last_five_the_second_half_and_all() -> None:
-    found = history(
-        range(12),
-        [2.0 * n for n in range(12)],
-        explained_variance=[n / 10 for n in range(12)],
-        seconds=[{"update": 3.0}, {"update": 4.0}] * 6,
-    )
-    assert OF["score"](found) == 9
-    assert OF["kl"](found) == 18
-    assert OF["explained_variance"](found) == pytest.approx(0.85)
-    assert OF["seconds_an_iteration"](found) == 3.5
-
-
-def test_what_a_run_has_not_reached_is_unknown() -> None:
-    short = history([1.0] * 4, [1.0] * 4, explained_variance=[NAN] * 4)
-    assert all(math.isnan(OF[key](short)) for key in OF if key != "seconds_an_iteration")
-    assert all(math.isnan(of(History())) for of in OF.values())
+def test_a_run_of_fewer_than_five_iterations_is_not_compared_over_seeds() -> None:
+    short = compared("a", [started(seed=1), *steps([1.0] * 4)])
+    whole = compared("b", [started(seed=2), *steps([0.5] * 5)], place=0)
+    group = RunGroup("A", "a", [short, whole])
+    for measure in compare_report.tested_measures([group]):
+        first, second = measure.values(group)
+        assert (math.isnan(first), math.isfinite(second)) == (True, True), measure.key
+    (score,) = [measure for measure in compare_report.tested_measures([group]) if measure.key == "score"]
+    assert score.values(RunGroup("A", "a", [short])) == [1.0]
 
 
 def test_the_mean_of_a_group_leaves_out_runs_without_the_measure() -> None:
-    found = group_mean(BY_KEY["score"], [*values(1.0, 2.0, 4.5), Value(7, NAN)])
     margin = 4.302653 * math.sqrt(3.25 / 3)  # t of 2 degrees of freedom; deviations -1.5, -0.5 and 2
+    found = group_mean(MEASURE, values(1.0, 2.0, 4.5, NAN))
     assert found == pytest.approx((2.5, 2.5 - margin, 2.5 + margin), abs=1e-5)
-
-
-def test_one_run_has_a_mean_without_an_interval() -> None:
-    assert group_mean(BY_KEY["score"], values(0.25)) == pytest.approx((0.25, NAN, NAN), nan_ok=True)
+    assert group_mean(MEASURE, values(0.25)) == pytest.approx((0.25, NAN, NAN), nan_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("key", "numbers", "ends"),
+    ("limits", "numbers", "ends"),
     [
-        ("explained_variance", (0.2, 0.9), (0.55 - 12.7062 * 0.35, 1.0)),
-        ("seconds_an_iteration", (10.0, 40.0), (0.0, 25 + 12.7062 * 15)),
-        ("kl", (1.0, 9.0), (0.0, 5 + 12.7062 * 4)),
-        ("kl", (-0.2, 0.0), (-0.1, -0.1 + 12.7062 * 0.1)),  # an estimate can be below 0
-        ("score", (-0.9, 0.9), (-12.7062 * 0.9, 12.7062 * 0.9)),
+        ({"high": 1}, (0.2, 0.9), (0.55 - 12.7062 * 0.35, 1.0)),
+        ({"low": 0}, (10.0, 40.0), (0.0, 25 + 12.7062 * 15)),
+        ({"low": 0}, (-0.2, 0.0), (-0.1, -0.1 + 12.7062 * 0.1)),  # an estimate of a KL can be below 0
+        ({}, (-0.9, 0.9), (-12.7062 * 0.9, 12.7062 * 0.9)),
     ],
 )
 def test_an_interval_holds_only_values_that_the_measure_can_have(
-    key: str, numbers: tuple[float, float], ends: tuple[float, float]
+    limits: dict[str, float], numbers: tuple[float, float], ends: tuple[float, float]
 ) -> None:
-    assert group_mean(BY_KEY[key], values(*numbers))[1:] == pytest.approx(ends, abs=1e-3)
+    assert group_mean(measured(**limits), values(*numbers))[1:] == pytest.approx(ends, abs=1e-3)
 
 
 def test_seeds_of_both_groups_are_paired_whatever_their_order() -> None:
-    first = [Value(0, 1.0), Value(1, 5.0), Value(2, 9.0), Value(3, 100.0)]
-    other = [Value(2, 9.3), Value(1, 5.2), Value(0, 1.1), Value(9, -50.0)]
-    found = contrast(first, other)
+    first = values(1.0, 5.0, 9.0, 100.0)
+    other = values(9.3, 5.2, 1.1, -50.0, seeds=(2, 1, 0, 9))
+    found = contrast(MEASURE, first, other)
     margin = 4.302653 * 0.1 / math.sqrt(3)  # differences 0.1, 0.2 and 0.3
     assert found.difference == pytest.approx((0.2, 0.2 - margin, 0.2 + margin), abs=1e-5)
     assert (found.pairs, found.first, found.other) == (3, 3, 3)
-    assert found.is_told is False  # -0.05 to 0.45
+    assert found.excludes_zero is False  # -0.05 to 0.45
 
 
-def test_pairs_tell_what_unpaired_runs_hide() -> None:
+def test_pairs_show_what_unpaired_runs_hide() -> None:
     scores = (1.0, 5.0, 9.0, 3.0)
     more = [score + 0.5 + 0.01 * place for place, score in enumerate(scores)]
-    assert contrast(values(*scores), values(*more)).is_told is True
-    assert contrast(values(*scores), values(*more, first=10)).is_told is False
+    assert contrast(MEASURE, values(*scores), values(*more)).excludes_zero is True
+    assert contrast(MEASURE, values(*scores), values(*more, first=10)).excludes_zero is False
+    assert contrast(MEASURE, values(1.0, 2.0, NAN), values(1.5, 2.6, 9.0)).pairs == 2
 
 
-def test_a_seed_whose_run_has_not_reached_the_measure_is_no_pair() -> None:
-    found = contrast(values(1.0, 2.0, NAN), values(1.5, 2.6, 9.0))
-    assert (found.pairs, found.difference.value) == (2, pytest.approx(0.55))
-
-
-@pytest.mark.parametrize("other", [values(2.0, 2.5, 4.0, first=10), [Value(None, x) for x in (2.0, 2.5, 4.0)]])
-def test_without_two_seeds_in_common_the_interval_is_welchs(other: list[Value]) -> None:
-    found = contrast(values(1.0, 2.0), other)
+@pytest.mark.parametrize("other", [values(2.0, 2.5, 4.0, first=10), values(2.0, 2.5, 4.0, seeds=(None, None, None))])
+def test_without_two_seeds_in_common_the_interval_is_welchs(other: RunGroup) -> None:
+    found = contrast(MEASURE, values(1.0, 2.0), other)
     # Variances 0.5 and 13/12, so parts 0.25 and 13/36; df = (11/18)^2 / (0.25^2 / 1 + (13/36)^2 / 2) = 2.92
     margin = 4.302653 * math.sqrt(11 / 18)
     assert found.difference == pytest.approx((4 / 3, 4 / 3 - margin, 4 / 3 + margin), abs=1e-5)
@@ -153,43 +135,227 @@ def test_welchs_interval_of_equal_groups_is_students() -> None:
     assert tiny.low == pytest.approx(1e-160 * (5.0 - margin))
 
 
-def test_groups_that_do_not_vary_have_an_interval_of_no_width() -> None:
-    assert contrast(values(1.0, 1.0), values(2.0, 2.0, first=5)).difference == (1.0, 1.0, 1.0)
-
-
-def test_one_run_in_a_group_tells_nothing() -> None:
+def test_too_few_runs_and_runs_that_do_not_vary() -> None:
+    assert contrast(MEASURE, values(1.0, 1.0), values(2.0, 2.0, first=5)).difference == (1.0, 1.0, 1.0)
     for other in (values(1.5), values(1.5, first=5)):
-        found = contrast(values(1.0, 2.0), other)
+        found = contrast(MEASURE, values(1.0, 2.0), other)
         assert found.difference.value == 0.0
-        assert (found.is_told, found.pairs, found.first, found.other) == (None, 0, 2, 1)
-    assert contrast(values(1.0, 2.0), values(NAN, NAN)).is_told is None
-
-
-@pytest.mark.parametrize(("low", "told"), [(0.0, False), (1e-12, True), (-0.1, False)])
-def test_an_interval_that_contains_0_tells_nothing(low: float, told: bool) -> None:
-    found = contrast(values(0.0, 0.0), values(1.0, 1.0))
-    assert found._replace(difference=found.difference._replace(low=low)).is_told is told
-    mirrored = found.difference._replace(value=-1.0, low=-2.0, high=-low)
-    assert found._replace(difference=mirrored).is_told is told
+        assert (found.excludes_zero, found.pairs, found.first, found.other) == (None, 0, 2, 1)
+    assert contrast(MEASURE, values(1.0, 2.0), values(NAN, NAN)).excludes_zero is None
 
 
 def test_numbers_at_the_end_of_the_floats_give_no_interval_and_no_error() -> None:
     huge = values(1e308, -1e308, 1e308)
-    assert contrast(huge, values(-1e308, 1e308, 0.0)).is_told is not True
-    assert contrast(huge, values(0.0, 1.0, first=9)).is_told is not True
-    assert not math.isfinite(group_mean(BY_KEY["score"], huge).high)
-
-
-def test_the_values_of_a_group_have_the_seeds_of_its_runs() -> None:
-    group = Group("A", "a", [run([0.5] * 5, seed=3), run([0.25] * 3, seed=1)])
-    assert group.seeds == [1, 3]
-    (score,) = [measure for measure in MEASURES if measure.key == "score"]
-    whole, short = values_of(score, group)
-    assert (whole, short.seed) == (Value(3, 0.5), 1)
-    assert math.isnan(short.number)
+    assert contrast(MEASURE, huge, values(-1e308, 1e308, 0.0)).excludes_zero is not True
+    assert contrast(MEASURE, huge, values(0.0, 1.0, first=9)).excludes_zero is not True
+    assert not math.isfinite(group_mean(MEASURE, huge).high)
 
 
 def test_the_seed_of_a_run_without_its_start_is_that_of_its_configuration() -> None:
     assert seed_of(compared("a", [iteration(1)], config={"run": {"seed": 7}})) == 7
     assert seed_of(compared("a", [iteration(1)], config={"run": 3})) is None
     assert seed_of(compared("a", [iteration(1)], config=None)) is None
+
+
+# The report
+
+
+def run(
+    name: str, seed: int, *, gain: float = 0.0, count: int = 12, config: dict[str, Any] | None = None, **changes: Any
+) -> ComparedRun:
+    rng, base = random.Random(f"{name} {seed}"), 0.1 * seed
+    scores = [base + gain + rng.gauss(0, 0.01) for _ in range(count)]
+    ends = [ended(iteration=count)] if count == 12 else []
+    events = [started(seed=seed), *steps(scores, [0.5 * n for n in range(1, count + 1)]), *ends]
+    whole = Config.model_validate({"run": {"seed": seed}, **(config or {})}).model_dump()
+    return compared(f"{name}-{seed}", events, config=whole, **changes)
+
+
+def group(place: int, name: str, seeds: range = range(3), **changes: Any) -> RunGroup:
+    return RunGroup(LETTERS[place], name, [run(name, seed, place=place, **changes) for seed in seeds])
+
+
+def report(groups: list[RunGroup], width: int = 80) -> list[str]:
+    return [plain(line).rstrip() for line in report_lines(groups, width)]
+
+
+def cautions_of(*groups: RunGroup) -> list[str]:
+    return all_cautions(groups, compared_settings(groups))
+
+
+def hostile() -> list[RunGroup]:
+    numbers = {"score_mean": 1e308, "kl": 1e-308, "seconds": {HOSTILE: 1e300}}
+    events = [
+        started(model=HOSTILE * 20, device=HOSTILE),
+        *(iteration(number, **numbers) for number in range(1, 9)),
+        SettingChanged(iteration=2, key=HOSTILE, old=HOSTILE, value=[{"kind": HOSTILE * 30}]),
+    ]
+    return [
+        RunGroup(
+            LETTERS[place],
+            f"{place}{HOSTILE}",
+            [
+                compared(HOSTILE.replace("/", ""), events, place=place, config={HOSTILE: place + n}, problems=[HOSTILE])
+                for n in range(2)
+            ],
+        )
+        for place in range(3)
+    ]
+
+
+PAIR = [group(0, "a"), group(1, "b", gain=0.2)]
+GROUPS = {
+    "two": PAIR,
+    "many": [group(place, f"method-{place}", range(place + 1)) for place in range(6)],
+    "hostile": hostile(),
+    "empty": [
+        RunGroup("A", "a", [compared("x", [], config=None), compared("z", [])]),
+        RunGroup("B", "b", [compared("y", [started()])]),
+    ],
+}
+
+
+@pytest.mark.parametrize(("groups", "width"), [*itertools.product(GROUPS, (60, 80, 120))])
+def test_every_line_fits_the_width_and_is_safe_to_print(groups: str, width: int) -> None:
+    for line in report(GROUPS[groups], width):
+        assert cell_len(line) <= width, line
+        assert line.isprintable(), line
+
+
+def test_groups_have_the_report_of_runs_with_their_seeds_intervals_and_differences() -> None:
+    lines = report(PAIR)
+    titles = [line.partition("  ")[0].rstrip(" ─") for line in lines if line.endswith("──") and line[0] != " "]
+    assert titles == [
+        "groups",
+        "numbers",
+        "differences",
+        "score against KL",
+        "curves",
+        "settings",
+        "the same prompts",
+    ]
+    assert [line.split() for line in lines[1:3]] == [
+        [letter, name, "3", "runs,", "seeds", "0-2", "done", "12/12", "13m", "12s", "starter"]
+        for letter, name in (("A", "a"), ("B", "b"))
+    ]
+    (at,) = [place for place, line in enumerate(lines) if line.split()[:1] == ["score"] and len(line.split()) == 3]
+    assert lines[at + 1].split()[:2] == ["95%", "interval"]
+    assert lines[at + 1].count(" to ") == 2
+
+
+def sentence_of(
+    low: float,
+    high: float,
+    pairs: int = 5,
+    *,
+    first: RunGroup | None = None,
+    other: RunGroup | None = None,
+    **changes: Any,
+) -> str:
+    groups = first or RunGroup("A", "a", []), other or RunGroup("B", "b", [])
+    found = Contrast(Interval((low + high) / 2, low, high), pairs, 5, 0 if other else 4)
+    return sentence(measured(**changes), *groups, found)
+
+
+def test_a_difference_is_claimed_only_by_an_interval_without_0() -> None:
+    assert sentence_of(0.03, 0.21, label="score") == "b - a, score: +0.120 (+0.030 to +0.210, 5 pairs)"
+    assert sentence_of(1.0, 2.0, label="KL", unit="nats") == "b - a, KL: +1.500 nats (+1.000 to +2.000, 5 pairs)"
+    assert sentence_of(-0.1, 0.25, 3) == "b - a, x: unclear, -0.100 to +0.250 (3 pairs)"
+    assert sentence_of(0.1, 0.3, 0).endswith("(+0.100 to +0.300, 4 and 5 unpaired runs)")
+    for low, high in ((0.0, 0.5), (-0.5, 0.0), (-1e-9, 4.0)):
+        assert "unclear" in sentence_of(low, high)
+    assert "(+3.0e-05 to +0.201, 5 pairs)" in sentence_of(0.00003, 0.201), "an end that is not 0 is not shown as 0"
+
+
+def test_a_measure_that_no_run_of_a_group_has_is_reported_as_missing() -> None:
+    late = [
+        compared(f"b-{n}", [started(seed=n), *(iteration(i, kl=9.0) for i in range(1, 13)), ended()], place=1)
+        for n in range(3)
+    ]
+    lines = report([PAIR[0], RunGroup("B", "b", late)])
+    (row,) = [line for line in lines if line.startswith("  score within 2 nats")]
+    assert row.split()[-1] == "-"
+    assert " b - a, score within 2 nats: not measured in any run of b" in lines
+    short = [run("b", n, count=3, place=1) for n in range(3)]
+    score = "b - a, score: not enough iterations to compare (5 needed)"
+    assert sentence_of(NAN, NAN, first=PAIR[0], other=RunGroup("B", "b", short), label="score") == score
+
+
+def test_runs_without_a_measure_are_counted() -> None:
+    partly = RunGroup("B", "b", [*PAIR[1].runs[:2], run("b", 2, count=3, place=1)])
+    lines = report([PAIR[0], partly])
+    assert ["runs", "3", "of", "3", "2", "of", "3"] in [line.split() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "caution"),
+    [
+        (range(3), []),
+        (range(1, 4), ["a and b share 2 seeds: the differences use these 2 pairs alone"]),
+        (range(2, 5), ["a and b share 1 seed: the differences are unpaired"]),
+        (range(9, 12), ["a and b share 0 seeds: the differences are unpaired"]),
+        (range(1), []),
+    ],
+)
+def test_groups_that_do_not_share_all_seeds_cause_a_caution(seeds: range, caution: list[str]) -> None:
+    assert cautions_of(group(0, "a"), group(1, "b", seeds)) == caution
+
+
+def test_the_report_says_how_many_measures_were_compared_and_where_there_is_no_interval() -> None:
+    text = " ".join(report([*PAIR, group(2, "c")]))
+    assert "8 measures in 16 comparisons" in text
+    lines = report([group(0, "a"), group(1, "b", range(1))])
+    assert " b - a: no interval, which takes two runs of each" in lines
+
+
+def test_seeds_in_a_row_are_a_range_and_unknown_ones_are_counted() -> None:
+    runs = [run("a", seed) for seed in (7, 0, 1, 2)]
+    lines = report([RunGroup("A", "a", [*runs, compared("x", [], config=None)]), group(1, "b", range(2))], 100)
+    assert "seeds 0-2 7 unknown" in lines[1]
+    assert "seeds 0 1 " in lines[2]
+
+
+def test_settings_that_differ_between_groups_are_listed_and_seeds_are_not() -> None:
+    found = compared_settings([group(0, "a"), group(1, "b", range(3, 6), config={"ppo": {"epochs": 7}})])
+    assert [(one.key, one.values) for one in found.between] == [("ppo.epochs", {"A": Config().ppo.epochs, "B": 7})]
+    assert found.within == {}
+
+
+def test_a_setting_that_each_seed_has_its_own_value_of_differs_within_but_not_between_groups() -> None:
+    def with_prompts(place: int, name: str) -> RunGroup:
+        runs = [run(name, n, config={"data": {"prompts": f"prompts-{n}.jsonl"}}) for n in range(2)]
+        return RunGroup(LETTERS[place], name, runs[:: 1 - 2 * place])
+
+    groups = [with_prompts(0, "a"), with_prompts(1, "b")]
+    found = compared_settings(groups)
+    assert found.between == []
+    assert found.within == {"A": ["data.prompts"], "B": ["data.prompts"]}
+    assert cautions_of(*groups)[0] == "the runs of a differ in more than their seed (data.prompts)"
+    assert "No shared setting differs" in report(groups)
+
+
+def test_what_makes_numbers_of_groups_not_comparable_is_a_caution() -> None:
+    assert cautions_of(group(0, "a"), group(1, "b", config={"reward": {"clip": 2.0}})) == [
+        "different rewards: the scores are not comparable (reward.clip)"
+    ]
+    gpu = compared("b", [started(device="Device(gpu, 0)"), *(iteration(n) for n in range(1, 13)), ended()])
+    assert cautions_of(group(0, "a"), RunGroup("B", "b", [gpu])) == [
+        "different devices: the times are not comparable (Device(cpu, 0), Device(gpu, 0))"
+    ]
+    short = RunGroup("B", "b", [run("b", 0), run("b", 1, count=7, problems=["a line is cut"])])
+    assert cautions_of(group(0, "a", range(2)), short) == [
+        "the runs have 7 to 12 iterations: the best of a longer run is higher by chance alone",
+        "b-1 of b is not done: interrupted at iteration 7 of 12",
+        "b-1 of b is damaged: it counts as far as it can be read",
+    ]
+    assert "1 done, 1 interrupted, 1 damaged" in " ".join(report([group(0, "a"), short])[2:4]).replace("  ", " ")
+
+
+def test_the_values_are_those_of_the_lines() -> None:
+    values = plain_values(PAIR)
+    (score,) = [one for one in values["differences"] if one["key"] == "score"]
+    assert score["difference"] == pytest.approx(values["numbers"]["score"]["B"] - values["numbers"]["score"]["A"])
+    assert len(values["numbers"]["score_interval"]["A"]) == 2
+    assert (score["pairs"], score["excludes_zero"]) == (3, True)
+    assert f" {score['sentence']}" in report(PAIR, 200)
+    assert [one["letter"] for one in values["runs"]] == ["A1", "A2", "A3", "B1", "B2", "B3"]

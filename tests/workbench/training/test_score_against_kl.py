@@ -11,32 +11,33 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import evaluation, iteration
 
+from workbench.compare.frontier import Curve
 from workbench.run.view import RunView
-from workbench.training.score_against_kl import Curve, curve_of, point_at, point_text, score_against_kl
+from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
 
 
-def run(scores: list[float], kls: list[float], name: str = "") -> Curve:
+def run(scores: list[float], kls: list[float], name: str = "", other: int | None = None) -> Curve:
     view = RunView()
     for number, (score, kl) in enumerate(zip(scores, kls, strict=True), 1):
         view.take(iteration(number, score_mean=score, kl=kl))
-    return curve_of(name, view)
+    return curve_of(view, other, name)
 
 
 def test_a_young_run_has_a_point_for_each_iteration_and_an_older_one_means():
     young = run([0.1, 0.2, 0.3], [1.0, 2.0, 4.0])
-    assert [(point.iteration, point.kl) for point in young.points] == [(1, 1.0), (2, 2.0), (3, 4.0)]
+    assert [(point.iteration, point.kl) for point in young.training] == [(1, 1.0), (2, 2.0), (3, 4.0)]
     older = run([n / 100 for n in range(100)], [n / 10 for n in range(100)])
-    assert older.points[-1].iteration == 100
-    assert math.isclose(older.points[-1].kl, 9.7), "the mean of five iterations"
+    assert older.training[-1].iteration == 100
+    assert math.isclose(older.training[-1].kl, 9.7), "the mean of five iterations"
     plot = " ".join(line[10:] for line in texts(score_against_kl([older], None, None, 100, 30)[1:-5]))
     named = [int(number) for number in re.findall(r"\d+", plot)]
     assert len(named) >= 4, "the curve has iterations beside it"
-    assert set(named) <= {point.iteration for point in older.points}
+    assert set(named) <= {point.iteration for point in older.training}
 
 
 def test_the_title_has_the_point_of_the_cursor():
     curve = run([0.1, 0.25, 0.3], [1.0, 2.0, 4.0])
-    assert point_at(curve, None) == curve.points[-1]
+    assert point_at(curve, None) == curve.training[-1]
     second = point_at(curve, 2)
     assert second is not None
     assert point_text(second) == "iteration 2: score 0.250 at a KL of 2.00 nats/seq"
@@ -55,13 +56,12 @@ def test_the_cursor_is_further_right_with_more_kl_and_higher_with_more_score():
     assert places[1][0] < places[2][0] < places[0][0]
 
 
-def test_each_marked_run_has_a_letter_at_its_end_in_the_legend_and_in_the_table_of_best_scores():
-    this, other = run([0.1, 0.2], [1.0, 9.0]), run([0.1, 0.6, 0.2], [1.0, 3.0, 8.0], "other\x1b")
+def test_each_marked_run_has_a_letter_in_the_plot_the_legend_and_the_table_of_best_scores():
+    this, other = run([0.1, 0.2], [1.0, 9.0]), run([0.1, 0.6, 0.2], [1.0, 3.0, 8.0], "other\x1b", other=0)
     lines = score_against_kl([this, other], None, 10.0, 100, 30)
     text = texts(lines)
-    assert sum("a" in line for line in text[1:20]) == 1
-    assert "a" in roles(lines[1:20], "run-1")
-    (legend,) = [line for line in text if "this run" in line and "─ this run" in line]
+    assert roles(lines[1:20], "run-1").count("a") == 2, "the third is where this run is, too"
+    (legend,) = [line for line in text if "• this run" in line]
     assert "a other␛" in legend
     assert "┊ KL 10" in legend
     heading, first, second = text[-3:]
@@ -74,14 +74,14 @@ def test_evaluations_are_marked_and_a_run_of_evaluations_alone_is_compared_by_th
     view = RunView()
     view.take(evaluation(0, score_mean=0.1, kl=0.0))
     view.take(evaluation(5, score_mean=0.4, kl=3.0))
-    curve = curve_of("", view)
+    curve = curve_of(view)
     assert [point.score for point in curve.compared] == [0.1, 0.4]
     assert "◇" in "".join(texts(score_against_kl([curve], None, None, 80, 20)))
 
 
 def test_without_points_a_sentence_says_so():
     assert "No iteration with a score and a KL yet." in "".join(
-        texts(score_against_kl([curve_of("", RunView())], None, None, 80, 20))
+        texts(score_against_kl([curve_of(RunView())], None, None, 80, 20))
     )
 
 
@@ -95,6 +95,8 @@ def test_without_points_a_sentence_says_so():
 def test_any_numbers_fit_at_any_size(scores, kl, width, height, limit):
     view = RunView()
     view.history = history_of(scores, kl=kl)
-    lines = score_against_kl([curve_of("x" * 50, view)] * 3, None, limit, width, height)
+    lines = score_against_kl(
+        [curve_of(view), *(curve_of(view, n, "x" * 50) for n in range(2))], None, limit, width, height
+    )
     assert len(lines) <= height
     assert all(cell_len(line) <= width for line in texts(lines))

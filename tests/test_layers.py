@@ -26,7 +26,7 @@ def loaded_by(module: str) -> set[str]:
         "trainer.data",
         "trainer.rewards",
         "trainer.ppo_run.branching",
-        "trainer.ppo_run.sweep_file",
+        "trainer.ppo_run.sweeping",
         "workbench.cli.main",
     ],
 )

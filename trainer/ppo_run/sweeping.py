@@ -1,31 +1,40 @@
 """Sweeps: PPO runs with every combination of some values of settings, each on the same seeds.
 
-A sweep is planned as a whole before anything trains. Planning imports no tensor library.
+A sweep is planned as a whole before anything trains. Its plan is in `NAME.sweep.json` beside the runs, so that a later
+command knows what is missing. Imports no tensor library.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from trainer.config import Config, load_config, parse_overrides, resolve_paths, with_later_seed
-from trainer.config.fields import PATTERNS, RUN_NAME
-from trainer.config.loading import value_of, with_overrides
-from trainer.config.problems import short
-from trainer.errors import ConfigError, UsageError
-from trainer.files import parse_toml
+from pydantic import Field, ValidationError
+
+from trainer.config import Config, load_config, parse_overrides, resolve_paths, validate, with_later_seed
+from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME, Section
+from trainer.config.loading import differences, value_of, with_overrides
+from trainer.config.problems import short, shown
+from trainer.config.reference import reference_rows
+from trainer.errors import ConfigError, StorageError, UsageError, cannot_write
+from trainer.files import lock, open_file, parse_toml, read_json, whole_file
+from trainer.format_versions import FileFormat
 from trainer.plurals import counted
-from trainer.runs.folder import RunFolder, name_of
+from trainer.runs.checkpoint_files import damage_of
+from trainer.runs.folder import RunFolder, check_name_is_free, name_of
 
 SUFFIX = ".sweep.json"
 MOST = 1024  # runs of one sweep
 
+_FORMAT = FileFormat("sweep")
 _LONGEST_NAME = 200  # bytes of a run's name; a file system allows 255, and files beside the run take some
 _LONGEST_VALUE = 40  # characters of a value in a name
 _REFUSED = {
@@ -34,6 +43,12 @@ _REFUSED = {
     "run.dir": "all runs of a sweep are in one folder; use --dir",
     "data.eval_seed": "all runs of a sweep hold out the same prompts; use --set",
 }
+# Settings in which the configuration of a run may have come to differ from the plan, besides the live ones.
+_FREE = ("ppo.iterations", "checkpoint.every", "eval.every", "run.trackers", "run.name", "run.dir")
+
+_Load = Callable[[dict[str, Any], Config | None], Config]
+Values = Mapping[str, Mapping[str, Any]]
+"""Settings that vary: by dotted key, then by their text in the names of runs, the values."""
 
 
 class SweepRun(NamedTuple):
@@ -50,12 +65,14 @@ class SweepRun(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A plan: all runs in the order in which they train, each combination with its first seed before the second."""
+    """A plan: the product of the values of some settings, times seeds."""
 
     name: str
     runs_dir: Path
     jobs: int  # runs that train at once, unless a later command says otherwise
-    runs: Sequence[SweepRun]
+    vary: Values
+    seeds: int
+    runs: Sequence[SweepRun]  # in the order in which they train, each combination with its first seed first
 
     @property
     def file(self) -> Path:
@@ -70,23 +87,9 @@ class Sweep(NamedTuple):
             found.setdefault(run.combination, []).append(run)
         return found
 
-    @property
-    def seeds(self) -> list[int]:
-        """Seeds of the runs, each once."""
-        return list(dict.fromkeys(run.config.run.seed for run in self.runs))
-
     def folder(self, run: SweepRun) -> RunFolder:
         """Return the folder of a run, which need not exist."""
         return RunFolder(self.runs_dir / run.name)
-
-
-class _Varied(NamedTuple):
-    """A setting that varies: its values, and how each is spelled in messages and in names."""
-
-    key: str
-    values: list[Any]
-    texts: list[str]
-    in_names: list[str]
 
 
 def plan_sweep(
@@ -97,25 +100,30 @@ def plan_sweep(
     vary: assignments of several values, `key=a,b` or `key=[a, b]` in TOML. Raises UsageError for mistakes in them and
     for names that runs cannot have, ConfigError with every rule that a combination breaks, and RewardError.
     """
-    varied = [_varied(text) for text in vary]
-    _check(varied, overrides, seeds)
-    labels = [dict(zip((one.key for one in varied), texts, strict=True)) for texts in _product(varied, "texts")]
-    configs = [_pinned(resolve_paths(config, Path.cwd())) for config in _configs(source, overrides, varied, labels)]
-    if configs[0].run.seed < 0:
-        raise UsageError(
-            "run.seed = -1 draws a seed, and a sweep has fixed ones: choose the first with --set run.seed=0"
-        )
-    name = name or configs[0].run.name or name_of(source)
-    if not re.fullmatch(RUN_NAME, name):
-        raise UsageError(f"--name {name!r}: {PATTERNS[RUN_NAME]}")
-    combinations = _names(varied)
-    settings = [_settings(config, (one.key for one in varied)) for config in configs]
-    _check_distinct(labels, settings, combinations)
-    runs = []
-    for number in range(seeds):
-        for combination, of_run, config in zip(combinations, settings, configs, strict=True):
-            runs.append(named_run(name, Path(config.run.dir), combination, of_run, with_later_seed(config, number)))
-    return Sweep(name, Path(configs[0].run.dir), jobs, runs)
+    if not vary:
+        raise UsageError("a sweep varies something: give --vary KEY=VALUE,VALUE, as in --vary ppo.kl_coef=0.02,0.05")
+    values: dict[str, Mapping[str, Any]] = {}
+    for text in vary:
+        key, of_key = _varied(text)
+        if key in values:
+            raise UsageError(f"--vary {key} is given twice: name all its values in one, separated by commas")
+        values[key] = of_key
+    for assignment in overrides:
+        if (key := assignment.partition("=")[0].strip()) in values:
+            raise UsageError(f"--set {key} and --vary {key}: give only one of them")
+    tables = parse_overrides([*overrides])
+
+    def load(own: dict[str, Any], first: Config | None) -> Config:
+        if first:  # the source may be a pipe, which can be read once
+            return _pinned(with_overrides(first, own))
+        both = {name: {**tables.get(name, {}), **own.get(name, {})} for name in {**tables, **own}}
+        if (config := load_config(source, both)).run.seed < 0:
+            raise UsageError(
+                "run.seed = -1 draws a seed, and a sweep has fixed ones: choose the first with --set run.seed=0"
+            )
+        return _pinned(config)
+
+    return _sweep(source, name, None, jobs, values, seeds, load)
 
 
 def with_more_seeds(sweep: Sweep, seeds: int) -> Sweep:
@@ -123,21 +131,222 @@ def with_more_seeds(sweep: Sweep, seeds: int) -> Sweep:
 
     Raises UsageError if `sweep` has as many seeds already, or would have too many runs.
     """
-    before = len(sweep.seeds)
-    if seeds <= before:
-        raise UsageError(f"--seeds {seeds}: sweep '{sweep.name}' has {counted(before, 'seed')} already; name more")
-    _check_size(len(sweep.combinations) * seeds)
-    firsts = [found[0] for found in sweep.combinations.values()]
-    more = [
-        named_run(sweep.name, sweep.runs_dir, one.combination, one.settings, with_later_seed(one.config, number))
-        for number in range(before, seeds)
-        for one in firsts
+    if seeds <= sweep.seeds:
+        raise UsageError(f"--seeds {seeds}: sweep '{sweep.name}' has {counted(sweep.seeds, 'seed')} already; name more")
+    first = sweep.runs[0].config
+    return _sweep(
+        "", sweep.name, sweep.runs_dir, sweep.jobs, sweep.vary, seeds, lambda own, _: with_overrides(first, own)
+    )
+
+
+def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
+    """Read the plan of the sweep `name`; None if there is none.
+
+    Raises UsageError for a name that none can have, ConfigError if this version has other rules than the one that
+    planned it, StorageError if the file is damaged.
+    """
+    if not name or not re.fullmatch(RUN_NAME, name):
+        raise UsageError(f"{name!r} is not the name of a sweep: it must not be empty, and {PATTERNS[RUN_NAME]}")
+    runs_dir = Path(os.path.realpath(runs_dir))
+    path = runs_dir / f"{name}{SUFFIX}"
+    try:
+        raw = _FORMAT.current(read_json(path), f"'{path}'")
+        saved = _SavedSweep.model_validate(raw)
+        first = validate(CONFIG_FORMAT.current(saved.config, f"'{path}'"))
+        return _sweep(
+            "", name, runs_dir, saved.jobs, saved.vary, saved.seeds, lambda own, _: with_overrides(first, own)
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from None
+    except ConfigError as error:
+        raise ConfigError(error.problems, str(path)) from None
+    except (ValidationError, ValueError) as error:
+        raise _damaged(path, damage_of(error)) from None
+
+
+def sweep_names(runs_dir: Path) -> list[str]:
+    """Return the names of the sweeps whose plans are in `runs_dir`."""
+    with contextlib.suppress(OSError):
+        return sorted(path.name.removesuffix(SUFFIX) for path in runs_dir.glob(f"*{SUFFIX}"))
+    return []
+
+
+def check_same(wanted: Sweep, saved: Sweep) -> None:
+    """Raise UsageError, with the first difference, unless both plans train the same. jobs may differ."""
+    if difference := _difference(wanted, saved):
+        raise UsageError(
+            f"sweep '{saved.name}' in '{saved.runs_dir}' is another one: {difference}; use another --name, or finish "
+            f"that one with --resume {saved.name}"
+        )
+
+
+def check_folders(sweep: Sweep) -> None:
+    """Raise UsageError if the name of a run is in use by one that is not of this sweep. Raises StorageError."""
+    live = {row.key for row in reference_rows() if row.live}
+    for run in sweep.runs:
+        folder = sweep.folder(run)
+        if not folder.config.is_file():
+            check_name_is_free(run.config)
+            continue
+        for key, (planned, found) in differences(run.config, load_config(folder.config)):
+            if key not in live and key not in _FREE:
+                raise UsageError(
+                    f"run '{run.name}' in '{sweep.runs_dir}' is not of this sweep: {key} = {shown(found)}, not "
+                    f"{shown(planned)}; use another --name, or rename that run"
+                )
+
+
+def save_sweep(sweep: Sweep) -> None:
+    """Write the plan, whole or not at all. Raises StorageError."""
+    config = sweep.runs[0].config
+    tables = {"run": config.run.model_copy(update={"name": "", "dir": "runs"})}  # where the file is, and as it is named
+    content = {
+        _FORMAT.key: _FORMAT.version,
+        "jobs": sweep.jobs,
+        "seeds": sweep.seeds,
+        "vary": sweep.vary,
+        "config": {CONFIG_FORMAT.key: CONFIG_FORMAT.version, **config.model_copy(update=tables).model_dump()},
+    }
+    try:
+        sweep.runs_dir.mkdir(parents=True, exist_ok=True)
+        with whole_file(sweep.file, sync=True) as file:
+            file.write(f"{json.dumps(content, indent=1)}\n".encode())
+    except OSError as error:
+        raise cannot_write(f"'{sweep.file}'", error, ", or choose another folder with --dir") from None
+
+
+@contextlib.contextmanager
+def held(sweep: Sweep) -> Iterator[None]:
+    """Lock the saved plan within the block, so that no other process trains the sweep. The lock ends with the process.
+
+    Raises UsageError if another process holds it, StorageError if the file cannot be locked.
+    """
+    try:
+        file = open_file(sweep.file, os.O_RDWR)  # some file systems lock only what may be written
+    except OSError as error:
+        raise _damaged(sweep.file, error.strerror or str(error)) from None
+    try:
+        try:
+            lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"sweep '{sweep.name}' is being trained by another process: stop it first, or wait"
+            ) from None
+        except OSError as error:
+            way_out = "choose a local folder with --dir"
+            raise StorageError(f"cannot lock '{sweep.file}': {error.strerror}; {way_out}") from None
+        yield
+    finally:
+        os.close(file)
+
+
+def short_keys(keys: Sequence[str]) -> list[str]:
+    """Return dotted keys without their tables, except for those that would then be the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [key if last.count(name) > 1 else name for key, name in zip(keys, last, strict=True)]
+
+
+class _SavedSweep(Section):
+    """The file of a plan. config: the tables of config.toml, of the first run."""
+
+    sweep: int
+    jobs: Annotated[int, Field(ge=1)]
+    seeds: Annotated[int, Field(ge=1)]
+    vary: Annotated[
+        dict[str, Annotated[dict[Annotated[str, Field(pattern=r"^[\w.\-]+$")], Any], Field(min_length=1)]],
+        Field(min_length=1),
     ]
-    return sweep._replace(runs=[*sweep.runs, *more])
+    config: dict[str, Any]
 
 
-def _varied(text: str) -> _Varied:
-    """Read an assignment of several values. Raises UsageError."""
+def _sweep(
+    source: str,
+    name: str,
+    runs_dir: Path | None,
+    jobs: int,
+    vary: Values,
+    seeds: int,
+    load: _Load,
+) -> Sweep:
+    """Build the plan: the configuration of each combination, and then its runs.
+
+    source: names the configuration in errors. load: returns the configuration with some tables of settings, from that
+    of the first combination if there is one already.
+    """
+    if (size := math.prod(map(len, vary.values())) * seeds) > MOST:
+        raise UsageError(f"this sweep has {counted(size, 'run')}, and the most are {MOST:,}: vary less")
+    keys = [*vary]
+    products = itertools.product(*(values.values() for values in vary.values()))
+    configs = _configs(source, [dict(zip(keys, values, strict=True)) for values in products], load)
+    name = name or configs[0].run.name or name_of(source)
+    if not re.fullmatch(RUN_NAME, name):
+        raise UsageError(f"--name {name!r}: {PATTERNS[RUN_NAME]}")
+    runs_dir = runs_dir or Path(configs[0].run.dir)
+    resolved: dict[str, dict[str, Any]] = {key: {} for key in keys}
+    combinations = []
+    for texts, config in zip(itertools.product(*vary.values()), configs, strict=True):
+        tables = config.model_dump()
+        settings = {key: tables[table][field] for key in keys for table, _, field in [key.partition(".")]}
+        for key, text in zip(keys, texts, strict=True):
+            resolved[key][text] = settings[key]
+        combination = "_".join(f"{key}-{text}" for key, text in zip(short_keys(keys), texts, strict=True))
+        combinations.append((combination, settings, config))
+    runs = [
+        SweepRun(combination, settings, _placed(name, runs_dir, combination, with_later_seed(config, number)))
+        for number in range(seeds)
+        for combination, settings, config in combinations
+    ]
+    return Sweep(name, runs_dir, jobs, resolved, seeds, runs)
+
+
+def _configs(source: str, combinations: Sequence[Mapping[str, Any]], load: _Load) -> list[Config]:
+    """Return the configuration of each combination. Raises UsageError, and ConfigError with every problem once."""
+    configs: list[Config] = []
+    problems: dict[str, list[str]] = {}
+    for settings in combinations:
+        own: dict[str, dict[str, Any]] = {}
+        for key, value in settings.items():
+            table, _, field = key.partition(".")
+            own.setdefault(table, {})[field] = value
+        try:
+            configs.append(load(own, configs[0] if configs else None))
+        except ConfigError as error:
+            label = ", ".join(f"{key} = {short(_text(value))}" for key, value in settings.items())
+            for problem in error.problems:
+                problems.setdefault(problem, []).append(label)
+    if problems:
+        found = []
+        for text, labels in problems.items():
+            more = f" (and in {counted(len(labels) - 1, 'other combination')})" if len(labels) > 1 else ""
+            found.append(text if len(labels) == len(combinations) else f"combination {labels[0]}: {text}{more}")
+        raise ConfigError(found, source)
+    return configs
+
+
+def _pinned(config: Config) -> Config:
+    """Return `config` with whole paths and the present checkpoints of its reward models, the same in all runs."""
+    config = resolve_paths(config, Path.cwd())
+    if config.model.value_init or any(source.kind == "model" for source in config.reward.sources):
+        from trainer.rewards.model_reward import with_checkpoints  # here: it imports mlx
+
+        return with_checkpoints(config)
+    return config
+
+
+def _placed(sweep: str, runs_dir: Path, combination: str, config: Config) -> Config:
+    """Name a run and put it in its folder. Raises UsageError for a name that is too long."""
+    name = f"{sweep}_{combination}_seed-{config.run.seed}"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        way_out = "use a shorter --name, or vary less"
+        raise UsageError(f"run name '{short(name)}' is longer than {_LONGEST_NAME} bytes: {way_out}")
+    place = config.run.model_copy(update={"name": name, "dir": str(runs_dir)})
+    return config.model_copy(update={"run": place})
+
+
+def _varied(text: str) -> tuple[str, dict[str, Any]]:
+    """Read an assignment of several values: its key, and the values by their texts in names. Raises UsageError."""
     given = f"--vary {short(text)}"
     key, equals, rest = (part.strip() for part in text.partition("="))
     parts = [part.strip() for part in key.split(".")]
@@ -151,7 +360,7 @@ def _varied(text: str) -> _Varied:
             values = parse_toml(f"value = {rest}")["value"]
         except ValueError:
             raise UsageError(f"{given}: not an array in TOML, as in {key}=[['a', 'b'], ['c']]") from None
-        texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        texts = [_text(value) for value in values]
     else:
         texts = [piece.strip() for piece in rest.split(",")]
         values = [value_of(parts, piece) for piece in texts]
@@ -160,24 +369,30 @@ def _varied(text: str) -> _Varied:
     if len(values) < 2:
         raise UsageError(f"{given}: fewer than two values vary nothing; use --set, or add a value")
     for place, value in enumerate(values):
-        for earlier, text_of_earlier in zip(values[:place], texts, strict=False):
-            if value == earlier and isinstance(value, bool) == isinstance(earlier, bool):
-                one, other = short(text_of_earlier), short(texts[place])
-                what = f"{one} is given twice" if one == other else f"{one} and {other} are the same value"
-                raise UsageError(f"--vary {key}: {what}; name each value once")
-    return _Varied(key, values, texts, _in_names(values, texts))
+        if value in values[:place]:
+            one = short(texts[values.index(value)])
+            raise UsageError(f"--vary {key}: {one} and {short(texts[place])} are the same value; name each value once")
+    for whole in (False, True):
+        names = [_in_name(value, text, whole=whole) for value, text in zip(values, texts, strict=True)]
+        folded = [name.casefold() for name in names]
+        if len({*folded}) == len(values):
+            return key, dict(zip(names, values, strict=True))
+    same = next(name for name in folded if folded.count(name) > 1)
+    raise UsageError(
+        f"--vary {key}: two runs would both be named '{short_keys([key])[0]}-{same}'; name one of the values "
+        "otherwise, or train them as two sweeps"
+    )
 
 
-def _in_names(values: Sequence[Any], texts: Sequence[str]) -> list[str]:
-    """Return the texts of values as names of runs may have them: of paths the ends, if these are distinct."""
-    short_ones = [_in_name(value, text, whole=False) for value, text in zip(values, texts, strict=True)]
-    if len({name.casefold() for name in short_ones}) == len(values):
-        return short_ones
-    return [_in_name(value, text, whole=True) for value, text in zip(values, texts, strict=True)]
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _in_name(value: Any, text: str, *, whole: bool) -> str:
-    """Return the text of a value. A number stays as it is spelled, without a +. whole: with the folders of paths."""
+    """Return the text of a value as names of runs may have it. A number stays as it is spelled, without a +.
+
+    whole: with the folders of paths.
+    """
     if isinstance(value, bool | int | float):
         return re.sub(r"[^\w.\-]+", "-", text.replace("+", ""))
     words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
@@ -187,127 +402,27 @@ def _in_name(value: Any, text: str, *, whole: bool) -> str:
     return "-".join(pieces)[-_LONGEST_VALUE:].lstrip("-.") or "empty"
 
 
-def _check(varied: Sequence[_Varied], overrides: Sequence[str], seeds: int) -> None:
-    """Raise UsageError for settings that are given twice, and for too many runs."""
-    if not varied:
-        raise UsageError("a sweep varies something: give --vary KEY=VALUE,VALUE, as in --vary ppo.kl_coef=0.02,0.05")
-    keys = [one.key for one in varied]
-    for place, key in enumerate(keys):
-        if key in keys[:place]:
-            raise UsageError(f"--vary {key} is given twice: name all its values in one, separated by commas")
-    for assignment in overrides:
-        if (key := assignment.partition("=")[0].strip()) in keys:
-            raise UsageError(f"--set {key} and --vary {key}: give only one of them")
-    _check_size(math.prod(len(one.values) for one in varied) * seeds)
+def _difference(wanted: Sweep, saved: Sweep) -> str:
+    """Return the first difference between two plans in words; empty if there is none."""
+    if {*wanted.vary} != {*saved.vary}:
+        return f"it varies {', '.join(saved.vary)}, not {', '.join(wanted.vary)}"
+    for key in saved.vary:
+        new, old = (list(map(json.dumps, sweep.vary[key].values())) for sweep in (wanted, saved))
+        if {*new} != {*old}:
+            return f"{key} has the values {', '.join(old)}, not {', '.join(new)}"
+    first, own = saved.runs[0].config, wanted.runs[0].config
+    new_seeds, old_seeds = (
+        f"{counted(sweep.seeds, 'seed')} from {sweep.runs[0].config.run.seed}" for sweep in (wanted, saved)
+    )
+    if new_seeds != old_seeds:
+        adds = first.run.seed == own.run.seed and wanted.seeds > saved.seeds
+        more = f" (sweep --resume {saved.name} --seeds {wanted.seeds} adds some)" if adds else ""
+        return f"it has {old_seeds}, not {new_seeds}{more}"
+    for key, (new_value, old_value) in differences(own, first):
+        if key not in ("run.name", "run.dir", *saved.vary):
+            return f"{key} is {shown(old_value)}, not {shown(new_value)}"
+    return ""
 
 
-def _check_size(runs: int) -> None:
-    if runs > MOST:
-        raise UsageError(f"this sweep has {counted(runs, 'run')}, and the most are {MOST:,}: vary less")
-
-
-def _product(varied: Sequence[_Varied], field: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the combinations of `values`, `texts` or `in_names`; the last setting varies first."""
-    return itertools.product(*(getattr(one, field) for one in varied))
-
-
-def _configs(
-    source: str, overrides: Sequence[str], varied: Sequence[_Varied], labels: Sequence[Mapping[str, str]]
-) -> list[Config]:
-    """Return the configuration of each combination. Raises UsageError, and ConfigError with every problem once."""
-    tables = parse_overrides([*overrides])
-    configs: list[Config] = []
-    problems: dict[str, list[str]] = {}
-    for values, label in zip(_product(varied, "values"), labels, strict=True):
-        own = as_tables(dict(zip((one.key for one in varied), values, strict=True)))
-        try:
-            if configs:  # the source may be a pipe, which can be read once
-                configs.append(with_overrides(configs[0], own))
-            else:
-                both = {name: {**tables.get(name, {}), **own.get(name, {})} for name in {**tables, **own}}
-                configs.append(load_config(source, both))
-        except ConfigError as error:
-            for problem in error.problems:
-                problems.setdefault(problem, []).append(_in_words(label))
-    if problems:
-        raise ConfigError([_problem(source, text, found, len(labels)) for text, found in problems.items()])
-    return configs
-
-
-def _problem(source: str, text: str, found: Sequence[str], combinations: int) -> str:
-    """Return the line about a rule that the combinations `found` break; one that all break is not about them."""
-    if len(found) == combinations:
-        return f"{source}: {text}"
-    more = f" (and in {counted(len(found) - 1, 'other combination')})" if len(found) > 1 else ""
-    return f"combination {found[0]}: {text}{more}"
-
-
-def _in_words(label: Mapping[str, str]) -> str:
-    return ", ".join(f"{key} = {short(text)}" for key, text in label.items())
-
-
-def _pinned(config: Config) -> Config:
-    """Return `config` with the present checkpoints of its reward models, so that all runs have the same reward."""
-    if config.model.value_init or any(source.kind == "model" for source in config.reward.sources):
-        from trainer.rewards.model_reward import with_checkpoints  # here: it imports mlx
-
-        return with_checkpoints(config)
-    return config
-
-
-def _names(varied: Sequence[_Varied]) -> list[str]:
-    """Return each combination as it is in names."""
-    keys = short_keys([one.key for one in varied])
-    return [
-        "_".join(f"{key}-{text}" for key, text in zip(keys, texts, strict=True))
-        for texts in _product(varied, "in_names")
-    ]
-
-
-def _check_distinct(
-    labels: Sequence[Mapping[str, str]], settings: Sequence[Mapping[str, Any]], combinations: Sequence[str]
-) -> None:
-    """Raise UsageError if two combinations are the same, or would get one name on a disk that ignores case."""
-    seen: dict[str, int] = {}
-    named: dict[str, int] = {}
-    for place, (of_run, combination) in enumerate(zip(settings, combinations, strict=True)):
-        if (other := seen.setdefault(json.dumps(of_run), place)) != place:
-            both = f"{_in_words(labels[other])} and {_in_words(labels[place])}"
-            raise UsageError(f"--vary: {both} are the same; name each value once")
-        if (other := named.setdefault(combination.casefold(), place)) != place:
-            both = f"{_in_words(labels[other])} and {_in_words(labels[place])}"
-            raise UsageError(
-                f"--vary: the runs of {both} would both be named '{combination}'; name one of the values otherwise, or "
-                "train them as two sweeps"
-            )
-
-
-def _settings(config: Config, keys: Iterable[str]) -> dict[str, Any]:
-    """Return the values of settings, with paths as they were resolved."""
-    tables = config.model_dump()
-    return {key: tables[table][name] for key in keys for table, _, name in [key.partition(".")]}
-
-
-def short_keys(keys: Sequence[str]) -> list[str]:
-    """Return dotted keys without their tables, except for those that would then be the same."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return [key if last.count(name) > 1 else name for key, name in zip(keys, last, strict=True)]
-
-
-def named_run(sweep: str, runs_dir: Path, combination: str, settings: Mapping[str, Any], config: Config) -> SweepRun:
-    """Name a run and put it in its folder. Raises UsageError for a name that is too long."""
-    name = f"{sweep}_{combination}_seed-{config.run.seed}"
-    if len(os.fsencode(name)) > _LONGEST_NAME:
-        way_out = "use a shorter --name, or vary less"
-        raise UsageError(f"run name '{short(name)}' is longer than {_LONGEST_NAME} bytes: {way_out}")
-    place = config.run.model_copy(update={"name": name, "dir": str(runs_dir)})
-    return SweepRun(combination, settings, config.model_copy(update={"run": place}))
-
-
-def as_tables(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key as tables."""
-    tables: dict[str, Any] = {}
-    for key, value in settings.items():
-        table, _, name = key.partition(".")
-        tables.setdefault(table, {})[name] = value
-    return tables
+def _damaged(path: Path, reason: str) -> StorageError:
+    return StorageError(f"cannot read the plan '{path}': {reason}; remove it, and the same command plans again")

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
+import signal
+import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+from trainer.confidence import mean_interval
 from trainer.config import config_warnings
 from trainer.config.schema import RewardConfig
 from trainer.errors import TrainerError, UsageError
 from trainer.plurals import counted
-from trainer.ppo_run.sweep_file import check_folders, check_same, held, save_sweep, saved_sweep, sweep_names
-from trainer.ppo_run.sweeping import SUFFIX, Sweep, SweepRun, plan_sweep, short_keys, with_more_seeds
+from trainer.ppo_run.sweeping import (
+    SUFFIX,
+    Sweep,
+    SweepRun,
+    check_folders,
+    check_same,
+    held,
+    plan_sweep,
+    save_sweep,
+    saved_sweep,
+    short_keys,
+    sweep_names,
+    with_more_seeds,
+)
 from trainer.runs.checkpoint_files import newest_checkpoint
-from trainer.runs.folder import create_run
+from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_configuration, add_dir, add_trust_code, dir_override
-from workbench.cli.sweep_comparison import compare
+from workbench.cli.parser import add_configuration, add_dir, add_trust_code, compare_command, dir_override
 from workbench.columns import aligned
 from workbench.numbers import duration, gigabytes, number
 from workbench.run.detached import LOG, continue_headless
-from workbench.run.side_by_side import End, Process, SideBySide, TrainedElsewhere
 from workbench.system import output
 from workbench.system.children import last_error, with_share_of_cores
 from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED, stop_on_signals
 from workbench.text import visible
 
+_LOOK = 0.2  # seconds between two looks at the processes
+_LONGEST_GROUP = 40  # characters of a group's name; `compare` allows no more
 _DESCRIPTION = """\
 Train every combination of some values of settings, each on the same seeds, as ordinary runs without the screen:
 
@@ -81,25 +97,34 @@ def run(args: argparse.Namespace) -> int:
     sweep, saved = _planned(args)
     check_folders(sweep)
     jobs = min(args.jobs or sweep.jobs, len(sweep.runs))
+    peak, most = _memory(sweep)
     if args.dry_run:
-        output.data("\n".join(_listing(sweep, jobs)))
+        output.data("\n".join(_listing(sweep, jobs, peak, most)))
         return 0
     _require_trust(args, sweep)
-    for warning in dict.fromkeys(_warnings(sweep, jobs)):
+    warnings = [text for first, *_ in sweep.combinations.values() for text in config_warnings(first.config)]
+    if peak and jobs > 1 and peak * jobs > most:
+        warnings.append(
+            f"{jobs} runs at a time take about {gigabytes(peak * jobs)} of {gigabytes(most)}: lower --jobs, or see "
+            f"{output.PROGRAM} estimate for what makes a run smaller"
+        )
+    for warning in dict.fromkeys(warnings):
         output.warning(warning)
     if saved is None:
         save_sweep(sweep)
     elif saved != sweep:
         with held(saved):
             save_sweep(sweep)
+    pool = _Pool(sweep, jobs)
     with held(sweep):
-        under_way = _UnderWay(sweep, jobs)
-        code = under_way.train()
-    where = _where(args, sweep)
-    if not under_way.is_interrupted:
-        compare(sweep, where)
-    if left := under_way.left:
-        option = "" if where is None else f" --dir {shlex.quote(where)}"
+        code = pool.train()
+    given: str | None = args.dir
+    if given is None and runs_dir(args).resolve() != sweep.runs_dir:  # --set run.dir, or the configuration's
+        given = str(sweep.runs_dir)
+    if not pool.stop_reason:
+        _compare(sweep, given)
+    if left := sum(not _is_done(_summary(sweep, one)) for one in sweep.runs):
+        option = "" if given is None else f" --dir {shlex.quote(given)}"
         are = "1 run is" if left == 1 else f"{left} runs are"
         output.note(f"{are} not done; to go on: {output.PROGRAM} sweep --resume {sweep.name}{option}")
     return code
@@ -140,14 +165,6 @@ def _planned(args: argparse.Namespace) -> tuple[Sweep, Sweep | None]:
     return saved, saved
 
 
-def _where(args: argparse.Namespace, sweep: Sweep) -> str | None:
-    """Return the folder that later commands need as --dir; None if they find the runs without it."""
-    given: str | None = args.dir
-    if given is None and runs_dir(args).resolve() != sweep.runs_dir:  # --set run.dir, or the configuration's
-        return str(sweep.runs_dir)
-    return given
-
-
 def _require_trust(args: argparse.Namespace, sweep: Sweep) -> None:
     """Check that the user trusts the code of all rewards. Raises UntrustedCodeError, RewardError, StorageError."""
     given = is_given(args) or any(text.partition("=")[0].strip() == "reward.sources" for text in args.vary)
@@ -159,40 +176,28 @@ def _require_trust(args: argparse.Namespace, sweep: Sweep) -> None:
         require_trust(reward, given=given)
 
 
-def _listing(sweep: Sweep, jobs: int) -> Iterator[str]:
+def _listing(sweep: Sweep, jobs: int, peak: int | None, most: int) -> Iterator[str]:
     """Yield lines: what the sweep is, and a table of its runs."""
     yield _in_words(sweep, jobs)
-    peak, most = _memory(sweep)
     if peak:
         together = f", {gigabytes(peak * jobs)} at a time" if jobs > 1 else ""
         yield f"memory of a run about {gigabytes(peak)}{together}, of {gigabytes(most)}"
     yield ""
-    keys = [*sweep.runs[0].settings]
-    rows = [("run", "state", *short_keys(keys), "seed")]
+    rows = [("run", "state", *short_keys([*sweep.vary]), "seed")]
     for one in sweep.runs:
-        values = (_value(one.settings[key]) for key in keys)
-        rows.append((one.name, _state(sweep, one), *values, str(one.config.run.seed)))
+        values = (str(value).lower() if isinstance(value, bool) else str(value) for value in one.settings.values())
+        summary = _summary(sweep, one)
+        state = f"{summary.state}, {summary.iteration}/{summary.iterations}" if summary else "new"
+        rows.append((one.name, state, *map(visible, values), str(one.config.run.seed)))
     yield from aligned(rows, left=(0, 1))
 
 
 def _in_words(sweep: Sweep, jobs: int) -> str:
-    size = f"{counted(len(sweep.combinations), 'combination')} on {counted(len(sweep.seeds), 'seed')}"
+    size = f"{counted(len(sweep.combinations), 'combination')} on {counted(sweep.seeds, 'seed')}"
     at_once = "one after the other" if jobs == 1 else f"{jobs} at a time"
     return (
         f"sweep {sweep.name}: {size}, {counted(len(sweep.runs), 'run')}, {at_once}, in {visible(str(sweep.runs_dir))}"
     )
-
-
-def _warnings(sweep: Sweep, jobs: int) -> Iterator[str]:
-    """Yield what a user should know before the runs train, one line each, some of them repeatedly."""
-    for first, *_ in sweep.combinations.values():
-        yield from config_warnings(first.config)
-    peak, most = _memory(sweep)
-    if peak and jobs > 1 and peak * jobs > most:
-        yield (
-            f"{jobs} runs at a time take about {gigabytes(peak * jobs)} of {gigabytes(most)}: lower --jobs, or see "
-            f"{output.PROGRAM} estimate for what makes a run smaller"
-        )
 
 
 def _memory(sweep: Sweep) -> tuple[int | None, int]:
@@ -204,143 +209,178 @@ def _memory(sweep: Sweep) -> tuple[int | None, int]:
     return max(peaks) or None, this_machine().most
 
 
-def _value(value: object) -> str:
-    return visible(str(value).lower() if isinstance(value, bool) else str(value))
-
-
-def _state(sweep: Sweep, run: SweepRun) -> str:
-    folder = sweep.folder(run)
-    if not folder.config.is_file():
-        return "new"
-    summary = summary_of(folder)
-    return f"{summary.state}, {summary.iteration}/{summary.iterations}"
-
-
-class _UnderWay:
-    """A sweep that trains: which runs are next, and what to print about each."""
+class _Pool:
+    """Processes that train the runs of a sweep, some at a time, and what to print about each."""
 
     def __init__(self, sweep: Sweep, jobs: int) -> None:
         self._sweep = sweep
         self._jobs = jobs
-        self._runs = {one.name: one for one in sweep.runs}
-        self._numbers = {name: number for number, name in enumerate(self._runs, 1)}
-        self._processes = SideBySide()
-        self._next: deque[SweepRun] = deque()
-        self._elsewhere = set[str]()  # runs that other processes train
-        self._began = time.monotonic()
-        self._done_before = 0  # iterations of the runs when this command began
+        self._numbers = {one.name: number for number, one in enumerate(sweep.runs, 1)}
+        self._processes: dict[str, subprocess.Popen[bytes] | None] = {}  # None: another process trains the run
         self._code = 0
+        self.stop_reason = ""  # the signal that has ended the training
 
     def train(self) -> int:
         """Train what is not done, and return the first exit code that is not 0."""
-        states = {name: self._summary(name) for name in self._runs}
-        self._next.extend(one for one in self._sweep.runs if not _is_done(states[one.name]))
-        self._done_before = sum(state.iteration for state in states.values() if state)
+        runs = {one.name: one for one in self._sweep.runs}
+        left = deque(one for one in runs.values() if not _is_done(_summary(self._sweep, one)))
+        began, before, is_reported = time.monotonic(), self._iterations(), False
+        started: dict[str, float] = {}
         output.note(_in_words(self._sweep, self._jobs))
         output.note(f"to follow a run: {output.PROGRAM} watch RUN, or {LOG} in its folder")
-        if done := len(self._runs) - len(self._next):
+        if done := len(runs) - len(left):
             output.note(f"{counted(done, 'run')} {'is' if done == 1 else 'are'} done already")
-        environment = with_share_of_cores(self._jobs)
-        with stop_on_signals(self._processes.stop, self._processes.kill):
-            while (self._next and not self._processes.stop_reason) or self._processes:
-                while self._next and len(self._processes) < self._jobs and not self._processes.stop_reason:
-                    self._start(self._next.popleft(), environment)
+        with stop_on_signals(self._stop, lambda: self._send(signal.SIGKILL)):
+            while self._processes or (left and not self.stop_reason):
+                while left and len(self._processes) < self._jobs and not self.stop_reason:
+                    started[left[0].name] = time.monotonic()
+                    self._start(left.popleft())
+                if self.stop_reason and not is_reported:
+                    is_reported = True
+                    saving = (
+                        f"{counted(len(self._processes), 'run')} {'saves' if len(self._processes) == 1 else 'save'}"
+                    )
+                    output.note(f"{self.stop_reason}: {saving} a checkpoint; Ctrl+C ends at once without one")
+                for name, process in [*self._processes.items()]:
+                    code = process.poll() if process else self._look_at(runs[name])
+                    if code is None:
+                        continue
+                    del self._processes[name]
+                    took = time.monotonic() - started[name]
+                    if not self._is_ended(runs[name], code, took, began, before, is_ours=process is not None):
+                        left.appendleft(runs[name])
                 if self._processes:
-                    self._take(self._processes.wait())
-        return INTERRUPTED if self.is_interrupted else self._code
+                    time.sleep(_LOOK)
+        return INTERRUPTED if self.stop_reason else self._code
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Return whether a signal has ended the training."""
-        return bool(self._processes.stop_reason)
+    def _stop(self, reason: str) -> None:
+        """Ask all runs to save a checkpoint and end. Runs in a signal handler."""
+        self.stop_reason = self.stop_reason or reason
+        self._send(signal.SIGTERM)
 
-    @property
-    def left(self) -> int:
-        """Return the number of runs that are not done."""
-        return sum(not _is_done(self._summary(name)) for name in self._runs)
+    def _send(self, number: signal.Signals) -> None:
+        for process in [*self._processes.values()]:
+            if process:
+                process.send_signal(number)
 
-    def _start(self, one: SweepRun, environment: dict[str, str]) -> None:
-        folder = self._sweep.folder(one)
-        before = self._summary(one.name)
+    def _look_at(self, one: SweepRun) -> int | None:
+        """Return None while another process trains a run, which is waited for until a signal comes."""
+        return None if self._sweep.folder(one).is_live() and not self.stop_reason else 0
+
+    def _start(self, one: SweepRun) -> None:
+        folder, before = self._sweep.folder(one), _summary(self._sweep, one)
         if before and before.state == "training":
-            self._note(one.name, "another process trains it: waiting for its end")
-            self._elsewhere.add(one.name)
-            self._processes.add(one.name, TrainedElsewhere(folder))
+            self._note(one, "another process trains it: waiting for its end")
+            self._processes[one.name] = None
             return
         checkpoint, damaged = newest_checkpoint(folder) if before else (None, [])
         try:
             if before is None:
                 create_run(one.config, one.name)
-            process: Process = continue_headless(folder.root, environment=environment)
+            process = continue_headless(folder.root, environment=with_share_of_cores(self._jobs))
         except TrainerError as error:
-            self._failed(one.name, str(error), error.exit_code)
+            self._failed(one, str(error), error.exit_code)
             return
-        self._note(one.name, "; ".join([f"resumed from {checkpoint.name}" if checkpoint else "started", *damaged]))
-        self._processes.add(one.name, process)
+        self._processes[one.name] = process
+        if self.stop_reason:  # a signal came while it was started
+            process.send_signal(signal.SIGTERM)
+        self._note(one, "; ".join([f"resumed from {checkpoint.name}" if checkpoint else "started", *damaged]))
 
-    def _take(self, end: End | None) -> None:
-        """Report the end of a process, or that a signal has come."""
-        if end is None:
-            saving = f"{counted(len(self._processes), 'run')} {'saves' if len(self._processes) == 1 else 'save'}"
-            output.note(f"{self._processes.stop_reason}: {saving} a checkpoint; Ctrl+C ends at once without one")
-            return
-        summary = self._summary(end.name)
+    def _is_ended(self, one: SweepRun, code: int, took: float, began: float, before: int, *, is_ours: bool) -> bool:
+        """Report the end of a process; return False if the run is to be trained, after another process left it.
+
+        began, before: the time and the finished iterations of all runs when the command began.
+        """
+        summary = _summary(self._sweep, one)
         after = f"after iteration {summary.iteration if summary else 0}"
-        is_ours = end.name not in self._elsewhere
-        self._elsewhere.discard(end.name)
         if summary and summary.state == "done":
-            took = f", {duration(end.seconds)}" if is_ours else ""
-            self._note(end.name, f"score {number(summary.score)}, KL {number(summary.kl, 2)}{took}{self._left()}")
-        elif self._processes.stop_reason:
-            self._note(end.name, f"stopped {after}" if is_ours else "another process goes on with it")
+            seconds = f", {duration(took)}" if is_ours else ""
+            trained, total = self._iterations() - before, sum(each.config.ppo.iterations for each in self._sweep.runs)
+            rest = (time.monotonic() - began) * (total - before - trained) / trained if trained > 0 else 0
+            left = f"; about {duration(rest)} left" if rest > 0 else ""
+            self._note(one, f"score {number(summary.score)}, KL {number(summary.kl, 2)}{seconds}{left}")
+        elif self.stop_reason:
+            self._note(one, f"stopped {after}" if is_ours else "another process goes on with it")
         elif not is_ours:
-            self._next.appendleft(self._runs[end.name])
-        elif end.code < 0:
-            self._failed(end.name, f"was killed by signal {-end.code}, {after}", 128 - end.code)
-        elif end.code == INTERRUPTED:
-            self._failed(end.name, f"was stopped {after}", end.code)
+            return False
+        elif code < 0:
+            self._failed(one, f"was killed by signal {-code}, {after}", 128 - code)
+        elif code == INTERRUPTED:
+            self._failed(one, f"was stopped {after}", code)
         else:
-            self._failed(end.name, self._reason(end), end.code or 1)
+            self._failed(one, _reason(self._sweep.folder(one), code), code or 1)
+        return True
 
-    def _left(self) -> str:
-        """Return about how long the rest takes, judged by the iterations of all runs since this command began."""
-        states = {name: self._summary(name) for name in self._runs}
-        trained = sum(state.iteration for state in states.values() if state) - self._done_before
-        left = sum(
-            one.config.ppo.iterations - (state.iteration if state else 0)
-            for one in self._sweep.runs
-            if not _is_done(state := states[one.name])
-        )
-        if trained < 1 or left < 1:
-            return ""
-        return f"; about {duration((time.monotonic() - self._began) * left / trained)} left"
+    def _iterations(self) -> int:
+        """Return the iterations that all runs have finished."""
+        found = (_summary(self._sweep, one) for one in self._sweep.runs)
+        return sum(summary.iteration for summary in found if summary)
 
-    def _reason(self, end: End) -> str:
-        """Return why a run failed, from what its process printed."""
-        log = self._sweep.folder(self._runs[end.name]).root / LOG
-        reason = ""
-        try:
-            with log.open("rb") as file:
-                reason = last_error(file)
-        except OSError:
-            pass
-        return f"{reason or f'failed with exit code {end.code}'} (all that it printed: {log})"
-
-    def _failed(self, name: str, reason: str, code: int) -> None:
+    def _failed(self, one: SweepRun, reason: str, code: int) -> None:
         self._code = self._code or code
-        output.error(f"{self._place(name)}: {' '.join(reason.split())}")
+        output.error(f"{self._numbers[one.name]}/{len(self._numbers)} {one.name}: {' '.join(reason.split())}")
 
-    def _note(self, name: str, text: str) -> None:
-        output.note(f"{self._place(name)}: {text}")
+    def _note(self, one: SweepRun, text: str) -> None:
+        output.note(f"{self._numbers[one.name]}/{len(self._numbers)} {one.name}: {text}")
 
-    def _place(self, name: str) -> str:
-        return f"{self._numbers[name]}/{len(self._runs)} {name}"
 
-    def _summary(self, name: str) -> RunSummary | None:
-        """Return the state of a run; None if it does not exist yet."""
-        folder = self._sweep.folder(self._runs[name])
-        return summary_of(folder) if folder.config.is_file() else None
+def _reason(folder: RunFolder, code: int) -> str:
+    """Return why a run failed, from what its process printed."""
+    log, reason = folder.root / LOG, ""
+    try:
+        with log.open("rb") as file:
+            reason = last_error(file)
+    except OSError:
+        pass
+    return f"{reason or f'failed with exit code {code}'} (all that it printed: {log})"
+
+
+def _summary(sweep: Sweep, one: SweepRun) -> RunSummary | None:
+    """Return the state of a run; None if it does not exist yet."""
+    folder = sweep.folder(one)
+    return summary_of(folder) if folder.config.is_file() else None
 
 
 def _is_done(summary: RunSummary | None) -> bool:
     return summary is not None and summary.state == "done"
+
+
+def _compare(sweep: Sweep, where: str | None) -> None:
+    """Print the comparison of the combinations that have begun, and the command that prints it again."""
+    begun = {
+        combination: folders
+        for combination, runs in sweep.combinations.items()
+        if (folders := [sweep.folder(one) for one in runs if sweep.folder(one).events.is_file()])
+    }
+    if len(begun) < 2:
+        output.note("nothing to compare: fewer than two combinations have begun")
+        return
+    from workbench.cli.compare import checked_groups, print_report  # here, because it takes a second
+    from workbench.compare.compared_run import LETTERS
+
+    if len(begun) > len(LETTERS):
+        what = f"{len(begun)} combinations are too many to compare one by one"
+        output.note(f"{what}: the best are first; compare some of them with {output.PROGRAM} compare --group")
+        output.data("\n".join(_ranking(begun)))
+        return
+    is_short = max(map(len, begun)) <= _LONGEST_GROUP
+    names = {one: one if is_short else str(place) for place, one in enumerate(begun, 1)}
+    print_report(checked_groups({names[combination]: folders for combination, folders in begun.items()}))
+    patterns = {names[combination]: f"{sweep.name}_{combination}_seed-*" for combination in begun}
+    output.note(f"compare them again: {compare_command(where, groups=patterns)}")
+
+
+def _ranking(begun: Mapping[str, Sequence[RunFolder]]) -> Iterator[str]:
+    """Yield a table of combinations by the mean score of their runs' last iterations, with its 95% interval."""
+    import numpy as np  # here, because it takes a while
+
+    rows = []
+    for combination, folders in begun.items():
+        found = [summary for folder in folders if (summary := summary_of(folder)).score is not None]
+        score = mean_interval(np.array([one.score for one in found], dtype=np.float64))
+        kl = mean_interval(np.array([one.kl for one in found if one.kl is not None], dtype=np.float64))
+        interval = f"{number(score.low)} to {number(score.high)}" if math.isfinite(score.low) else ""
+        rows.append((score.value, (combination, str(len(found)), number(score.value), interval, number(kl.value, 2))))
+    rows.sort(key=lambda row: -math.inf if math.isnan(row[0]) else row[0], reverse=True)
+    heads = ("combination", "runs", "score last 5", "95% interval", "KL last 5")
+    yield from aligned([heads, *(row for _, row in rows)], left=(0,))

@@ -18,7 +18,7 @@ from runs_helper import Killed, Recorder, killed_at, outcome, workspace
 from trainer.config import load_config
 from trainer.errors import TrainerError
 from trainer.events import Event
-from trainer.ppo_run.sweep_file import held, saved_sweep
+from trainer.ppo_run.sweeping import held, saved_sweep
 from trainer.ppo_run.training import train
 from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
@@ -47,7 +47,7 @@ class Ended:
     def __init__(self, code: int) -> None:
         self._code = code
 
-    def wait(self) -> int:
+    def poll(self) -> int:
         return self._code
 
     def send_signal(self, sig: int) -> None:
@@ -205,21 +205,15 @@ def test_too_little_memory_for_all_runs_at_once_is_a_warning_before_they_train(
 def test_a_run_that_another_process_trains_is_waited_for_not_trained_twice(
     material: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Other(Ended):
-        """Another process that finishes the run."""
-
-        def __init__(self, folder: RunFolder) -> None:
-            super().__init__(Trainer()(folder.root).wait())
-
     live = set[str]()
     is_live = RunFolder.is_live
 
-    def finished_elsewhere(folder: RunFolder) -> Other:
-        live.discard(folder.name)
-        return Other(folder)
+    def finished_elsewhere(seconds: float) -> None:
+        if live:
+            Trainer()(Path("runs") / live.pop())
 
     monkeypatch.setattr(RunFolder, "is_live", lambda self: self.name in live or is_live(self))
-    monkeypatch.setattr("workbench.cli.sweep.TrainedElsewhere", finished_elsewhere)
+    monkeypatch.setattr("time.sleep", finished_elsewhere)
     trainer.accidents[RUNS[0]] = killed_at("update", 1)
     assert sweep(material, *VARY) == 137
     live.add(RUNS[0])

@@ -33,7 +33,6 @@ from workbench.runs.branch_screen import BranchScreen
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
-from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import QuitScreen, TrustScreen, UnsavedScreen
 from workbench.screen.run_question import Plan, RunQuestion
@@ -61,7 +60,6 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),
     DocScreen: lambda: DocScreen("# Title\n\nText.", "Title"),
     ExportPreferencesScreen: lambda: ExportPreferencesScreen(STORE),
-    SampleExportScreen: lambda: SampleExportScreen({"this": 1}, Path.cwd(), "a"),
     FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
     GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
     JumpScreen: lambda: JumpScreen(Screen()),

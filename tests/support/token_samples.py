@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings
 from workbench.run.sample_table import Alternative, SampleKey, TokenSample
+from workbench.samples.token_facts import TokenFacts
 
 WORDS = (
     " joy",
@@ -170,6 +171,34 @@ def sample_without_critic(estimator: str, row: int = 0, length: int = 6, **held:
     """Return the record of `row_without_critic`; held: settings in which its run differs from SETTINGS."""
     settings = replace(SETTINGS, estimator=estimator, **held)
     return replace(token_sample(**row_without_critic(estimator, row, length, gamma=settings.gamma)), settings=settings)
+
+
+def explained_token(
+    *,
+    logprob: float = -2.5,
+    ref_logprob: float = -3.5,
+    advantage: float = 0.41,
+    advantage_scale: float | None = None,
+    ratios: tuple[float, ...] = (),
+    kl_penalty: float = -0.001,
+    token_score: float = 0.0,
+    **changes: Any,
+) -> TokenFacts:
+    """Return a token in the middle of a response; changes: of settings that whiten nothing."""
+    row = sample_row(0, 3)
+    numbers = {
+        "logprobs": logprob,
+        "sampler_logprobs": logprob,
+        "ref_logprobs": ref_logprob,
+        "advantages": advantage,
+        "kl": -kl_penalty,
+        "token_scores": token_score,
+    }
+    columns = {name: [value, *row[name][1:]] for name, value in numbers.items()}
+    without = {} if changes.get("estimator", "gae") == "gae" else {"values": None, "td_errors": None}
+    found = token_sample(length=3, **columns, **without, advantage_scale=advantage_scale, ratios=[list(ratios)] * 3)
+    base = {"whiten_advantages": False, "epochs": max(len(ratios), 1), "kl_coef": 1.0, "kl_estimator": "?"}
+    return TokenFacts(replace(found, settings=replace(SETTINGS, **base | changes)), 0)
 
 
 def _alternatives(rng: random.Random, token: int, text: str, logprob: float, ref_logprob: float) -> list[Alternative]:

@@ -68,7 +68,7 @@ Reply = Callable[[Answer], None]
 Dropped = Callable[[], bool]
 """Function that returns, on any thread and within microseconds, whether nobody waits for the answer any more."""
 
-DROPPED = "nobody waits for the answer any more"
+DROPPED = "request cancelled"
 
 
 class QuestionDroppedError(Exception):

@@ -204,7 +204,13 @@ class PPO:
             tokens=self.tokens,
             parts={name: maths.mean_of_known(scores) for name, scores in rewards.parts.items()},
         )
-        settings = settings_of(batch, c, kl_coef=kl_coef, trains_policy=not self._critic_learns_alone(number))
+        settings = settings_of(
+            batch,
+            c,
+            kl_coef=kl_coef,
+            trains_policy=not self._critic_learns_alone(number),
+            has_signal=has_signal(batch),
+        )
         if c.ppo.kl_controller == "adaptive" and not self._critic_learns_alone(number):
             self.kl_coef = adapted_kl_coef(
                 kl_coef, metrics.kl, target=c.ppo.kl_target, horizon=c.ppo.kl_horizon, sequences=batch.size

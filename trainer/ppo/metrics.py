@@ -198,11 +198,13 @@ def sample_rows(
     return rows
 
 
-def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_policy: bool = True) -> SampleSettings:
+def settings_of(
+    batch: Experience, config: Config, *, kl_coef: float, trains_policy: bool = True, has_signal: bool = True
+) -> SampleSettings:
     """Return the settings that determine the numbers of the batch's tokens.
 
     config: the one that the batch was made with; kl_coef: used in the iteration, in the rewards or the loss;
-    trains_policy: false while the critic alone learns.
+    trains_policy: false while the critic alone learns; has_signal: see `trainer.ppo.learner.has_signal`.
     """
     ppo = config.ppo
     kl_in_rewards = kl_coef if ppo.kl_in == "reward" else 0.0
@@ -233,6 +235,7 @@ def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_pol
         samples_per_prompt=config.rollout.samples_per_prompt,
         importance_cap=ppo.importance_cap,
         trains_policy=trains_policy,
+        has_signal=has_signal,
     )
 
 

@@ -77,6 +77,7 @@ class SampleSettings:
     samples_per_prompt: int = 1
     importance_cap: float = 0.0  # 0: no weights for the difference of sampler and trainer
     trains_policy: bool = True  # false while the critic alone learns
+    has_signal: bool = True  # false if the advantages differ only by rounding errors; the policy's loss leaves them out
 
 
 _SETTINGS = TypeAdapter(SampleSettings)

@@ -20,6 +20,7 @@ from workbench.cli.parser import add_dir, add_run
 from workbench.columns import fit_end
 from workbench.numbers import number, score_text
 from workbench.run.sample_query import Order, parse_query
+from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleTable
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.export import export_samples
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     limit = args.limit or (len(chosen) if target else _PRINTED)
     shown = chosen[:limit]
     if target:
-        written = export_samples(folder, shown.keys, Path(target), markdown=not args.jsonl)
+        samples = (read_token_sample(folder, key) for key in shown.keys)
+        written = export_samples(samples, Path(target), markdown=not args.jsonl)
         output.data(visible(str(written), joined=True))
     else:
         width = shutil.get_terminal_size().columns

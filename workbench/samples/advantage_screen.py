@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, overload
+import math
+import textwrap
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from trainer.plurals import counted
+from trainer.runs.samples import SampleSettings
 from workbench.columns import fit
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import ScrolledLines, component_classes, scroll_bindings
-from workbench.kit.keys import keys_of
 from workbench.kit.lines import Line
+from workbench.kit.scale import number_text
 from workbench.run.sample_table import TokenSample
-from workbench.samples.formula_lines import formula_lines, number
-from workbench.samples.token_facts import TokenFacts, token_label
-from workbench.samples.token_maths import PER_RESPONSE, AdvantageTerm, advantage_terms
+from workbench.samples.token_facts import (
+    LARGEST_LOG_R,
+    PER_RESPONSE,
+    AdvantageTerm,
+    TokenFacts,
+    TokenLoss,
+    advantage_terms,
+    ratio_range,
+    token_label,
+)
+from workbench.samples.token_sentence import sentence
 
+_SYMBOL, _DEFINITION = 6, 36  # columns
+_ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns
+_TERMS_FROM = 70  # columns: from here on both terms of a loss fit
+_MORE_TERMS = 14  # columns for each further term
+_NO_SETTINGS = (
+    "The samples file has no settings such as gamma and lambda, so there are no formulas. Newer runs save them."
+)
+_BASELINES = {
+    "reinforce": "mean R of the batch's others, R = Σ r_t",
+    "rloo": "mean R of the prompt's other responses",
+    "remax": "score of the greedy response",
+    "grpo": "mean R of the prompt's responses",
+}
+_AGGREGATIONS = {
+    "sequence": "averaged over the tokens of each response, then over the responses of the minibatch",
+    "constant": "summed over the minibatch, then divided by its responses times rollout.max_new_tokens",
+}
 _ZERO = 0.5e-4  # a weight below this is printed as zero
+_LISTED = 1000  # terms at most
 _AHEAD, _NUMBER = 6, 12  # columns: the first column, and the widest number
 _LEAST_NAME, _WIDEST_NAME = 6, 24  # columns
 
@@ -40,15 +70,15 @@ class AdvantageScreen(Dialog[int]):
         """Open at token `index`, counted from 0. Raises IndexError when the sample has no such token."""
         super().__init__()
         self._facts = TokenFacts(sample, index)
+        self._sum = AdvantageSum(id="advantage")
+        self._heading = ""
 
     def compose(self) -> ComposeResult:
-        yield AdvantageSum(id="advantage")
+        yield self._sum
 
     def on_mount(self) -> None:
-        keys = keys_of(self)
-        hint = f"{keys['advantage.earlier']}{keys['advantage.later']} token   {keys['advantage.copy']} copy   "
-        hint += f"{keys['advantage.close']} close"
-        self.query_one(AdvantageSum).border_subtitle = Content(hint)
+        keys = [("advantage.earlier", "previous"), ("advantage.later", "next"), ("advantage.copy", "copy")]
+        self._sum.border_subtitle = self.hint(*keys, ("advantage.close", "close"))
         self._show()
 
     def action_close(self) -> None:
@@ -60,17 +90,14 @@ class AdvantageScreen(Dialog[int]):
             self._show()
 
     def action_copy(self) -> None:
-        self.copy(f"{self._title}\n\n{self.query_one(AdvantageSum).text}\n", "the calculation")
-
-    @property
-    def _title(self) -> str:
-        facts = self._facts
-        return f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}"
+        self.copy(f"{self._heading}\n\n{self._sum.text}\n", "the calculation")
 
     def _show(self) -> None:
-        explanation = self.query_one(AdvantageSum)
-        explanation.border_title = Content(self._title)
-        explanation.show(self._facts)
+        facts = self._facts
+        self._heading = f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}"
+        self._sum.border_title = Content(self._heading)
+        self._sum.facts = facts
+        self._sum.lay_out()
 
 
 class AdvantageSum(ScrolledLines):
@@ -82,74 +109,224 @@ class AdvantageSum(ScrolledLines):
     )
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("advantage", "up down page-up page-down first last")
 
-    _facts: TokenFacts | None = None
+    facts: TokenFacts | None = None
 
-    def show(self, facts: TokenFacts) -> None:
-        """Show the advantage of a token."""
-        self._facts = facts
-        self.lay_out()
-
-    def wrap(self, width: int) -> Sequence[Line]:
-        return [] if self._facts is None else _AdvantageLines(self._facts, width)
+    def wrap(self, width: int) -> list[Line]:
+        return [] if self.facts is None else formula_lines(self.facts, width) + term_lines(self.facts, width)
 
 
-class _AdvantageLines(Sequence[Line]):
-    """The formulas and the table of terms; the line of a term is made when it is read: there may be thousands."""
+class Formula(NamedTuple):
+    """A quantity, its definition, the definition with numbers filled in (empty for none), and the result."""
 
-    def __init__(self, facts: TokenFacts, width: int) -> None:
-        self._facts, self._width = facts, width
-        self._terms = advantage_terms(facts.sample, facts.index)
-        self._own = lines_of_their_own(self._terms)
-        self._head = formula_lines(facts, width) + ([[], self._headings()] if self._terms else [])
-
-    def __len__(self) -> int:
-        return len(self._head) + self._own + (self._own < len(self._terms))
-
-    @overload
-    def __getitem__(self, place: int) -> Line: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Line]: ...
-    def __getitem__(self, place: int | slice) -> Line | list[Line]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        if place < len(self._head):
-            return self._head[place]
-        place -= len(self._head)
-        if place == self._own:
-            return rest_line(self._terms, self._own, self._width)
-        return self._term_line(self._terms[place])
-
-    def _headings(self) -> Line:
-        if self._facts.estimator in PER_RESPONSE:
-            return [(_table_row("t", "token", ["r_t", "sum"], self._width), "muted")]
-        heads = ["(γλ)^l", "δ_{t+l}"] if self._facts.estimator == "gae" else ["γ^l", "r_{t+l}"]
-        return [(_table_row("l", "token", [*heads, "product", "sum"], self._width), "muted")]
-
-    def _term_line(self, term: AdvantageTerm) -> Line:
-        name, ahead, role = token_label(self._facts.sample, term.token), term.token - self._facts.index, "text"
-        numbers = [term.weight, term.x, term.product, term.running]
-        if self._facts.estimator in PER_RESPONSE:  # the sum is over all tokens, including this one
-            ahead, role, numbers = term.token + 1, "text" if ahead else "strong", [term.x, term.running]
-        return [(_table_row(f"{ahead:,}", name, [number(x) for x in numbers], self._width), role)]
+    symbol: str
+    definition: str
+    filled: str
+    result: float | None
+    unit: str = ""
 
 
-def lines_of_their_own(terms: list[AdvantageTerm]) -> int:
-    """Return how many terms, from the first, have a line of their own.
+def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
+    """Return the sentence, then each formula in one line or two, then the loss pass by pass.
 
-    The terms after them have negligible weight and share a line; a single one keeps its own line.
+    width: columns; the numbers of a healthy run fit into 55.
     """
-    count = next((place for place, term in enumerate(terms) if term.weight < _ZERO), len(terms))
+    lines: list[Line] = [[(text, "text")] for text in textwrap.wrap(sentence(facts), width)]
+    if facts.settings is None:
+        return [*lines, [], *([(text, "muted")] for text in textwrap.wrap(_NO_SETTINGS, width))]
+    lines.append([])
+    for formula in _formulas(facts, facts.settings):
+        lines += _drawn(formula, width)
+    return [*lines, *_loss(facts, facts.settings, width)]
+
+
+def term_lines(facts: TokenFacts, width: int) -> list[Line]:
+    """Return the table of the terms that the advantage sums; none without settings.
+
+    Terms whose weight prints as zero share the last line, and so do those after the first 1,000.
+    """
+    terms = advantage_terms(facts.sample, facts.index)
+    if not terms:
+        return []
+    per_response = facts.estimator in PER_RESPONSE  # the sum is over all tokens, including this one
+    if per_response:
+        first, heads = "t", ["r_t", "sum"]
+    else:
+        first, heads = "l", [*(["(γλ)^l", "δ_{t+l}"] if facts.estimator == "gae" else ["γ^l", "r_{t+l}"])]
+        heads += ["product", "sum"]
+    lines: list[Line] = [[], [(_table_row(first, "token", heads, width), "muted")]]
+    shown = _terms_shown(terms)
+    for term in terms[:shown]:
+        ahead, numbers = term.token - facts.index, [term.weight, term.x, term.product, term.running]
+        role = "strong" if per_response and not ahead else "text"
+        if per_response:
+            ahead, numbers = term.token + 1, [term.x, term.running]
+        name = token_label(facts.sample, term.token)
+        lines.append([(_table_row(f"{ahead:,}", name, list(map(number, numbers)), width), role)])
+    if shown < len(terms):
+        total = terms[-1].running
+        rest = [number(total - (terms[shown - 1].running if shown else 0.0)), number(total)]
+        numbers_of_rest = rest if per_response else ["", "", *rest]
+        name = f"{len(terms) - shown:,} more terms"
+        lines.append([(_table_row("…", name, numbers_of_rest, width), "muted")])
+    return lines
+
+
+def number(x: float | None) -> str:
+    """Format `x` with four decimals and no minus sign before a zero; "?" for None."""
+    if x is None:
+        return "?"
+    text = number_text(x, 4, 10)
+    return text if text.strip("-0.") else text.lstrip("-")
+
+
+def _operand(x: float | None) -> str:
+    """Format `x` as an operand, in parentheses if negative."""
+    text = number(x)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _formulas(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
+    yield Formula("KL_t", *_kl(facts, settings.kl_estimator), facts.kl, "nats")
+    definition, filled = _reward(facts, settings)
+    if settings.whiten_rewards:
+        mean, std = _operand(settings.reward_mean), number(settings.reward_std)
+        yield Formula("raw", definition, filled, facts.raw_reward)
+        definition = "(raw - mean) / √(std² + 1e-8) + mean"
+        filled = f"({number(facts.raw_reward)} - {mean}) / √({std}² + 1e-8) + {mean}"
+    yield Formula("r_t", definition, filled, facts.reward)
+    if settings.estimator == "gae":
+        gamma, value = f"{settings.gamma:g}", _operand(facts.value)
+        filled = f"{number(facts.reward)} + {gamma} · {_operand(facts.next_value)} - {value}"
+        yield Formula("δ_t", "r_t + γ V(s_{t+1}) - V(s_t)", filled, facts.td_error)
+        filled = f"{_terms(facts.length - facts.index)}, γλ = {gamma} · {settings.lam:g}"
+        yield Formula("A_t", "Σ (γλ)^l δ_{t+l}", filled, facts.advantage)
+        yield Formula("G_t", "A_t + V(s_t)", f"{number(facts.advantage)} + {value}", facts.return_)
+    else:
+        yield from _without_critic(facts, settings)
+    if settings.whiten_advantages:
+        mean, std = _operand(settings.advantage_mean), number(settings.advantage_std)
+        filled = f"({number(facts.advantage)} - {mean}) / √({std}² + 1e-8)"
+        yield Formula("Â_t", "(A_t - mean) / √(std² + 1e-8)", filled, facts.whitened_advantage)
+    if settings.importance_cap:
+        filled = f"min(exp({number(facts.logprob)} - {_operand(facts.sampler_logprob)}), {settings.importance_cap:g})"
+        yield Formula("w", f"min(π_old / π_sampler, {settings.importance_cap:g})", filled, facts.weight)
+
+
+def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
+    """Return the estimator's definition, and the same with numbers."""
+    mine, theirs = number(facts.logprob), _operand(facts.ref_logprob)
+    log_r = None if facts.k1 is None else min(-facts.k1, LARGEST_LOG_R)
+    return {
+        "k1": ("log π - log π_ref", f"{mine} - {theirs}"),
+        "full": ("log π - log π_ref", f"{mine} - {theirs}"),
+        "k2": ("½ (log π - log π_ref)²", f"½ ({mine} - {theirs})²"),
+        "k3": ("r - 1 - log r,  r = min(π_ref / π, 13.6)", f"exp({number(log_r)}) - 1 - {_operand(log_r)}"),
+        "abs": ("|log π - log π_ref|", f"|{mine} - {theirs}|"),
+    }.get(estimator, (f"by {estimator}", "?"))
+
+
+def _reward(facts: TokenFacts, settings: SampleSettings) -> tuple[str, str]:
+    """Return the sum that makes the reward, and the same with numbers."""
+    parts = []
+    if settings.kl_in == "reward":
+        parts.append(("-β KL_t", f"-{settings.kl_coef:g} · {_operand(facts.kl)}"))
+    if facts.token_score:
+        parts.append(("token's own", _operand(facts.token_score)))
+    if facts.earns_score:
+        parts.append(("score", _operand(facts.sequence_score)))
+    definition, filled = (" + ".join(column) for column in zip(*parts, strict=True)) if parts else ("0", "")
+    return definition + (" (the KL is in the loss)" if settings.kl_in == "loss" else ""), filled
+
+
+def _without_critic(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
+    """Yield the return (or total reward), the baseline, and their difference."""
+    if settings.estimator in PER_RESPONSE:
+        earned, result = "R", facts.total_reward
+        yield Formula("R", "Σ r_t of the whole response", _terms(facts.length), result)
+    else:
+        earned, result = "G_t", facts.return_
+        filled = f"{_terms(facts.length - facts.index)}, γ = {settings.gamma:g}"
+        yield Formula("G_t", "Σ γ^l r_{t+l}", filled, result)
+    yield Formula("b", _BASELINES.get(settings.estimator, "the estimator's baseline"), "", facts.baseline)
+    definition, filled = f"{earned} - b", f"{number(result)} - {_operand(facts.baseline)}"
+    if settings.estimator == "grpo" and settings.group_std:
+        yield Formula("s", "deviation of these R + 1e-4", "", facts.advantage_scale)
+        definition, filled = f"({definition}) / s", f"({filled}) / {_operand(facts.advantage_scale)}"
+    yield Formula("A_t", definition, filled, facts.advantage)
+
+
+def _terms(count: int) -> str:
+    return f"{counted(count, 'term')}, below"
+
+
+def _drawn(formula: Formula, width: int) -> list[Line]:
+    """Draw the formula in one line where it fits, else in two."""
+    result, unit = number(formula.result), f" {formula.unit}".rstrip()
+    role = "strong" if formula.result is None or math.isfinite(formula.result) else "missing"
+    definition = f"= {formula.definition:<{_DEFINITION}} " if width >= _ONE_LINE else f"= {formula.definition} "
+    room = width - _SYMBOL - len(result + unit) - len("=  = ")
+    head: Line = [
+        (f"{formula.symbol:<{_SYMBOL}}", "series"),
+        (fit(definition, min(len(definition), width - _SYMBOL)), "muted"),
+    ]
+    filled = fit(formula.filled, min(len(formula.filled), max(room, 0)))
+    tail: Line = [(f"= {filled} = " if filled else "= ", "text"), (result, role), (unit, "muted")]
+    if len(definition) + len(formula.filled) <= room:
+        return [[*head, *tail]]
+    return [head, [(" " * _SYMBOL, "text"), *tail]]
+
+
+def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[Line]:
+    """Yield the definition of L, then its value in each pass."""
+    if not facts.passes:
+        return
+    yield from _wrapped("L", _loss_definition(facts, settings), width)
+    longest = max(len(one.name) for one in facts.passes)
+    marked = max(len(one.mark) for one in facts.passes)
+    for one in facts.passes:
+        line: Line = [(f"{'':<{_SYMBOL}}{one.name:<{longest}}  ρ {number(one.ratio)} ", "text")]
+        line.append((f"{one.mark:<{marked}}", "alert" if one.clipped else "muted"))
+        if one.loss is not None:
+            line += [(f"  {_loss_terms(one.loss, width)}", "text"), (number(one.loss.total), "strong")]
+        yield line
+    yield from _wrapped("", _AGGREGATIONS.get(settings.loss_aggregation, ""), width)
+
+
+def _wrapped(symbol: str, text: str, width: int) -> Iterator[Line]:
+    for place, part in enumerate(textwrap.wrap(text, max(width - _SYMBOL, 1), break_on_hyphens=False)):
+        yield [(f"{'' if place else symbol:<{_SYMBOL}}", "series"), (part.replace("\xa0", " "), "muted")]
+
+
+def _loss_definition(facts: TokenFacts, settings: SampleSettings) -> str:
+    low, high = ratio_range(settings)
+    name = "Â_t" if settings.whiten_advantages else "A_t"
+    kept = f"min(ρ {name}, clip(ρ, {low:.4g}, {high:.4g}) {name})"
+    seen = facts.loss_advantage
+    if settings.dual_clip and seen is not None and seen < 0:
+        kept = f"max({kept}, {settings.dual_clip:g}\xa0{name})"
+    weight = "w " if settings.importance_cap else ""
+    exact = settings.kl_estimator == "full"
+    kl = f" + β {'KL(π, π_ref) of all tokens' if exact else 'KL_t'}" if settings.kl_in == "loss" else ""
+    return f"= -{weight}{kept}{kl},  ρ\xa0=\xa0π\xa0/\xa0π_old"
+
+
+def _loss_terms(loss: TokenLoss, width: int) -> str:
+    """Return the loss with its terms if there is room for them."""
+    more = [x for x in (loss.bound, loss.weight, loss.kl) if x is not None]
+    if width < _TERMS_FROM + _MORE_TERMS * len(more):
+        return "L "
+    kept = f"min({number(loss.unclipped)}, {number(loss.clipped)})"
+    if loss.bound is not None:
+        kept = f"max({kept}, {number(loss.bound)})"
+    weight = f"{number(loss.weight)} · " if loss.weight is not None else ""
+    kl = f" + {_operand(loss.kl)}" if loss.kl is not None else ""
+    return f"-{weight}{kept}{kl} = "
+
+
+def _terms_shown(terms: list[AdvantageTerm]) -> int:
+    """Return how many terms, from the first, have a line of their own; a single last one keeps its own."""
+    count = next((place for place, term in enumerate(terms[:_LISTED]) if term.weight < _ZERO), _LISTED)
     return count if count < len(terms) - 1 else len(terms)
-
-
-def rest_line(terms: list[AdvantageTerm], shown: int, width: int) -> Line:
-    """Return one line for all terms after the first `shown`."""
-    before = terms[shown - 1].running if shown else 0.0
-    total = terms[-1].running
-    numbers = [number(0.0), "", number(total - before), number(total)]
-    return [(_table_row("…", f"{len(terms) - shown:,} more terms", numbers, width), "muted")]
 
 
 def _table_row(ahead: str, name: str, numbers: list[str], width: int) -> str:

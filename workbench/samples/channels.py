@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from workbench.run.sample_table import OUTLYING, TokenSample, robust_z
-from workbench.samples.token_maths import exp
+from workbench.samples.token_facts import exp
 
 _LARGE = 1e5  # numbers from here on are written in scientific notation
 _QUANTILE = 0.98
@@ -110,7 +110,7 @@ _CHANNELS = (
         "ratio",
         "ratio",
         ("ratios",),
-        "how many times likelier the update made the token, at its last measured pass; 1 is unchanged.",
+        "how much likelier the update made this token (last measured epoch); 1 = no change.",
         signed=False,
         computed=_log_ratio,
         shown=exp,

@@ -1,33 +1,22 @@
-"""Export of samples: JSON lines with everything known, Markdown to read, and pictures."""
+"""Export of samples: JSON lines with everything known, and Markdown to read."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 import re
 import string
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from html import escape
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.cells import cell_len
+from typing import Any
 
 from trainer.errors import StorageError
-from trainer.runs.folder import RunFolder
+from trainer.files import whole_file
 from workbench.kit.file_names import unused
-from workbench.run.sample_reader import read_token_sample
-from workbench.run.sample_table import SampleKey, TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS
 from workbench.text import visible
-
-if TYPE_CHECKING:  # the command line exports without them
-    from rich.segment import Segment
-    from rich.style import Style
 
 _PAIRS = {  # keys of `sa_pairs`, and their columns in a samples file
     "policy_logprob": "logprobs",
@@ -51,26 +40,6 @@ _TABLE = {  # headings of the Markdown table
     "returns": "return",
 }
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation}
-PICTURE_SUFFIXES = (".svg", ".html")
-
-_NOT_XML = re.compile("[\ufffe\uffff]")  # the only text from `visible` that XML does not allow
-_FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's SVG fetches its font from the network
-_HTML = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="UTF-8">
-<title>{title}</title>
-<style>
-body {{{{ color: {{foreground}}; background-color: {{background}}; }}}}
-pre {{{{ font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace; }}}}
-{{stylesheet}}
-</style>
-</head>
-<body>
-<pre><code>{{code}}</code></pre>
-</body>
-</html>
-"""
 
 
 def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
@@ -86,59 +55,25 @@ def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
         state += text
 
 
-def export_jsonl(samples: Iterable[TokenSample], path: Path) -> Path:
-    """Write one line per sample: its record, then `sa_pairs`. NaN and infinities become null.
+def export_samples(samples: Iterable[TokenSample], path: Path, *, markdown: bool) -> Path:
+    """Write samples to a new file, whole or not at all, and return its path: see `unused`. Creates the folder.
 
-    Returns the path written: `path`, or with a number after its name where that exists. Raises StorageError when the
-    file cannot be written; nothing is left behind then.
+    JSON lines have one sample each: its record, then `sa_pairs`; NaN and infinities become null. markdown: write
+    prompts, responses, scores and a table of the tokens instead; text of a sample is never read as markup. Raises
+    StorageError when the file cannot be written.
     """
-    return write_new(path, (piece for sample in samples for piece in _json_line(sample)))
-
-
-def export_markdown(samples: Iterable[TokenSample], path: Path) -> Path:
-    """Write prompts, responses, scores and a table of the tokens. Text of a sample is never read as markup.
-
-    Returns the path and raises errors like `export_jsonl`.
-    """
-    return write_new(path, (piece for sample in samples for piece in _markdown(sample)))
-
-
-def export_samples(folder: RunFolder, keys: Collection[SampleKey], path: Path, *, markdown: bool) -> Path:
-    """Write samples of a run to a new file, as Markdown or else as JSON lines; return its path.
-
-    Raises StorageError as `export_jsonl` does, and when a sample cannot be read.
-    """
-    write = export_markdown if markdown else export_jsonl
-    return write((read_token_sample(folder, key) for key in keys), path)
-
-
-def check_place(path: Path) -> None:
-    """Raise StorageError if `write_new` would; leave no file behind."""
-    write_new(path, ()).unlink(missing_ok=True)
-
-
-def write_new(path: Path, pieces: Iterable[str]) -> Path:
-    """Write `pieces` to a new file named after `path` (see `unused`), whole or not at all, and return its path.
-
-    Creates the folder. Raises StorageError when the folder or the file cannot be written.
-    """
+    lines = _markdown if markdown else _json_line
     try:
         if path.is_dir():
             raise StorageError(f"cannot write '{path}': it is a folder; give the file a name")
-        temporary = path.with_name(f".{path.name}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)  # not followed if it is a link
-        try:
-            with temporary.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
-                file.writelines(pieces)
-            free = unused(path)
-            temporary.replace(free)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        path = unused(path)
+        with whole_file(path) as file:
+            for sample in samples:
+                file.writelines(piece.encode("utf-8", "backslashreplace") for piece in lines(sample))
     except OSError as error:
         raise StorageError(f"cannot write '{path}': {error.strerror or error}; choose another path") from None
-    return free
+    return path
 
 
 def _json_line(sample: TokenSample) -> Iterator[str]:
@@ -235,60 +170,3 @@ def _fenced(text: str) -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(longest + 1, 3)
     return f"{fence}text\n{visible(text, keep_newlines=True)}\n{fence}\n\n"
-
-
-def save_picture(path: Path, lines: Sequence[Sequence[tuple[str, Style]]], title: str, width: int) -> Path:
-    """Draw `lines` of styled text, at least `width` columns, in the format that the suffix of `path` names.
-
-    Returns the path written: `path`, or with a number after its name where that exists. Raises StorageError for
-    another suffix, or when the file cannot be written.
-    """
-    if path.suffix not in PICTURE_SUFFIXES:
-        raise StorageError(f"cannot draw '{path}': use a name that ends in {' or '.join(PICTURE_SUFFIXES)}")
-    from rich.console import Console
-    from rich.segment import Segments
-    from rich.terminal_theme import SVG_EXPORT_THEME
-
-    safe = [[(_drawable(text), style) for text, style in line] for line in lines]
-    width = max([width, *(sum(cell_len(text) for text, _ in line) for line in safe)])
-    console = Console(record=True, width=width, file=io.StringIO())
-    for line in safe:
-        console.print(Segments(list(_segments(line))))
-    title = _drawable(title)
-    if path.suffix == ".svg":
-        picture = _FONT_FACE.sub("", console.export_svg(title=title, theme=SVG_EXPORT_THEME))
-    else:
-        title = escape(title).replace("{", "{{").replace("}", "}}")  # rich calls str.format on it
-        picture = console.export_html(theme=SVG_EXPORT_THEME, code_format=_HTML.format(title=title))
-    return write_new(path, [picture])
-
-
-def _drawable(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", visible(text))
-
-
-def _segments(line: Sequence[tuple[str, Style]]) -> Iterator[Segment]:
-    """Yield the line as segments.
-
-    A cluster that is not a single character of one column gets its own segment, because rich sizes a segment as if
-    every character took one column.
-    """
-    from rich.segment import Segment
-
-    for text, style in line:
-        plain = style.update_link(None)
-        for narrow, group in groupby(_clusters(text), key=lambda cluster: len(cluster) == cell_len(cluster) == 1):
-            clusters = list(group)
-            yield from (Segment(stretch, plain) for stretch in (["".join(clusters)] if narrow else clusters))
-    yield Segment.line()
-
-
-def _clusters(text: str) -> list[str]:
-    """Split `text` into characters, each with the marks that combine with it."""
-    clusters: list[str] = []
-    for character in text:
-        if clusters and cell_len(character) == 0:
-            clusters[-1] += character
-        else:
-            clusters.append(character)
-    return clusters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -13,9 +13,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from trainer.errors import StorageError
-from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
+from workbench.kit.dialog import Answer, AnswerScreen
 from workbench.kit.pane import Pane
+from workbench.kit.save_prompt import ask_and_save
 from workbench.kit.wait_screen import WaitScreen
 from workbench.run.sample_query import EXAMPLES, Contains, Order
 from workbench.run.sample_reader import read_token_sample
@@ -25,15 +26,16 @@ from workbench.samples.ask_form import StartingPoint
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.browser import SampleBrowser
 from workbench.samples.channels import CHANNELS
-from workbench.samples.export import check_place, export_samples
-from workbench.samples.export_screen import ExportChoice, SampleExportScreen
+from workbench.samples.export import export_samples
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleFilter, SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
-from workbench.text import visible
 
 _ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
-_PICTURES = ("svg", "html")
+_FORMATS = {
+    ".jsonl": "JSON lines: all numbers, and state-action pairs",
+    ".md": "Markdown: texts, scores, table of tokens",
+}
 _HELP = """\
 What the policy wrote. The list follows the newest iteration until you go to an earlier one; {{samples.whole-run}} \
 lists the whole run. {{samples.open}} opens a sample: its tokens are coloured by the channel that you choose, and the \
@@ -90,7 +92,7 @@ class SamplesPane(Pane):
         Binding("h", "history", "history", id="samples.history", tooltip="Compare responses to this prompt"),
         Binding("a,p", "ask", "ask", id="samples.ask", tooltip="Ask policy and reference to respond to a prompt now"),
         Binding("f", "try_from_here", "try", id="samples.try", tooltip="Continue from the cursor with another token"),
-        Binding("x", "export", "export", id="samples.export", tooltip="Export JSONL, Markdown or a picture"),
+        Binding("x", "export", "export", id="samples.export", tooltip="Export JSONL or Markdown"),
         Binding("y", "copy", "copy", id="samples.copy", tooltip="Copy prompt and response, or the token in a sample"),
         Binding(
             "Y", "copy_sample", "copy sample", show=False, id="samples.copy-all", tooltip="Copy prompt and response"
@@ -263,34 +265,35 @@ class SamplesPane(Pane):
             self.copy(sample.prompt + sample.completion, "prompt and response")
 
     def action_export(self) -> None:
-        folder, sample = self._browser.folder, self._current
-        if folder is None or sample is None:
+        folder, sample, samples = self._browser.folder, self._current, self._list.samples
+        if folder is None or sample is None or not isinstance(samples, SampleTable):
             return
-        key, samples, marked = sample.key, self._list.samples, list(self._browser.bookmarks or ())
+        marked = list(self._browser.bookmarks or ())
+        name = f"{folder.name}-{sample.key.iteration}-{sample.key.row + 1}"
+        sets = {  # by the name of the file
+            name: ("this sample", [sample.key]),
+            f"{name}-shown": (f"all {len(samples):,} listed", samples.keys),
+            f"{name}-marked": (f"all {len(marked):,} marked", marked),
+        }
 
-        async def write(choice: ExportChoice) -> str:
-            keys = marked if choice.what == "marked" else [key]
-            if choice.what == "shown":
-                keys = samples.keys if isinstance(samples, SampleTable) else [sample.key for sample in samples]
-            try:
-                if choice.format in _PICTURES:
-                    await asyncio.to_thread(check_place, choice.path)
-                else:
-                    written = await asyncio.to_thread(
-                        export_samples, folder, keys, choice.path, markdown=choice.format == "markdown"
-                    )
-                    self.notify(visible(f"{counted(len(keys), 'sample')} saved to {written}"), markup=False)
-            except StorageError as error:
-                return str(error)
-            return ""
+        def save(path: Path, keys: Sequence[SampleKey], suffix: str) -> None:
+            if path.exists():
+                raise StorageError(f"cannot write '{path}': it exists; choose another name")
+            export_samples((read_token_sample(folder, key) for key in keys), path, markdown=suffix == ".md")
 
-        def chosen(choice: ExportChoice | None) -> None:
-            if choice is not None and choice.format in _PICTURES:  # drawn from the screen, once the dialog is closed
-                self._read_then(folder, key, lambda sample: self._show_and_draw(sample, choice.path))
+        def chosen(file: str | None) -> None:
+            if file is not None:
+                stem, suffix = file[: file.rindex(".")], file[file.rindex(".") :]
+                write = partial(save, keys=sets[stem][1], suffix=suffix)
+                ask_and_save(self, "Export to which file?", file, write)
 
-        counts = {"this": 1, "shown": len(samples), "marked": len(marked)}
-        name = f"{folder.name}-{key.iteration}-{key.row + 1}"
-        self.app.push_screen(SampleExportScreen(counts, Path.cwd(), name, write), chosen)  # type: ignore[arg-type]
+        answers = [
+            Answer(stem + suffix, title, text)
+            for stem, (title, keys) in sets.items()
+            for suffix, text in _FORMATS.items()
+            if keys
+        ]
+        self.app.push_screen(AnswerScreen("Export samples", answers), chosen)
 
     async def find(self, words: str, most: int) -> list[Sample]:
         """Return the first `most` of the samples that the list has read, filtered or not, with all of `words`."""
@@ -340,11 +343,6 @@ class SamplesPane(Pane):
             if had_focus or self.app.focused is None:
                 view.text.focus()
         self.refresh_keys()
-
-    def _show_and_draw(self, sample: TokenSample, path: Path) -> None:
-        if self.opened is None or self.opened.key != sample.key:
-            self._show_sample(sample)
-        self._view.save_picture(path)
 
     @property
     def _browser(self) -> SampleBrowser:

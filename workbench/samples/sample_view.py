@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
-from rich.style import Style
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
-from textual.strip import Strip
 from textual.widgets import Static
 
 from trainer.errors import StorageError
@@ -21,7 +18,7 @@ from workbench.run.sample_table import Sample, TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channel_row import ChannelRow
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
-from workbench.samples.export import json_columns, save_picture
+from workbench.samples.export import json_columns
 from workbench.samples.sample_list import sample_facts
 from workbench.samples.token_inspector import TokenInspector, facts_text
 from workbench.samples.token_legend import TokenLegend
@@ -99,25 +96,6 @@ class SampleView(MountedWhole, Vertical):
         """The token under the cursor with all its numbers, as the inspector shows them; None in an empty sample."""
         facts = self.query_one(TokenInspector).facts
         return None if facts is None else facts_text(facts)
-
-    def save_picture(self, path: Path) -> None:
-        """Save a picture of the text and its legend as coloured on the screen, once the text is laid out."""
-        text = self.text
-        if text.sample is None or not text.is_laid_out:
-            self.call_after_refresh(self.save_picture, path)
-            return
-        lines = [[(segment.text, segment.style or Style()) for segment in strip] for strip in self.drawn_lines()]
-        try:
-            written = save_picture(path, lines, self.facts(text.sample), text.size.width)
-        except StorageError as error:
-            self.warn(str(error))
-        else:
-            self.notify(visible(f"Saved to {written}"), markup=False)
-
-    def drawn_lines(self) -> list[Strip]:
-        """Return all lines of the coloured text and of its legend, as on the screen."""
-        legend = self.query_one(TokenLegend)
-        return [*self.text.drawn_lines(), Strip([]), *legend.strips(self.text.size.width)]
 
     def on_mount(self) -> None:
         self.watch(self.text, "virtual_size", self._share_rows, init=False)

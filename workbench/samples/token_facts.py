@@ -1,4 +1,4 @@
-"""Facts about a token: its saved numbers, the same numbers recomputed, and what follows from them."""
+"""Facts about a token: its saved numbers and what follows from them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import NamedTuple, TypeVar
 
 from trainer.runs.samples import SampleSettings
 from workbench.run.sample_table import TokenSample
-from workbench.samples import token_maths
-from workbench.samples.token_maths import Recomputed, TokenLoss, UpdatePass
 from workbench.text import visible
 
 T = TypeVar("T")
 
-
-class CharacterPart(NamedTuple):
-    """Position of a token among those that together spell one character of several bytes."""
-
-    part: int  # from 1
-    parts: int
-    text: str  # the character, from the last token; empty where the response ends before the character does
+LARGEST_LOG_R = 2.610868638149876
+"""Bound on log r in k3, as in `trainer.maths.kl_estimate`."""
+PER_RESPONSE = ("rloo", "grpo")
+"""Estimators that take a response as one action: all its tokens have the same advantage."""
+_WHITENING = 1e-8  # added to the variance, as in `trainer.maths.whiten`
 
 
 class LikelyToken(NamedTuple):
@@ -31,6 +27,45 @@ class LikelyToken(NamedTuple):
     probability: float
     ref_probability: float
     chosen: bool
+
+
+class TokenLoss(NamedTuple):
+    """L = -w max(min(rho A, clip(rho) A), c A) + beta KL_t; a term that the run does not use is None."""
+
+    unclipped: float  # rho A
+    clipped: float  # clip(rho) A
+    bound: float | None  # c A of the dual clip, where A is negative
+    weight: float | None  # w, the importance weight pi_old / pi_sampler, capped
+    kl: float | None  # beta KL_t under the policy of that pass, where the KL is in the loss
+
+    @property
+    def total(self) -> float:
+        """The loss L."""
+        kept = min(self.unclipped, self.clipped)
+        kept = kept if self.bound is None else max(kept, self.bound)
+        return -kept * (1.0 if self.weight is None else self.weight) + (self.kl or 0.0)
+
+
+class UpdatePass(NamedTuple):
+    """A token in one pass over the batch."""
+
+    name: str  # "epoch 1" and so on, "after" for the pass after the last; "pass 1" where the epochs are not known
+    ratio: float  # pi / pi_old; NaN where the token was part of no step in the epoch
+    probability: float | None  # under the policy of that pass
+    in_loss: bool  # the token was part of an optimiser step
+    clipped: bool  # its loss had no gradient, because of the ratio's range or the dual clip
+    mark: str  # label of the clip's effect; empty where the ratio is inside its range
+    loss: TokenLoss | None  # None without a step, or where a term is not known
+
+
+class AdvantageTerm(NamedTuple):
+    """One term of an advantage's sum: weight * x."""
+
+    token: int  # index in the response of the token whose TD error or reward it is
+    weight: float
+    x: float
+    product: float
+    running: float  # the sum up to here
 
 
 class TokenFacts:
@@ -51,11 +86,8 @@ class TokenFacts:
         in_loss = settings is not None and settings.kl_in == "loss"
         self.index, self.length = index, len(sample)
         self.token = sample.tokens[index]
-        self.text = _at(sample.texts, index) or ""
         self.name = token_label(sample, index)
-        self.character = _character(sample.texts, index)  # None for a token of whole characters
         self.is_last = index == len(sample) - 1
-        self.is_stop = self.is_last and not sample.truncated
 
         self.logprob = logprob = saved("logprobs")  # of the policy that wrote
         self.ref_logprob = ref_logprob = saved("ref_logprobs")
@@ -70,8 +102,9 @@ class TokenFacts:
         # The penalty is None as well where it is not part of the reward. The pull is the push of a KL in the loss on
         # log pi, comparable to the advantage; +: up.
         self.kl_penalty = None if settings is None or in_loss or self.kl is None else -settings.kl_coef * self.kl
-        slope = token_maths.kl_slope(logprob, ref_logprob, settings)
-        self.kl_pull = -settings.kl_coef * slope if settings and in_loss and slope is not None else None
+        self.kl_pull = None
+        if settings is not None and in_loss and (kl := _kl_in_loss(logprob, ref_logprob, settings)) is not None:
+            self.kl_pull = -settings.kl_coef * kl[1]
         self.token_score = saved("token_scores")  # the token's own part of the reward
         bootstrapped = sample.truncated and settings is not None and settings.bootstrap_truncated
         self.earns_score = self.is_last and not bootstrapped
@@ -84,22 +117,25 @@ class TokenFacts:
         self.value = saved("values")  # V(s_t); None without a critic, as are the next two
         self.next_value = _final_value(sample) if self.is_last else saved("values", index + 1)  # V(s_{t+1})
         self.td_error = saved("td_errors")
-        summed = token_maths.discounted_sum(*token_maths.advantage_sum(sample, index))
-        self.total_reward = summed.value if self.estimator in token_maths.PER_RESPONSE else None  # R
+        rewards = sample.numbers.get("rewards", ())
+        self.total_reward = sum(rewards) if rewards and self.estimator in PER_RESPONSE else None  # R
         self.baseline = _known(sample.baseline)  # without a critic: subtracted from the return, or from R
         self.advantage_scale = _known(sample.advantage_scale)  # with grpo: divisor of that difference
         self.advantage = saved("advantages")  # from the estimator, not whitened
-        self.whitened_advantage = token_maths.whitened_advantage(self.advantage, settings)
+        self.whitened_advantage = None
+        if self.advantage is not None and settings is not None and settings.whiten_advantages:
+            self.whitened_advantage = (self.advantage - settings.advantage_mean) / deviation(settings.advantage_std)
         self.return_ = saved("returns")
-        self.recomputed = self._recomputed(summed) | {  # what the numbers of these names should be
-            "kl": token_maths.kl(logprob, ref_logprob, settings),
-            "reward": token_maths.reward(parts, settings),
-        }
 
         # The weight of its loss, pi_old / pi_sampler capped; None where the run has none
-        self.weight = token_maths.importance_weight(logprob, self.sampler_logprob, settings)
+        self.weight = None
+        if logprob is not None and self.sampler_logprob is not None and settings and settings.importance_cap:
+            self.weight = min(exp(logprob - self.sampler_logprob), settings.importance_cap)
         seen = self.whitened_advantage if settings is not None and settings.whiten_advantages else self.advantage
-        self.loss_advantage = None if settings is None else seen  # the one that the policy's loss saw
+        if settings is None or seen is None:
+            self.loss_advantage = None
+        else:  # the one that the policy's loss saw
+            self.loss_advantage = seen if settings.has_signal else 0.0
         self.passes = tuple(self._update_passes(_at(sample.ratios, index) or ()))
 
     @property
@@ -107,66 +143,49 @@ class TokenFacts:
         """The advantage estimator; GAE where the file has no settings."""
         return "gae" if self.settings is None else self.settings.estimator
 
-    @property
-    def disagreements(self) -> list[str]:
-        """Names in `recomputed` whose saved number differs by more than float32 rounding explains."""
-        return [name for name, number in self.recomputed.items() if not number.agrees(getattr(self, name))]
-
     def _choices(self) -> Iterator[LikelyToken]:
         found = _at(self.sample.alternatives, self.index) or ()
         for one in found:
-            probability, ref_probability = token_maths.exp(one.logprob), token_maths.exp(one.ref_logprob)
-            yield LikelyToken(one.token, one.text, probability, ref_probability, one.token == self.token)
+            yield LikelyToken(one.token, one.text, exp(one.logprob), exp(one.ref_logprob), one.token == self.token)
         listed = not found or any(one.token == self.token for one in found)
         if not listed and self.probability is not None and self.ref_probability is not None:
-            yield LikelyToken(self.token, self.text, self.probability, self.ref_probability, chosen=True)
-
-    def _recomputed(self, summed: Recomputed) -> dict[str, Recomputed]:
-        """Recompute TD error, advantage and return from the other numbers. summed: the sum of the advantage's terms."""
-        if self.estimator == "gae":
-            return {
-                "td_error": token_maths.td_error(self.reward, self.value, self.next_value, self.settings),
-                "advantage": summed,
-                "return_": token_maths.return_(self.advantage, self.value),
-            }
-        earned, return_ = Recomputed(self.return_), summed
-        if self.estimator in token_maths.PER_RESPONSE:
-            rewards = self.sample.numbers.get("rewards", ())[self.index :]
-            earned, return_ = summed, token_maths.discounted_sum(rewards, 1.0)
-        scale = self.advantage_scale if self.estimator == "grpo" else 1.0
-        advantage = token_maths.advantage_over_baseline(earned, self.baseline, scale)
-        return {"td_error": Recomputed(), "advantage": advantage, "return_": return_}
+            text = self.sample.texts[self.index]
+            yield LikelyToken(self.token, text, self.probability, self.ref_probability, chosen=True)
 
     def _update_passes(self, ratios: Sequence[float]) -> Iterator[UpdatePass]:
         settings, seen = self.settings, self.loss_advantage
         epochs = settings.epochs if settings is not None else -1
         known = epochs <= len(ratios) <= epochs + 1
-        low, high = token_maths.ratio_range(settings) if settings is not None else (-math.inf, math.inf)
+        low, high = ratio_range(settings) if settings is not None else (-math.inf, math.inf)
         for number, ratio in enumerate(ratios, 1):
             is_epoch, measured = not known or number <= epochs, not math.isnan(ratio)
             in_loss, clipped, loss = is_epoch and measured, False, None
             if in_loss and settings is not None and seen is not None:
-                clipped, loss = token_maths.is_clipped(ratio, seen, settings), self._loss(ratio, seen, settings)
+                by_dual_clip = seen < 0 < settings.dual_clip < ratio
+                clipped = by_dual_clip or (ratio > high and seen > 0) or (ratio < low and seen < 0)
+                loss = self._loss(ratio, seen, settings)
+            outside = measured and not low <= ratio <= high
+            skipped = is_epoch and not measured
             yield UpdatePass(
                 name="after" if not is_epoch else f"epoch {number}" if known else f"pass {number}",
                 ratio=ratio,
                 probability=None if self.probability is None or not measured else self.probability * ratio,
                 in_loss=in_loss,
-                skipped=is_epoch and not measured,
-                outside=measured and not low <= ratio <= high,
                 clipped=clipped,
+                mark="no step" if skipped else "✂ clipped" if clipped else "outside" if outside else "",
                 loss=loss,
             )
 
     def _loss(self, ratio: float, advantage: float, settings: SampleSettings) -> TokenLoss | None:
         """Return the loss of a step at which the token had this ratio; None where a term is not known."""
-        low, high = token_maths.ratio_range(settings)
+        low, high = ratio_range(settings)
         penalty = None
-        if settings.kl_in == "loss" and self.logprob is not None and ratio > 0:
-            logprob = self.logprob + math.log(ratio)  # under the policy of that pass
-            value = token_maths.kl_loss(logprob, self.ref_logprob, settings)
-            penalty = None if value is None else settings.kl_coef * value
-        if (settings.kl_in == "loss" and penalty is None) or (settings.importance_cap and self.weight is None):
+        if settings.kl_in == "loss":
+            now = None if self.logprob is None or not ratio > 0 else self.logprob + math.log(ratio)
+            if (kl := _kl_in_loss(now, self.ref_logprob, settings)) is None:
+                return None
+            penalty = settings.kl_coef * kl[0]
+        if settings.importance_cap and self.weight is None:
             return None
         return TokenLoss(
             unclipped=ratio * advantage,
@@ -177,6 +196,48 @@ class TokenFacts:
         )
 
 
+def advantage_terms(sample: TokenSample, index: int) -> list[AdvantageTerm]:
+    """Return the terms of the sum in the advantage of token `index`, nearest first.
+
+    The sum is sum_l (gamma lambda)^l delta_{t+l} with GAE, and G_t = sum_l gamma^l r_{t+l} with reinforce and remax.
+    Where the response is one action it is R = sum_t r_t, over all rewards whatever the token. There are no terms
+    without settings.
+    """
+    settings, numbers = sample.settings, sample.numbers
+    if settings is None:
+        return []
+    if settings.estimator == "gae":
+        first, factor, values = index, settings.gamma * settings.lam, numbers.get("td_errors", ())
+    elif settings.estimator in PER_RESPONSE:
+        first, factor, values = 0, 1.0, numbers.get("rewards", ())
+    else:
+        first, factor, values = index, settings.gamma, numbers.get("rewards", ())
+    weight, running, terms = 1.0, 0.0, list[AdvantageTerm]()
+    for token, x in enumerate(values[first:], first):
+        running += weight * x
+        terms.append(AdvantageTerm(token, weight, x, weight * x, running))
+        weight *= factor
+    return terms
+
+
+def ratio_range(settings: SampleSettings) -> tuple[float, float]:
+    """Return the bounds between which a ratio is not clipped."""
+    return 1 - settings.clip, 1 + (settings.clip_high or settings.clip)
+
+
+def deviation(std: float) -> float:
+    """Return the divisor of whitening, sqrt(std^2 + 1e-8)."""
+    return math.sqrt(std * std + _WHITENING)
+
+
+def exp(x: float) -> float:
+    """Return e to the x, infinity where that exceeds a float."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
 def token_name(text: str) -> str:
     """Return `text` in quotes, with spaces as ·, newlines as ⏎ and control characters as symbols."""
     shown = visible(text.replace("\n", "⏎")).replace(" ", "·")
@@ -184,14 +245,31 @@ def token_name(text: str) -> str:
 
 
 def token_label(sample: TokenSample, index: int) -> str:
-    """Return the token's `token_name`, which part of a character it is, or its id where the file has no texts."""
-    part = _character(sample.texts, index)
-    if part is None:
-        text = _at(sample.texts, index)
-        return f"id {sample.tokens[index]}" if not text else token_name(text)
-    if not part.text:
-        return f"part {part.part} of an unfinished character"
-    return f"part {part.part} of {part.parts} of {token_name(part.text)}"
+    """Return the token's `token_name`, or which part of a character it is: of these only the last has the text."""
+    texts, first, last = sample.texts, index, index
+    while first and not texts[first - 1]:
+        first -= 1
+    while last < len(texts) - 1 and not texts[last]:
+        last += 1
+    if not texts[last]:
+        return f"part {index - first + 1} of an unfinished character"
+    if first == last:
+        return token_name(texts[index])
+    return f"part {index - first + 1} of {last - first + 1} of {token_name(texts[last])}"
+
+
+def _kl_in_loss(
+    logprob: float | None, ref_logprob: float | None, settings: SampleSettings
+) -> tuple[float, float] | None:
+    """Return KL_t as `trainer.maths.kl_loss` does, and d KL_t / d log pi; None if one token does not determine it."""
+    if logprob is None or ref_logprob is None or settings.kl_estimator not in ("k2", "k3"):
+        return None
+    log_r = ref_logprob - logprob
+    if settings.kl_estimator == "k2":
+        return 0.5 * log_r * log_r, -log_r
+    bounded = min(log_r, LARGEST_LOG_R)
+    beyond = math.expm1(LARGEST_LOG_R) * max(log_r - LARGEST_LOG_R, 0.0)
+    return math.expm1(bounded) - bounded + beyond, 1 - exp(bounded)
 
 
 def _final_value(sample: TokenSample) -> float | None:
@@ -208,19 +286,6 @@ def _final_value(sample: TokenSample) -> float | None:
     return _known(sample.final_value) if sample.settings.bootstrap_truncated else 0.0
 
 
-def _character(texts: Sequence[str], index: int) -> CharacterPart | None:
-    if index >= len(texts):
-        return None
-    first = last = index
-    while first and not texts[first - 1]:
-        first -= 1
-    while last < len(texts) - 1 and not texts[last]:
-        last += 1
-    if first == last and texts[last]:
-        return None
-    return CharacterPart(index - first + 1, last - first + 1, texts[last])
-
-
 def _at(values: Sequence[T], index: int) -> T | None:
     return values[index] if index < len(values) else None
 
@@ -230,4 +295,4 @@ def _known(value: float) -> float | None:
 
 
 def _probability(logprob: float | None) -> float | None:
-    return None if logprob is None else token_maths.exp(logprob)
+    return None if logprob is None else exp(logprob)

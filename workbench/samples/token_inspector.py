@@ -88,8 +88,8 @@ class TokenInspector(Drawn):
 
 def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
     """Return the token's name and place, then at most `lines` lines of the sentence."""
-    name, identity = facts.name, f"  id {facts.token}" if facts.text or facts.character else ""
-    end = " · stop" if facts.is_stop else " · cut short" if facts.is_last else ""
+    name, identity = facts.name, f"  id {facts.token}"
+    end = (" · cut short" if facts.sample.truncated else " · stop") if facts.is_last else ""
     place = f"  {facts.index + 1} of {facts.length}{end}"
     left = width - len(place)
     if left < 8:
@@ -100,8 +100,8 @@ def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
         heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
     if lines < 1:
         return [heading]
-    said = sentence(facts)
-    wrapped = textwrap.wrap(said[:1].upper() + said[1:], width, max_lines=lines, placeholder="…")
+    text = sentence(facts)
+    wrapped = textwrap.wrap(text[:1].upper() + text[1:], width, max_lines=lines, placeholder="…")
     return [heading, *(_cut([(line, "text")], width) for line in wrapped)]
 
 
@@ -155,7 +155,7 @@ def _logprobs(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
 
 def _ratios(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     first = next((place for place, one in enumerate(facts.passes) if one.clipped), -1)
-    beneath = any(cell_len(f"ratio {one.name}") > _room(width) for one in facts.passes)
+    beneath = any(cell_len(f"ratio {one.name}") > _columns(width)[1] for one in facts.passes)
     if beneath:  # the names have a line of their own
         yield InspectorRow(7, [("ratio", "text")])
     for place, one in enumerate(facts.passes):
@@ -179,19 +179,15 @@ def _choices(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
         yield InspectorRow(8 if one.chosen else 9, line, is_part=True)
 
 
-def _units(width: int) -> int:
-    """Return the columns for a unit."""
-    return 10 if width >= _FULL_FROM else 5
-
-
-def _room(width: int) -> int:
-    """Return the columns that number, unit and probability leave for a label."""
-    return max(width - _NUMBER - _units(width) - _PERCENT, 0)
+def _columns(width: int) -> tuple[int, int]:
+    """Return the columns for a unit, and those that number, unit and probability leave for a label."""
+    units = 10 if width >= _FULL_FROM else 5
+    return units, max(width - _NUMBER - units - _PERCENT, 0)
 
 
 def _number(rank: int, label: str, number: float, unit: str, probability: float | None, width: int) -> InspectorRow:
     """Return a row with a label, the number and its unit, and a probability at the right end."""
-    units, left = _units(width), _room(width)
+    units, left = _columns(width)
     shown, role = number_text(number, 4, _NUMBER - 1), "strong"
     if not math.isfinite(number):
         shown, role = f"{MISSING} {shown}", "missing"

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 from trainer.runs.samples import SampleSettings
-from workbench.samples.token_facts import TokenFacts
-from workbench.samples.token_maths import deviation
+from workbench.samples.token_facts import TokenFacts, deviation
 
 _HARDLY = 0.05  # of the deviation of the batch's advantages: less counts as hardly a push
-_ALIKE = 0.1  # nats between policy and reference: less counts as equal
-_NO_SIGNAL = 1e-6  # the deviation up to which advantages count as equal, for returns of up to 1
 _BASELINE = ("its return", "the estimator's baseline")
 _COMPARED = {
     "reinforce": ("its return", "the mean reward of the batch's other responses"),
@@ -65,12 +62,12 @@ def _push(facts: TokenFacts) -> str:
     )
     if settings.whiten_advantages:
         mean, its = settings.advantage_mean, "" if facts.estimator == "gae" else "its advantage is "
-        said = f"the batch's mean of {'-' if mean < 0 else ''}{amount(mean)}"
+        batch = f"the batch's mean of {'-' if mean < 0 else ''}{amount(mean)}"
         if direction == "hardly pushed" and abs(raw) >= _HARDLY * settings.advantage_std:
-            return f"{expected}, {its and f'and {its}'}close to {said}: {direction}"
+            return f"{expected}, {its and f'and {its}'}close to {batch}: {direction}"
         explained = raw > 0 if seen > 0 else raw < 0
         if direction != "hardly pushed" and not explained:
-            return f"{expected}, but {its}{'above' if seen > 0 else 'below'} {said}: {direction}"
+            return f"{expected}, but {its}{'above' if seen > 0 else 'below'} {batch}: {direction}"
     return f"{direction}: {expected}"
 
 
@@ -93,9 +90,10 @@ def _no_step(facts: TokenFacts, settings: SampleSettings) -> str:
     """Return why the token was part of no step; empty if it was."""
     if not settings.trains_policy:
         return "only the critic is trained in this iteration"
-    if settings.advantage_std <= _NO_SIGNAL:
+    if not settings.has_signal:
         return "all advantages of the batch are equal"
-    if any(one.skipped for one in facts.passes) and not any(one.in_loss for one in facts.passes):
+    marks = [one.mark for one in facts.passes]
+    if "no step" in marks and not any(one.in_loss for one in facts.passes):
         return "no optimiser step used its minibatches"
     return ""
 
@@ -147,14 +145,10 @@ def _kl_in_loss(facts: TokenFacts) -> str:
 
 
 def _reference(facts: TokenFacts) -> str:
-    mine, theirs, k1 = facts.probability, facts.ref_probability, facts.k1
-    if mine is None or theirs is None or k1 is None or math.isnan(k1):
+    mine, theirs = facts.probability, facts.ref_probability
+    if mine is None or theirs is None or math.isnan(mine) or math.isnan(theirs):
         return ""
-    if abs(k1) <= _ALIKE:
-        return f"the reference gives it about the same: {percent(theirs)}"
-    if percent(mine) == percent(theirs):
-        return f"policy and reference both give it {percent(theirs)}"
-    return f"the reference gives it {percent(theirs)}, the policy {percent(mine)}"
+    return f"reference {percent(theirs)}, policy {percent(mine)}"
 
 
 def _finite(x: float | None) -> TypeGuard[float]:

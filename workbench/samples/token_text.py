@@ -229,19 +229,6 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
             if event.chain == 2:
                 self.post_message(self.Chosen(token))
 
-    @property
-    def is_laid_out(self) -> bool:
-        """Return whether the sample is laid out, which it is not before the widget knows its width."""
-        return self._layout is not _NOT_LAID_OUT
-
-    def drawn_lines(self) -> list[Strip]:
-        """Return every row of the sample as drawn, without the cursor."""
-        return [
-            Strip(self._row(line, row, cursor=False))
-            for line in range(len(self._layout.lines))
-            for row in range(self._rows if line >= self._layout.response else 1)
-        ]
-
     def text_of_line(self, index: int) -> tuple[str, str] | None:
         line, row = self._line_at(index)
         if line >= len(self._layout.lines):
@@ -259,7 +246,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
             return Strip.blank(width, self.rich_style)
         return Strip(self._row(line, row)).adjust_cell_length(width, self.rich_style)
 
-    def _row(self, line: int, row: int, *, cursor: bool = True) -> Iterator[Segment]:
+    def _row(self, line: int, row: int) -> Iterator[Segment]:
         """Return a row of a line: row 0 is the text, the others are its blocks."""
         if self.sample is None:
             return iter(())
@@ -271,7 +258,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
             return _block_row(spans, self._values_of(self.sample, channel), label, self._styles)
         background = self._values_of(self.sample, self.channel)
         underline = self._values_of(self.sample, self.underline) if self.underline else None
-        at_cursor = [span for at, span in self._cursor_cells if at == line and cursor]
+        at_cursor = [span for at, span in self._cursor_cells if at == line]
         return _text_row(spans, background, underline, at_cursor, self._styles)
 
     def _values_of(self, sample: TokenSample, channel: str) -> ChannelValues:

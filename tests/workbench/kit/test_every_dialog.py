@@ -127,14 +127,9 @@ async def export_samples(pilot: Pilot[str]) -> None:
     await pilot.press("f4")
     pane = pilot.app.screen.query_one("#samples")
     await until(pilot, lambda: pane.check_action("export", ()) is True)
-    await typed(pilot, ["x"], "/proc/nowhere/a.jsonl")
-
-
-async def draw_sample(pilot: Pilot[str]) -> None:
-    await pilot.press("f4")
-    pane = pilot.app.screen.query_one("#samples")
-    await until(pilot, lambda: pane.check_action("export", ()) is True)
-    await typed(pilot, ["x", "down", "down"], "/proc/nowhere/a.svg")
+    await pilot.press("x")
+    await until(pilot, lambda: isinstance(pilot.app.screen, AnswerScreen))
+    await typed(pilot, ["enter"], "/proc/nowhere/a.jsonl")
 
 
 PROVOKED: dict[str, tuple[Callable[[Pilot[str]], Awaitable[None]], str]] = {
@@ -142,7 +137,6 @@ PROVOKED: dict[str, tuple[Callable[[Pilot[str]], Awaitable[None]], str]] = {
     "save as": (lambda pilot: typed(pilot, ["f2", "W"], "/proc/nowhere/a.toml"), "cannot write"),
     "open": (open_file, "UTF-8"),
     "export samples": (export_samples, "cannot write '/proc/nowhere/a.jsonl'"),
-    "draw a sample": (draw_sample, "cannot write '/proc/nowhere/a.svg'"),
     "import": (lambda pilot: typed(pilot, ["f5", "i"], "nowhere.jsonl"), "nowhere.jsonl"),
     "export": (lambda pilot: typed(pilot, ["f5", "x"], "a.jsonl"), "preferences.db"),
 }

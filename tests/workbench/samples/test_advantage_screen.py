@@ -16,12 +16,9 @@ from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
-from workbench.kit.lines import plain
 from workbench.run.sample_table import TokenSample
-from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, lines_of_their_own, rest_line
-from workbench.samples.formula_lines import formula_lines, number
-from workbench.samples.token_facts import TokenFacts, token_label
-from workbench.samples.token_maths import advantage_terms
+from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, formula_lines, number, term_lines
+from workbench.samples.token_facts import TokenFacts, advantage_terms, token_label
 
 
 def sample(length: int = 8, row: int = 0, *, held: dict[str, Any] | None = None, **changes: Any) -> TokenSample:
@@ -62,17 +59,17 @@ def value_of(symbol: str, lines: list[str]) -> float:
 @pytest.mark.parametrize("row", [0, 2])
 @pytest.mark.parametrize("index", [0, 3, 7])
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs"])
-def test_the_formulas_give_the_recomputed_numbers(width: int, row: int, index: int, estimator: str) -> None:
+def test_the_formulas_give_the_saved_numbers(width: int, row: int, index: int, estimator: str) -> None:
     facts = TokenFacts(sample(row=row, held={"kl_estimator": estimator, "whiten_rewards": True}), index)
     lines = texts(formula_lines(facts, width))
     assert all(cell_len(line) <= width for line in lines)
     for symbol, expected in (
-        ("KL_t", facts.recomputed["kl"].value),
+        ("KL_t", facts.kl),
         ("raw", facts.raw_reward),
-        ("r_t", facts.recomputed["reward"].value),
-        ("δ_t", facts.recomputed["td_error"].value),
-        ("A_t", facts.recomputed["advantage"].value),
-        ("G_t", facts.recomputed["return_"].value),
+        ("r_t", facts.reward),
+        ("δ_t", facts.td_error),
+        ("A_t", facts.advantage),
+        ("G_t", facts.return_),
         ("Â_t", facts.whitened_advantage),
     ):
         assert value_of(symbol, lines) == pytest.approx(expected, abs=5.1e-5), symbol
@@ -201,17 +198,6 @@ def test_an_epoch_without_a_step_says_so() -> None:
     assert last.split() == ["epoch", "2", "ρ", "NaN", "no", "step"]
 
 
-def test_an_inconsistent_saved_number_is_reported_and_a_consistent_one_is_not() -> None:
-    assert "≠" not in "".join(texts(formula_lines(TokenFacts(sample(), 3), 75)))
-    of = sample()
-    deltas = list(of.numbers["td_errors"])
-    deltas[3] += 0.01
-    lines = texts(formula_lines(TokenFacts(replace(of, numbers={**of.numbers, "td_errors": deltas}), 3), 75))
-    marks = [place for place, line in enumerate(lines) if "≠" in line]
-    assert [lines[place - 1].split()[0] for place in marks] == ["=", "A_t"]
-    assert f"≠ {deltas[3]:.6f} in the file" in lines[marks[0]]
-
-
 def test_without_settings_it_says_what_is_missing() -> None:
     of = replace(sample(), settings=None)
     lines = " ".join(texts(formula_lines(TokenFacts(of, 0), 75)))
@@ -220,16 +206,16 @@ def test_without_settings_it_says_what_is_missing() -> None:
 
 
 def test_terms_whose_weight_prints_as_zero_share_a_line_and_still_add_up() -> None:
-    terms = advantage_terms(sample(400), 0)
-    shown = lines_of_their_own(terms)
+    facts = TokenFacts(sample(400), 0)
+    terms, lines = advantage_terms(facts.sample, 0), texts(term_lines(facts, 75))
+    shown = len(lines) - 3  # without an empty line, the headings and the rest
     assert terms[shown - 1].weight >= 5e-5 > terms[shown].weight
-    line = plain(rest_line(terms, shown, 75)).split()
-    assert line[:4] == ["…", str(400 - shown), "more", "terms"]
-    assert float(line[-2]) == pytest.approx(sum(term.product for term in terms[shown:]), abs=5.1e-5)
-    assert float(line[-1]) == pytest.approx(terms[-1].running, abs=5.1e-5)
-    assert lines_of_their_own(advantage_terms(sample(400, held={"lam": 1.0}), 0)) == 400
-    assert lines_of_their_own(terms[: shown + 1]) == shown + 1, "one term has its own line"
-    assert lines_of_their_own([]) == 0
+    rest = lines[-1].split()
+    assert rest[:4] == ["…", str(400 - shown), "more", "terms"]
+    assert float(rest[-2]) == pytest.approx(sum(term.product for term in terms[shown:]), abs=5.1e-5)
+    assert float(rest[-1]) == pytest.approx(terms[-1].running, abs=5.1e-5)
+    assert len(term_lines(TokenFacts(sample(400, held={"lam": 1.0}), 0), 75)) == 402
+    assert len(term_lines(TokenFacts(sample(shown + 1), 0), 75)) == shown + 3, "one term has its own line"
 
 
 def test_a_zero_has_no_sign() -> None:
@@ -300,7 +286,7 @@ async def test_ten_thousand_terms_are_scrolled_by_key() -> None:
         widget = screen.query_one(AdvantageSum)
         top = drawn(app)
         await pilot.press("end")
-        assert drawn(app)[-1].split()[0] == "9,999"
+        assert drawn(app)[-1].split()[:4] == ["…", "9,000", "more", "terms"]
         await pilot.press("pageup", "up", "down", "pagedown", "up")
         assert widget.scroll_offset.y == widget.max_scroll_y - 1
         await pilot.press("home")

@@ -17,7 +17,7 @@ from trainer.errors import StorageError
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.file_names import unused
 from workbench.run.sample_table import TokenSample
-from workbench.samples.export import check_place, export_jsonl, export_markdown, sa_pairs
+from workbench.samples.export import export_samples, sa_pairs
 
 HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]
 
@@ -49,7 +49,7 @@ def test_the_pairs_of_a_file_without_some_numbers_leave_these_out() -> None:
 
 def test_a_line_of_json_holds_the_whole_record(tmp_path: Path) -> None:
     samples = [token_sample(12, row) for row in range(3)]
-    lines = exported(export_jsonl(samples, tmp_path / "a.jsonl"))
+    lines = exported(export_samples(samples, tmp_path / "a.jsonl", markdown=False))
     assert [(line["iteration"], line["row"]) for line in lines] == [(12, 0), (12, 1), (12, 2)]
     for sample, line in zip(samples, lines, strict=True):
         assert line["columns"] == {"mood": "warm"}
@@ -66,7 +66,7 @@ def test_a_line_of_json_holds_the_whole_record(tmp_path: Path) -> None:
 
 def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     sample = token_sample(length=3, kl=[math.nan, math.inf, 1.5], score=-math.inf, columns="no JSON")
-    (line,) = exported(export_jsonl([sample], tmp_path / "a.jsonl"))
+    (line,) = exported(export_samples([sample], tmp_path / "a.jsonl", markdown=False))
     assert line["kl"] == [None, None, 1.5]
     assert line["score"] is None
     assert [pair["kl"] for pair in line["sa_pairs"]] == [None, None, 1.5]
@@ -75,12 +75,12 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
 
 def test_an_empty_response_has_no_pairs(tmp_path: Path) -> None:
     empty = replace(token_sample(), tokens=[], texts=[], completion="", numbers={}, ratios=[], alternatives=[])
-    (line,) = exported(export_jsonl([empty], tmp_path / "a.jsonl"))
+    (line,) = exported(export_samples([empty], tmp_path / "a.jsonl", markdown=False))
     assert line["sa_pairs"] == line["tokens"] == []
 
 
 def test_hostile_text_comes_back_from_json_as_it_was_and_the_file_is_safe_to_print(tmp_path: Path) -> None:
-    path = export_jsonl([token_sample(texts=HOSTILE, prompt="\x1b]0;x\x07")], tmp_path / "a.jsonl")
+    path = export_samples([token_sample(texts=HOSTILE, prompt="\x1b]0;x\x07")], tmp_path / "a.jsonl", markdown=False)
     (line,) = exported(path)
     assert line["token_texts"] == HOSTILE
     assert line["sa_pairs"][-1]["state"] == "\x1b]0;x\x07" + "".join(HOSTILE[:-1])
@@ -89,7 +89,7 @@ def test_hostile_text_comes_back_from_json_as_it_was_and_the_file_is_safe_to_pri
 
 def test_markdown_shows_prompt_response_scores_and_a_row_for_each_token(tmp_path: Path) -> None:
     sample = token_sample(12, 2)
-    text = export_markdown([sample], tmp_path / "a.md").read_text("utf-8")
+    text = export_samples([sample], tmp_path / "a.md", markdown=True).read_text("utf-8")
     assert "## Iteration 12, sample 3\n" in text
     assert f"```text\n{sample.prompt}\n```\n" in text
     assert f"```text\n{sample.completion}\n```\n" in text
@@ -110,7 +110,7 @@ def cells(row: str) -> list[str]:
 def test_no_text_of_a_sample_becomes_markup(tmp_path: Path) -> None:
     prompt = "````\n# no heading\n<b>\n" + "~~~"
     sample = token_sample(texts=HOSTILE, prompt=prompt, parts={"a|b `c` <i>": 1.0})
-    text = export_markdown([sample], tmp_path / "a.md").read_text("utf-8")
+    text = export_samples([sample], tmp_path / "a.md", markdown=True).read_text("utf-8")
     assert all(character == "\n" or character.isprintable() for character in text)
     assert f"\n`````text\n{prompt}\n`````\n" in text  # its fence is longer than any in it
     outside = re.sub(r"^(`{3,})text\n.*?^\1\n", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -124,7 +124,7 @@ def test_no_text_of_a_sample_becomes_markup(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_taken_gets_a_number_and_the_existing_file_stays(tmp_path: Path) -> None:
-    paths = [export_markdown([token_sample(row=row)], tmp_path / "a.b.md") for row in range(3)]
+    paths = [export_samples([token_sample(row=row)], tmp_path / "a.b.md", markdown=True) for row in range(3)]
     assert [path.name for path in paths] == ["a.b.md", "a.b-2.md", "a.b-3.md"]
     assert "sample 1\n" in paths[0].read_text()
     assert unused(tmp_path / "free.md") == tmp_path / "free.md"
@@ -136,15 +136,14 @@ def test_a_sample_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
         raise StorageError("the second is damaged")
 
     with pytest.raises(StorageError, match="the second is damaged"):
-        export_jsonl(samples(), tmp_path / "new" / "a.jsonl")
+        export_samples(samples(), tmp_path / "new" / "a.jsonl", markdown=False)
     assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_link_where_a_file_is_prepared_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "thesis").write_text("years of work")
-    for write in (check_place, lambda path: export_markdown([token_sample()], path)):
-        (tmp_path / ".a.md.tmp").symlink_to(tmp_path / "thesis")
-        write(tmp_path / "a.md")
+    (tmp_path / ".a.md.tmp").symlink_to(tmp_path / "thesis")
+    export_samples([token_sample()], tmp_path / "a.md", markdown=True)
     assert (tmp_path / "thesis").read_text() == "years of work"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "thesis"]
 
@@ -153,6 +152,6 @@ def test_an_unwritable_path_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "a.md", tmp_path, Path(), tmp_path / ("x" * 300)):
         with pytest.raises(StorageError) as reported:
-            export_markdown([token_sample()], path)
+            export_samples([token_sample()], path, markdown=True)
         assert str(path) in str(reported.value)
         assert "\n" not in str(reported.value)

@@ -20,7 +20,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, sample_settings
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import SampleKey
-from workbench.samples.token_facts import TokenFacts
+from workbench.samples.token_facts import TokenFacts, advantage_terms
 
 TOKENS = 'reward.sources=["{folder}/rewards.py:each_token", "{folder}/rewards.py:score"]'
 VARIANTS = {
@@ -58,16 +58,19 @@ def rewards_before_whitening(row: dict[str, Any], settings: SampleSettings) -> F
 
 
 def assert_screen_agrees(folder: Path, settings: SampleSettings) -> None:
-    """Check that what the screen recomputes of the last iteration is what its file has."""
+    """Check that what the screen derives from the file of the last iteration is what the trainer computed."""
     for row in range(4):
         sample = read_token_sample(RunFolder(folder / "runs/a"), SampleKey(3, row))
         assert sample.settings == settings
         for place in range(len(sample)):
             facts = TokenFacts(sample, place)
-            assert facts.disagreements == []
-            assert facts.recomputed["advantage"].value is not None
-            assert facts.recomputed["return_"].value is not None
             assert all(one.loss is not None for one in facts.passes)
+            if not settings.whiten_rewards:
+                assert facts.raw_reward == pytest.approx(facts.reward, abs=1e-5)
+            if settings.estimator == "gae":
+                assert advantage_terms(sample, place)[-1].running == pytest.approx(facts.advantage, abs=1e-4)
+                following = settings.gamma * (facts.next_value or 0.0)
+                assert facts.td_error == pytest.approx(facts.reward + following - facts.value, abs=1e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
@@ -210,6 +213,7 @@ def test_without_a_step_there_are_no_ratios(tmp_path: Path) -> None:
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     _, files = run(tmp_path, source, "ppo.kl_coef=0.0", "ppo.estimator=reinforce")
     assert [row["ratios"] for rows, _ in files for row in rows] == [None] * 12
+    assert not any(settings.has_signal for _, settings in files)
 
 
 @pytest.mark.parametrize("temperature", ["1.0", "0.7"])

@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from samples_app import Run, Workbench, settle, show
@@ -19,7 +18,7 @@ from workbench.run.sample_reader import read_channel_columns, read_token_sample
 from workbench.run.sample_table import SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
 from workbench.samples.channels import CHANNELS
-from workbench.samples.export import export_jsonl, export_markdown, sa_pairs
+from workbench.samples.export import export_samples, sa_pairs
 from workbench.samples.sample_view import SampleView
 from workbench.samples.token_inspector import TokenInspector
 from workbench.samples.token_legend import TokenLegend
@@ -98,31 +97,19 @@ async def test_a_place_in_it_is_asked_about(tmp_path: Path) -> None:
         assert of_the_place.choices
 
 
-async def test_a_picture_of_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    app = Workbench()
-    async with app.run_test(size=(100, 30)) as pilot:
-        await opened(pilot, Run(tmp_path / "run"), "rloo")
-        await pilot.press("v", "x", "down", "down", "enter", "enter")
-        await settle(pilot)
-        (path,) = tmp_path.glob("*.svg")
-        drawn = "".join(ElementTree.parse(path).getroot().itertext()).replace("\xa0", " ")
-        assert "not saved in this run" in drawn
-
-
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_exports_have_the_baseline_and_no_values(tmp_path: Path, estimator: str) -> None:
     folder = RunFolder(tmp_path)
     write(folder, estimator)
     sample = read_token_sample(folder, SampleKey(1, 0))
-    line = json.loads(export_jsonl([sample], tmp_path / "a.jsonl").read_text())
+    line = json.loads(export_samples([sample], tmp_path / "a.jsonl", markdown=False).read_text())
     assert line["baseline"] == 0.25
     assert line["advantage_scale"] == (0.5 if estimator == "grpo" else None)
     assert line["final_value"] is None
     assert line["settings"]["estimator"] == estimator
     assert "values" not in line
     assert all("value" not in pair and "td_error" not in pair and "return" in pair for pair in sa_pairs(sample))
-    text = export_markdown([sample], tmp_path / "a.md").read_text()
+    text = export_samples([sample], tmp_path / "a.md", markdown=True).read_text()
     assert "| `baseline` | +0.2500 |" in text
     assert ("divisor" in text) == (estimator == "grpo")
     header = next(row for row in text.splitlines() if "log-prob" in row)

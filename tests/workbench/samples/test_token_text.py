@@ -338,18 +338,6 @@ async def test_the_text_follows_the_theme_and_the_width() -> None:
         assert [row.strip() for row in rows(text) if "band" in row] == ["The band"]
 
 
-async def test_a_picture_is_the_whole_sample_without_the_cursor() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, token_sample(length=400, prompt="asked"), cursor=399)
-        whole = ["".join(segment.text for segment in strip) for strip in text.drawn_lines()]
-        assert len(whole) == text.virtual_size.height > text.size.height
-        assert whole[0] == "  asked"
-        assert [row.rstrip() for row in whole[text.scroll_offset.y :]] == rows(text)
-        assert not any(segment.style.reverse for strip in text.drawn_lines() for segment in strip)
-        await pilot.press("g", "g")
-        assert [strip.text[:1] for strip in text.drawn_lines()[2:12]] == [" ", "R", "K", "V", "A"] * 2
-
-
 @pytest.mark.parametrize("hidden", [TokenText, Vertical])
 async def test_a_sample_shown_while_hidden_is_there_afterwards(hidden: type[Widget]) -> None:
     async with Probe().run_test(size=SIZE) as pilot:

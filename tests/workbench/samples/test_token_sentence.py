@@ -1,0 +1,339 @@
+"""The sentence about a token says what its numbers say."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from token_samples import SETTINGS, explained_token, token_sample
+
+from trainer.runs.samples import TOKEN_COLUMNS
+from workbench.samples.token_facts import TokenFacts, advantage_terms
+from workbench.samples.token_sentence import amount, percent, sentence
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (
+            explained_token(logprob=math.log(0.08), ref_logprob=math.log(0.03)),
+            "pushed up: better than the critic expected by 0.41; reference 3%, policy 8%",
+        ),
+        (
+            explained_token(logprob=-50, ref_logprob=-60),
+            "pushed up: better than the critic expected by 0.41; reference <0.01%, policy <0.01%",
+        ),
+        (
+            explained_token(advantage=0.01, ref_logprob=math.nan),
+            "hardly pushed: better than the critic expected by 0.01",
+        ),
+        (
+            explained_token(advantage=0.04, ref_logprob=math.nan),
+            "pushed up: better than the critic expected by 0.04",
+        ),
+        (
+            explained_token(ratios=(1.0, 1.1, 1.3), ref_logprob=math.nan),
+            "pushed up until the clip stopped it in epoch 3: better than the critic expected by 0.41",
+        ),
+        (
+            explained_token(ratios=(1.0, 1.3, 1.1), ref_logprob=math.nan),
+            "pushed up, held by the clip in 1 of 3 epochs: better than the critic expected by 0.41",
+        ),
+        (
+            explained_token(advantage=-0.41, ratios=(0.7,), ref_logprob=math.nan),
+            "kept from being pushed down by the clip: worse than the critic expected by 0.41",
+        ),
+        (
+            explained_token(ratios=(1.0, 0.5), ref_logprob=math.nan),
+            "pushed up: better than the critic expected by 0.41",
+        ),
+        (
+            explained_token(advantage=0.05, whiten_advantages=True, ref_logprob=math.nan),
+            "better than the critic expected by 0.05, but below the batch's mean of 0.10: pushed down",
+        ),
+        (
+            explained_token(advantage=-0.05, whiten_advantages=True, advantage_mean=-0.3, ref_logprob=math.nan),
+            "worse than the critic expected by 0.05, but above the batch's mean of -0.30: pushed up",
+        ),
+        (
+            explained_token(advantage=0.0, whiten_advantages=True, ref_logprob=math.nan),
+            "just as the critic expected, but below the batch's mean of 0.10: pushed down",
+        ),
+        (
+            explained_token(advantage=0.11, whiten_advantages=True, ref_logprob=math.nan),
+            "better than the critic expected by 0.11, close to the batch's mean of 0.10: hardly pushed",
+        ),
+        (
+            explained_token(has_signal=False, ref_logprob=math.nan),
+            "not pushed: all advantages of the batch are equal",
+        ),
+        (
+            explained_token(advantage=-0.3, kl_penalty=-0.25, ref_logprob=math.nan),
+            "pushed down: worse than the critic expected by 0.30; its reward is a KL penalty of 0.25",
+        ),
+        (
+            explained_token(advantage=0.3, kl_penalty=0.25, ref_logprob=math.nan),
+            "pushed up: better than the critic expected by 0.30; its reward is a KL bonus of 0.25",
+        ),
+        (
+            explained_token(advantage=-0.3, kl_penalty=-0.25, token_score=0.1, ref_logprob=math.nan),
+            "pushed down: worse than the critic expected by 0.30; the KL penalty of 0.25 dominates its reward of 0.10",
+        ),
+        (
+            explained_token(advantage=math.nan, logprob=math.log(0.08), ref_logprob=math.log(0.03)),
+            "reference 3%, policy 8%",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="reinforce"),
+            "pushed up: its return is 0.41 above the mean reward of the batch's other responses",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="rloo", advantage=-0.41),
+            "pushed down: the reward of its response is 0.41 below the mean of the prompt's other responses",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="remax"),
+            "pushed up: its return is 0.41 above the score of the greedy response",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="grpo", advantage=0.82, advantage_scale=0.5),
+            "pushed up: the reward of its response is 0.41 above the mean of the prompt's responses",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="grpo", advantage=0.82),
+            "pushed up: the reward of its response is above the mean of the prompt's responses",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="rloo", advantage=0.0),
+            "hardly pushed: the reward of its response is the mean of the prompt's other responses",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="rloo", advantage=0.05, whiten_advantages=True),
+            "the reward of its response is 0.05 above the mean of the prompt's other responses, but its advantage is "
+            "below the batch's mean of 0.10: pushed down",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, estimator="remax", advantage=0.11, whiten_advantages=True),
+            "its return is 0.11 above the score of the greedy response, and its advantage is close to the batch's mean "
+            "of 0.10: hardly pushed",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, trains_policy=False),
+            "not pushed: only the critic is trained in this iteration",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, ratios=(math.nan, math.nan, 1.1), epochs=2),
+            "not pushed: no optimiser step used its minibatches",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, ratios=(1.0, 1.25), clip_high=0.28),
+            "pushed up: better than the critic expected by 0.41",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, ratios=(1.0, 1.3, 1.3), clip_high=0.28),
+            "pushed up until the clip stopped it in epoch 2: better than the critic expected by 0.41",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, advantage=-0.41, ratios=(1.0, 3.5), dual_clip=3.0),
+            "pushed down until the clip stopped it in epoch 2: worse than the critic expected by 0.41",
+        ),
+        (
+            explained_token(ref_logprob=math.nan, advantage=-0.41, ratios=(1.0, 3.5)),
+            "pushed down: worse than the critic expected by 0.41",
+        ),
+    ],
+)
+def test_a_sentence_says_what_happened(facts: TokenFacts, expected: str) -> None:
+    assert sentence(facts) == expected
+
+
+numbers = st.floats(-4, 4) | st.sampled_from([0.0, math.nan, math.inf, -math.inf, 1e-9, -1e-9, 1e300])
+logprobs = st.floats(-15, 0) | st.sampled_from([math.nan, -math.inf, -1e4, 0.0])
+
+
+@st.composite
+def any_token(draw: st.DrawFn) -> TokenFacts:
+    epochs = draw(st.integers(1, 4))
+    passes = st.lists(st.floats(0.5, 1.6) | st.just(math.nan), min_size=0, max_size=5).map(tuple)
+    return explained_token(
+        logprob=draw(logprobs),
+        ref_logprob=draw(logprobs),
+        advantage=draw(numbers),
+        ratios=draw(passes),
+        kl_penalty=draw(numbers),
+        token_score=draw(numbers),
+        epochs=epochs,
+        whiten_advantages=draw(st.booleans()),
+        whiten_rewards=draw(st.booleans()),
+        advantage_mean=draw(st.floats(-1, 1)),
+        advantage_std=draw(st.floats(0, 2)),
+    )
+
+
+def close(text: str, value: float) -> bool:
+    """Return whether a printed amount is `value` to its digits."""
+    return abs(float(text) - value) <= max(0.0051, 0.051 * abs(value)) and (abs(value) > 0.1 or float(text) != 0)
+
+
+@given(facts=any_token())
+def test_the_direction_and_the_amounts_are_those_of_the_numbers(facts: TokenFacts) -> None:
+    text, raw, seen, held = sentence(facts), facts.advantage, facts.loss_advantage, facts.settings
+    assert held is not None
+    assert raw is not None
+    assert seen is not None
+    no_step = bool(facts.passes) and not any(one.in_loss for one in facts.passes)
+    if not math.isfinite(raw):
+        assert "pushed" not in text
+        assert "critic" not in text
+        return
+    directions = re.findall(r"hardly pushed|not pushed|pushed up|pushed down", text)
+    if no_step:
+        assert directions == ["not pushed"]
+    else:
+        slight = 0.05 * (1 if held.whiten_advantages else held.advantage_std)
+        hardly = seen == 0 or abs(seen) < slight
+        assert directions == ["hardly pushed" if hardly else "pushed up" if seen > 0 else "pushed down"]
+        found = re.search(r"(better|worse) than the critic expected by (\S+?)[,:;]?(?=\s|$)", text)
+        assert (found is None) == (raw == 0)
+        if found:
+            assert (found[1] == "better") == (raw > 0)
+            assert close(found[2], abs(raw)) or abs(raw) > 1e6
+    if batch := re.search(r"(below|above|close to) the batch's mean of (\S+):", text):
+        mean = held.advantage_mean
+        assert held.whiten_advantages
+        assert close(batch[2].lstrip("-"), abs(mean)) or abs(mean) < 1e-6
+        assert batch[2].startswith("-") == (mean < 0)
+        assert {"below": raw < mean, "above": raw > mean, "close to": True}[batch[1]]
+    elif directions in (["pushed up"], ["pushed down"]):
+        assert (raw > 0) == (seen > 0), "a sign that whitening turned is told"
+
+
+@given(facts=any_token())
+def test_the_clip_is_mentioned_where_it_took_hold_and_nowhere_else(facts: TokenFacts) -> None:
+    text, seen, held = sentence(facts), facts.loss_advantage, facts.settings
+    assert held is not None
+    assert seen is not None
+    ratios = [one.ratio for one in facts.passes]
+    known = len(ratios) - held.epochs in (0, 1)
+    ratios = [ratio for ratio in (ratios[: held.epochs] if known else ratios) if not math.isnan(ratio)]
+    clipped = [(seen > 0 and ratio > 1 + held.clip) or (seen < 0 and ratio < 1 - held.clip) for ratio in ratios]
+    reported = "clip" in text
+    pushes = re.search(r"pushed (up|down)", text) is not None
+    assert reported == (pushes and any(clipped))
+    if since := re.search(r"until the clip stopped it in (?:epoch|pass) (\d+)", text):
+        first = [one.name for one in facts.passes if one.in_loss].index(since[0].partition(" in ")[2])
+        assert first > 0
+        assert clipped == [place >= first for place in range(len(clipped))]
+    if share := re.search(r"held by the clip in (\d+) of (\d+) epochs", text):
+        assert (int(share[1]), int(share[2])) == (sum(clipped), len(clipped))
+    assert ("kept from being" in text) == (reported and all(clipped))
+
+
+@given(facts=any_token())
+def test_statements_about_the_reference_and_the_penalty_are_true(facts: TokenFacts) -> None:
+    text, mine, theirs = sentence(facts), facts.probability, facts.ref_probability
+    assert mine is not None
+    assert theirs is not None
+    found = re.search(r"reference (.*?%), policy (.*?%)", text)
+    assert (found is None) == (math.isnan(mine) or math.isnan(theirs))
+    if found:
+        assert (found[1], found[2]) == (percent(theirs), percent(mine))
+    if found := re.search(r"KL (penalty|bonus) of (\S+)", text):
+        penalty, rest = facts.kl_penalty, facts.token_score
+        assert penalty is not None
+        assert rest is not None
+        assert (found[1] == "penalty") == (penalty < 0)
+        assert close(found[2].rstrip(";"), abs(penalty)) or abs(penalty) > 1e6
+        assert abs(penalty) > abs(rest)
+        assert ("dominates" in text) == (rest != 0)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ref_logprob", "kl_coef", "expected"),
+    [
+        (0.41, -3.5, 0.3, ""),
+        (0.41, -3.5, 0.4, "the KL in the loss pushes it down"),
+        (0.41, -3.5, 2.0, "the KL in the loss pushes it down more strongly"),
+        (0.41, -1.5, 0.2, "the KL in the loss pushes it up"),
+        (0.41, -2.5, 50.0, ""),
+        (0.0, -3.5, 0.03, ""),  # 0.019, a twentieth of the deviation being 0.025
+        (0.0, -3.5, 0.05, "the KL in the loss pushes it down"),
+    ],
+)
+def test_a_kl_in_the_loss_is_mentioned_where_it_pushes_about_as_much_as_the_advantage(
+    advantage: float, ref_logprob: float, kl_coef: float, expected: str
+) -> None:
+    held = {"kl_coef": kl_coef, "kl_in": "loss", "kl_estimator": "k3"}
+    text = sentence(explained_token(advantage=advantage, ref_logprob=ref_logprob, **held))
+    clauses = [clause for clause in text.split("; ") if "KL" in clause]
+    assert clauses == ([expected] if expected else [])
+    assert "penalty" not in text
+
+
+@given(
+    estimator=st.sampled_from(["reinforce", "rloo", "remax", "grpo"]),
+    advantage=st.floats(-4, 4) | st.sampled_from([0.0, 1e-9, math.inf, math.nan]),
+    scale=st.floats(0.01, 3),
+    mean=st.floats(-1, 1),
+    std=st.floats(0, 2),
+    whiten=st.booleans(),
+)
+def test_direction_and_amount_are_those_of_the_numbers(
+    estimator: str, advantage: float, scale: float, mean: float, std: float, whiten: bool
+) -> None:
+    moments = {"advantage_mean": mean, "advantage_std": std, "whiten_advantages": whiten}
+    facts = explained_token(estimator=estimator, advantage=advantage, advantage_scale=scale, **moments)
+    text, seen = sentence(facts), facts.loss_advantage
+    assert "critic" not in text
+    if not math.isfinite(advantage):
+        assert "pushed" not in text
+        return
+    assert seen is not None
+    directions = re.findall(r"hardly pushed|not pushed|pushed up|pushed down", text)
+    hardly = seen == 0 or abs(seen) < 0.05 * (1 if whiten else std)
+    assert directions == ["hardly pushed" if hardly else "pushed up" if seen > 0 else "pushed down"]
+    found = re.search(r"is (\S+) (above|below) the (?:mean|score)", text)
+    assert (found is None) == (advantage == 0)
+    if found:
+        expected = abs(advantage) * (scale if estimator == "grpo" else 1)
+        assert abs(float(found[1]) - expected) <= max(0.0051, 0.051 * expected)
+        assert (found[2] == "above") == (advantage > 0)
+    if batch := re.search(r"its advantage is (below|above|close to) the batch's mean", text):
+        assert {"below": advantage < mean, "above": advantage > mean, "close to": True}[batch[1]]
+
+
+@given(p=st.floats(0, 1))
+def test_a_percentage_is_right_to_its_digits(p: float) -> None:
+    text = percent(p)
+    bound = re.fullmatch(r"([<>])?([\d.e-]+)%", text)
+    assert bound is not None
+    shown = float(bound[2]) / 100
+    if bound[1] == "<":
+        assert 0 < p < shown
+    elif bound[1] == ">":
+        assert shown < p < 1
+    else:
+        assert abs(shown - p) <= max(0.051 * p, 0) if p < 0.1 else abs(shown - p) <= 0.0051
+        assert (shown == 1) == (p == 1)
+        assert (shown == 0) == (p == 0)
+
+
+@given(x=st.floats(-1e9, 1e9))
+def test_an_amount_is_right_to_its_digits(x: float) -> None:
+    assert float(amount(x)) == pytest.approx(abs(x), rel=0.051)
+
+
+def test_hostile_numbers_are_still_explained() -> None:
+    for value in (math.nan, math.inf, -math.inf, 1e308, -1e308):
+        sample = token_sample(length=4, **{name: [value] * 4 for name in TOKEN_COLUMNS}, ratios=[[value] * 2] * 4)
+        for estimator in ("k1", "k2", "k3", "abs", "k9"):
+            huge = {"gamma": 1e200, "lam": 1e200, "advantage_std": value, "reward_std": value}
+            odd = replace(sample, settings=replace(SETTINGS, kl_estimator=estimator, **huge))
+            for index in range(4):
+                facts = TokenFacts(odd, index)
+                assert isinstance(sentence(facts), str)
+                assert len(advantage_terms(odd, index)) == 4 - index

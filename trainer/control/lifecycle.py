@@ -225,7 +225,6 @@ class RunUnderWay(Steered):
         def look_into_inbox() -> None:
             self.guard.check()  # several times a second, so that no iteration is wasted
             inbox.take()
-            self._ranks.hold()
 
         self.control.attach(self, look_into_inbox)
         self._ranks.on_hang = self._hung

@@ -1,15 +1,20 @@
-"""The ranks of a run: what its processes exchange, by MLX's collectives alone."""
+"""The ranks of a run: the processes that train it together, and what they exchange by MLX's collectives."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import platform
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -21,13 +26,16 @@ from trainer.arrays import leaves, to_list
 from trainer.errors import RankError, one_line
 
 Floats = npt.NDArray[np.float64]
+Result = TypeVar("Result")
 Tree = TypeVar("Tree")
 Value = TypeVar("Value")  # of plain types, which JSON keeps
 
 HUNG = 75
 """Exit code of a rank that another one has kept waiting for too long."""
 _KEPT: dict[str, type[Exception]] = {"MemoryError": MemoryError, "RuntimeError": RuntimeError}
-_HOLD_SECONDS = 5.0  # between two signs of life while requests hold the first rank
+_PACKAGES = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
+_MODEL_FILES = (".safetensors", ".json", ".model", ".jinja")
+_BLOCK = 1 << 24  # bytes hashed at either end of a file of the model
 
 
 class Released(Exception):  # noqa: N818  nothing went wrong
@@ -41,9 +49,10 @@ def _ignore(_: str) -> None:
 class Ranks:
     """The processes that train one run together; each has the whole model. Alone, nothing is exchanged.
 
-    The first rank leads: it has the run's folder, hears requests and begins each iteration; the others follow. Inside
-    an iteration all ranks run the same code and meet in the same exchanges, so each exchange is a method that every
-    rank must call. seconds, sent: time spent in exchanges, with the waiting for others, and bytes given to them.
+    The first rank leads: it has the run's folder, handles requests and begins each iteration by `lead`; the others
+    `follow`. Inside an iteration all ranks run the same code and meet in the same exchanges, so each exchange is a
+    method that every rank must call. seconds, sent: time spent in exchanges, with the waiting for others, and bytes
+    given to them.
     """
 
     def __init__(self, group: mx.distributed.Group | None = None, *, timeout: float = 1800.0) -> None:
@@ -56,9 +65,10 @@ class Ranks:
         """Called with the reason before the process ends because an exchange took too long, on another thread."""
         self.begin()
         self._began: float | None = None  # of the exchange under way
-        self._said = 0.0
         self.idle = True
-        """Whether the other ranks wait in `hear`. If they do not, the first one must not tell them anything."""
+        """Whether the other ranks wait for the first one's word. If they do not, it must not give one."""
+        self.same_state = False
+        """Whether all have the state of the first one. Set it to False after a change that only that one made."""
         if self.size > 1:
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
@@ -194,18 +204,36 @@ class Ranks:
         rank, (kind, message) = next((rank, what) for rank, what in enumerate(found) if what)
         raise _KEPT.get(kind, RankError)(f"{self.hosts[rank]} failed: {message}")
 
+    def check_same(self, model: Path, data: Sequence[Any]) -> None:
+        """Raise RankError on every rank if they differ in their versions, the model in its folder, or the data.
+
+        From here on, messages name the hosts.
+        """
+        if self.alone:
+            return
+        self.hosts = [f"rank {rank} ({host})" for rank, host in enumerate(self.gather(socket.gethostname()))]
+        found = self.gather(facts_of(model, data))
+        for rank, facts in enumerate(found):
+            for what in sorted(found[0].keys() | facts.keys()):
+                one, other = found[0].get(what, "missing"), facts.get(what, "missing")
+                if one != other:
+                    raise RankError(
+                        f"{what} is {one} on {self.hosts[0]} and {other} on {self.hosts[rank]}: every rank needs the "
+                        "same"
+                    )
+
     # What the first rank says
 
     def tell(self, do: str, **values: Any) -> None:
         """Tell the others, which wait for it, what to do next."""
-        if not self.alone:
+        if self._place[1] > 1:
             self.idle = False
-            self._say({"do": do, **values})
-
-    def announce(self, do: str, **values: Any) -> None:
-        """Tell the others something after which they wait for the next word."""
-        self.tell(do, **values)
-        self.idle = True
+            now = self.rank, self.size
+            self.rank, self.size = self._place  # also while it computes apart
+            try:
+                self.gather({"do": do, **values})
+            finally:
+                self.rank, self.size = now
 
     def end(self) -> None:
         """Tell the others to end, if they wait for a word; those that have failed hear nothing."""
@@ -215,12 +243,14 @@ class Ranks:
                 self.tell("end")
 
     def hear(self) -> dict[str, Any]:
-        """Wait for what the first rank says, on another one."""
-        while True:
+        """Wait for what the first rank says, on another one. It may take its time: a run can be paused for days."""
+        timeout, self.timeout = self.timeout, float("inf")
+        try:
             said = self.gather(dict[str, Any]())[0]
-            if said["do"] != "hold":
-                self.idle = said["do"] in ("stop", "end")
-                return said
+        finally:
+            self.timeout = timeout
+        self.idle = said["do"] in ("stop", "end")
+        return said
 
     def meet(self, check: Callable[[], None]) -> None:
         """Wait for all ranks, while the first one handles requests by `check`, which may hold or end their work.
@@ -237,23 +267,59 @@ class Ranks:
             try:
                 check()
             except BaseException:
-                self._say({"do": "stop"})
+                self.tell("stop")
+                self.idle = True
                 raise
             self.tell("go")
 
-    def hold(self) -> None:
-        """Show waiting ranks that the first one is alive; called often while requests hold it."""
-        if self._place[1] > 1 and self._place[0] == 0 and self.idle and time.monotonic() - self._said > _HOLD_SECONDS:
-            self._say({"do": "hold"})
+    def lead(
+        self,
+        do: str,
+        work: Callable[[], Result],
+        plain: Callable[[], dict[str, Any]],
+        arrays: Callable[[], Any],
+        **values: Any,
+    ) -> Result:
+        """Return the result of `work` on the first rank, which the others do too, from the same state.
 
-    def _say(self, what: dict[str, Any]) -> None:
-        now = self.rank, self.size
-        self.rank, self.size = self._place  # also while it computes apart
+        do, values: say to them what it is. plain, arrays: return the state that the work begins with: its plain values,
+        and a tree of its arrays. Raises what `work` raises if it has failed on all, and RankError if it ran out of
+        memory here alone.
+        """
+        if self.alone:
+            return work()
+        state = None if self.same_state else plain()
+        self.tell(do, state=state, **values)
+        if state is not None:
+            self.from_first(arrays())
+            self.same_state = True
         try:
-            self._said = time.monotonic()
-            self.gather(what)
-        finally:
-            self.rank, self.size = now
+            result = work()
+        except (MemoryError, RuntimeError) as error:
+            if self.idle:
+                raise
+            # The others wait for the rest of the work, so it cannot be repeated.
+            raise RankError(
+                f"rank 0 failed, and the others do not know it ({one_line(error)}): resume the run"
+            ) from error
+        self.idle = True
+        return result
+
+    def follow(self, work: Callable[[dict[str, Any]], object], free_memory: Callable[[], None]) -> None:
+        """Do what the first rank says by `lead`, until it ends the run.
+
+        work: gets what it said, with its plain state as "state" if this rank must take that over; the arrays come next,
+        by `from_first`. free_memory: called after work that has failed on some rank.
+        """
+        while (said := self.hear())["do"] != "end":
+            try:
+                work(said)
+            except Exception:
+                if not self.idle:  # the other ranks do not know of it
+                    raise
+            if self.idle:  # only here: until its end, the exception holds the arrays of the work
+                free_memory()
+            self.idle = True
 
     # One exchange
 
@@ -287,9 +353,28 @@ class Ranks:
                     os._exit(HUNG)
 
     def _others(self) -> str:
-        others = [host for rank, host in enumerate(self.hosts) if rank != self.rank]
-        return " or ".join(others)
+        return " or ".join(host for rank, host in enumerate(self.hosts) if rank != self.rank)
 
 
 ALONE = Ranks()
 """The one process of a run that is trained by itself."""
+
+
+def facts_of(model: Path, data: Sequence[Any]) -> dict[str, str]:
+    """Return what must be the same on all ranks. model: its folder; data: prompts or preferences as they were read."""
+    facts = {f"the version of {name}": metadata.version(name) for name in _PACKAGES}
+    facts["the version of Python"] = ".".join(platform.python_version_tuple()[:2])
+    for file in model.iterdir():
+        if file.suffix in _MODEL_FILES and file.is_file():
+            size = file.stat().st_size
+            digest = hashlib.sha256(str(size).encode())
+            with file.open("rb") as content:
+                digest.update(content.read(_BLOCK))
+                content.seek(max(size - _BLOCK, 0))
+                digest.update(content.read(_BLOCK))
+            facts[f"the model's file {file.name}"] = digest.hexdigest()[:16]
+    digest = hashlib.sha256()
+    for row in data:
+        digest.update(json.dumps(row, default=str).encode())
+    facts["the data (its hash)"] = digest.hexdigest()[:16]
+    return facts

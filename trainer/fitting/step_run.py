@@ -15,8 +15,6 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control, Interrupted
 from trainer.control.lifecycle import RunUnderWay
-from trainer.distributed.leading import Leader, follow
-from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import OutOfMemoryError, UsageError
 from trainer.events import Phase, PhaseProgress, RunEnded, SettingChanged
@@ -92,7 +90,7 @@ def follow_steps(ranks: Ranks, config: StepConfig, kind: Kind) -> None:
     Raises TrainerError.
     """
     ranks.timeout = config.run.rank_timeout
-    found, _, _ = _read(ranks, config, kind)
+    found, _ = _read(ranks, config, kind)
     if (said := ranks.hear())["do"] == "end":
         return
     fit = kind.build(validate_as(SCHEMAS[config.kind], said["config"]), found)
@@ -105,20 +103,20 @@ def follow_steps(ranks: Ranks, config: StepConfig, kind: Kind) -> None:
             fit.take_over(said["state"])
         getattr(fit, said["do"])()
 
-    follow(ranks, work, free_memory)
+    ranks.follow(work, free_memory)
 
 
-def _read(ranks: Ranks, config: StepConfig, kind: Kind) -> tuple[Material, int, list[str]]:
+def _read(ranks: Ranks, config: StepConfig, kind: Kind) -> tuple[Material, int]:
     """Load model and data on every rank, which must have the same.
 
-    Returns them, the bytes of memory that the run may take, and warnings.
+    Returns them and the bytes of memory that the run may take.
     """
     with ranks.all_or_none(ends=True):
         limit = set_memory_limit(config.model)
         found = kind.read()
     data: StepData = found.data
-    limit, warnings = meet_others(ranks, found.model.folder, [data.fingerprint], limit)
-    return found, limit, [*found.warnings, *warnings]
+    ranks.check_same(found.model.folder, [data.fingerprint])
+    return found, min(ranks.gather(limit))
 
 
 class StepRun:
@@ -134,7 +132,6 @@ class StepRun:
         self.config = config
         self.ranks = ranks
         self.run = RunUnderWay(self, resume, out, control, ranks=ranks)
-        self._leader = Leader(ranks, lambda: self.fit.plain_state(), lambda: self.fit.arrays())
         self._lowered: list[Smaller] = []  # in use, and not yet in config.toml
 
     @property
@@ -155,7 +152,7 @@ class StepRun:
         ranks.timeout = self.config.run.rank_timeout
         run.find_folder()
         ranks.tell("load", config=self.config.model_dump(mode="json"))
-        found, self.memory_limit, warnings = _read(ranks, self.config, kind)  # bytes
+        found, self.memory_limit = _read(ranks, self.config, kind)  # bytes
         ranks.idle = True
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
         config = with_saved_layers(self.config, saved / kind.adapter) if saved else self.config
@@ -163,7 +160,7 @@ class StepRun:
         self.fit = kind.build(config, found)
         ranks.idle = True
         self.model, self.files = found.model, kind.files(self.fit)
-        run.warnings += warnings
+        run.warnings += found.warnings
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         run.warnings += self.fit.data.warnings
         self._fit()
@@ -231,7 +228,7 @@ class StepRun:
 
         def make_smaller() -> None:
             fit.restore(self.snapshot)
-            self._leader.is_known = False
+            self.ranks.same_state = False
             self._make_smaller("update", REFUSED)
             self._save_lowered()
 
@@ -246,7 +243,7 @@ class StepRun:
         if loaded is not None:
             self.snapshot = loaded
             fit.restore(loaded)
-            self._leader.is_known = False
+            self.ranks.same_state = False
             run.checkpoints.saved_at = loaded.iteration
         run.begin(
             self.model,
@@ -289,7 +286,7 @@ class StepRun:
     def _led(self, work: Callable[[], Result]) -> Result:
         """Return the result of a method of `fit`, which all ranks call."""
         tokens = self.fit.config.optim.micro_batch_tokens
-        return self._leader.led(work.__name__, work, micro_batch_tokens=tokens)
+        return self.ranks.lead(work.__name__, work, self.fit.plain_state, self.fit.arrays, micro_batch_tokens=tokens)
 
 
 def check_shares(config: StepConfig, ranks: Ranks) -> None:

@@ -287,38 +287,23 @@ def throughput(history: History, config: Config) -> Sign | None:
 def straggler(history: History, config: Config) -> Sign | None:
     """Check for a rank that all others wait for, iteration after iteration; it waits least itself."""
     rows = history.speed.newest(STRAGGLER_ITERATIONS)
-    count = len(rows[-1].ranks) if rows else 0
-    if count < 2 or any(len(row.ranks) != count for row in rows):
+    waiting = [[float(rank.get("waiting", math.nan)) for rank in row.ranks] for row in rows]
+    if not waiting or len(waiting[-1]) < 2 or any(len(row) != len(waiting[-1]) for row in waiting):
         return None
-    slowest = min(range(count), key=lambda rank: _waiting(rows[-1], rank))
-    others = [rank for rank in range(count) if rank != slowest]
-    for row in rows:
-        least = min(_waiting(row, rank) for rank in others) - _waiting(row, slowest)
-        if not least > LOST_SHARE * _seconds(row):
-            return None
-    lost = [mean(_waiting(row, rank) for rank in others) - _waiting(row, slowest) for row in rows]
-    if sum(lost) < LOST_SECONDS:
+    slowest = waiting[-1].index(min(waiting[-1]))
+    lost = [min(row[:slowest] + row[slowest + 1 :]) - row[slowest] for row in waiting]
+    seconds = [max(float(rank.get("seconds", math.nan)) for rank in row.ranks) for row in rows]
+    if sum(lost) < LOST_SECONDS or not all(a > LOST_SHARE * b for a, b in zip(lost, seconds, strict=True)):
         return None
-    host, took = rows[-1].ranks[slowest].get("host", f"rank {slowest}"), mean(map(_seconds, rows))
-    reward = mean(row.seconds.get("reward", 0.0) for row in rows)
     return Sign(
         "warning",
-        f"{host} is slower than the other ranks: they wait {mean(lost):.3g} s of each iteration ({took:.3g} s) for it, "
-        f"{len(rows)} iterations in a row",
-        {"seconds_lost": mean(lost), "seconds": took, "seconds_reward": reward},
-        "Every step takes as long as its slowest rank. Look on that host for other programs, heat, memory that swaps "
-        "and another kind of machine; without it the run may be faster."
-        + (" This rank also runs the Python functions of the reward, alone." if slowest == 0 else ""),
+        f"{rows[-1].ranks[slowest].get('host', f'rank {slowest}')} is slower than the other ranks: they wait "
+        f"{mean(lost):.3g} s of each iteration ({mean(seconds):.3g} s) for it, {len(rows)} iterations in a row",
+        {"seconds_lost": mean(lost), "seconds": mean(seconds)},
+        "On that host, check for other programs, overheating, swapping and slower hardware; rank 0 also runs the "
+        "Python functions of the reward.",
         [fixes.pause()],
     )
-
-
-def _waiting(row: Iteration, rank: int) -> float:
-    return float(row.ranks[rank].get("waiting", math.nan))
-
-
-def _seconds(row: Iteration) -> float:
-    return max(float(rank.get("seconds", math.nan)) for rank in row.ranks)
 
 
 def _same_work(early: Sequence[Iteration], late: Sequence[Iteration]) -> bool:

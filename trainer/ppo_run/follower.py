@@ -7,8 +7,6 @@ from typing import Any
 from trainer.config import Config, validate
 from trainer.control.control import Control
 from trainer.data import load_prompts
-from trainer.distributed.leading import follow
-from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import Ranks
 from trainer.errors import UsageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
@@ -30,7 +28,8 @@ def follow_ppo(ranks: Ranks, config: Config) -> None:
         rows = load_prompts(config.data)
         limit = set_memory_limit(config.model)
         model = load_backbone(config.model)
-    meet_others(ranks, model.folder, [row[:3] for row in rows], limit)
+    ranks.check_same(model.folder, [row[:3] for row in rows])
+    ranks.gather(limit)  # of which the first one takes the smallest
     policy = TrainedPolicy(model, Control(), trust_all, ranks)  # it builds no Python rewards
     with ranks.all_or_none(ends=True):
         rewards = policy.build_rewards(config)
@@ -50,7 +49,7 @@ def follow_ppo(ranks: Ranks, config: Config) -> None:
         else:
             evaluate(policy.ppo, held_out, number, baseline)
 
-    follow(ranks, work, free_memory)
+    ranks.follow(work, free_memory)
 
 
 def check_shares(config: Config, ranks: Ranks) -> None:

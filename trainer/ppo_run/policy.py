@@ -11,7 +11,6 @@ from trainer.config import Config
 from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt
-from trainer.distributed.leading import Leader
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Event
 from trainer.models.actor_critic import ActorCriticLLM
@@ -55,7 +54,6 @@ class TrainedPolicy:
     ) -> None:
         self.model = model
         self.ranks = ranks
-        self._leader = Leader(ranks, lambda: plain_state(self.snapshot), lambda: arrays_of(self.snapshot))
         self._control = control
         self._trust = trust
         self._columns = columns
@@ -103,14 +101,14 @@ class TrainedPolicy:
 
         Returns whether the reward's statistics start again, because those of the checkpoint are of other sources.
         """
-        self._leader.is_known = False
+        self.ranks.same_state = False
         self.snapshot = self._with_statistics(loaded)
         restore_snapshot(self.snapshot, self.ppo)
         return self.snapshot is not loaded
 
     def roll_back(self, older: Snapshot, rollback: Rollback) -> None:
         """Continue from `older`, while iterations, tokens and the position in the learning-rate schedule go on."""
-        self._leader.is_known = False
+        self.ranks.same_state = False
         now = self.snapshot
         restored = self._with_statistics(older)._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps)
         restore_snapshot(restored, self.ppo)
@@ -144,8 +142,14 @@ class TrainedPolicy:
 
         Called on the first rank; `follower.follow_ppo` does the same on the others.
         """
-        config = self.ppo.config.model_dump(mode="json")
-        return self._leader.led(do, lambda: work(number), number=number, config=config)
+        return self.ranks.lead(
+            do,
+            lambda: work(number),
+            lambda: plain_state(self.snapshot),
+            lambda: arrays_of(self.snapshot),
+            number=number,
+            config=self.ppo.config.model_dump(mode="json"),
+        )
 
     def follow(self, state: dict[str, Any]) -> None:
         """Take over the state that the first rank sends by `led`."""

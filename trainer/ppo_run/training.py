@@ -15,7 +15,6 @@ from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, column_names, load_prompts
-from trainer.distributed.meeting import meet_others
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ChangedPromptsError, DataError, OutOfMemoryError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
@@ -134,8 +133,8 @@ class _PPORun:
         with self.ranks.all_or_none(ends=True):
             limit = set_memory_limit(self.config.model)
             model = load_backbone(self.config.model)
-        self.memory_limit, warnings = meet_others(self.ranks, model.folder, [row[:3] for row in rows], limit)  # bytes
-        run.warnings += warnings
+        self.ranks.check_same(model.folder, [row[:3] for row in rows])
+        self.memory_limit = min(self.ranks.gather(limit))  # bytes
         self.policy = TrainedPolicy(model, self.control, self.trust, self.ranks, columns)
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         with self.ranks.all_or_none(ends=True):
@@ -146,7 +145,8 @@ class _PPORun:
         run.warnings += warnings
         config = with_saved_layers(self.config, saved / "policy") if saved else self.config
         self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)
-        self.ranks.announce("begin", config=config.model_dump(mode="json"))
+        self.ranks.tell("begin", config=config.model_dump(mode="json"))
+        self.ranks.idle = True
         self._fit(prompts)
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None

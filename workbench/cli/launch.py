@@ -1,8 +1,15 @@
-"""`ppo-workbench launch`: one run in several processes, on several machines or on this one."""
+"""`ppo-workbench launch`: one run in several processes, started by `mlx.launch`."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +17,13 @@ from typing import Any
 from workbench.cli.parser import Parser
 from workbench.system import output
 from workbench.system.environment import own_command
-from workbench.system.signals import INTERRUPTED, handled_signals
+from workbench.system.signals import handled_signals
 
 NAME = "launch"
 _TRAINING = (None, "dpo", "reward-model")
+_ENDED = re.compile(r"Node with rank (\d+) (?:exited with code (-?\d+)|was killed)")
+_NO_SSH = 255  # exit code of ssh
+_PIPE_BYTES = 1 << 16
 
 _DESCRIPTION = """\
 Train one run in several processes, called ranks. All other arguments are those of a run without the screen:
@@ -21,25 +31,21 @@ Train one run in several processes, called ranks. All other arguments are those 
   ppo-workbench launch --hosts hosts.json --config quickstart --set rollout.batch_size=32
   ppo-workbench launch --local 2 --resume quickstart-1
 
-The first host keeps the run's folder and hears ctrl+c. Model, prompts and Python must have the same paths on all hosts,
-and ssh must reach them without a password. See docs/several-machines.md.
+The first host keeps the run's folder, and ctrl+c stops the run there. Model, prompts and Python must have the same
+paths on all hosts, and ssh must reach them without a password. See docs/several-machines.md.
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `launch`; `main.parse` passes the other arguments on."""
-    from trainer.distributed.hosts import BACKENDS
-
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = f"{parser.prog} (--hosts FILE | --local N) [OPTION ...] [ARGUMENT OF A RUN ...]"
     parser.set_defaults(execute=_misplaced)
     hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument(
-        "--hosts", metavar="FILE", help="JSON: a list of host names, or mlx.launch's own form with addresses"
-    )
+    hosts.add_argument("--hosts", metavar="FILE", help="host file of mlx.launch (JSON)")
     hosts.add_argument("--local", metavar="N", type=int, help="start N ranks on this machine")
-    parser.add_argument("--backend", choices=BACKENDS, help="MLX's backend (default: the file's, else ring)")
+    parser.add_argument("--backend", choices=("ring", "jaccl", "jaccl-ring", "nccl"), help="MLX's backend")
     parser.add_argument("--port", metavar="N", type=int, help="first port of the ring (default: 32323)")
     parser.add_argument("--python", metavar="PATH", help="Python on the hosts (default: the path of this one)")
     parser.add_argument("--cwd", metavar="DIR", help="folder on the hosts (default: this one, where it exists)")
@@ -47,18 +53,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def parse(words: Sequence[str], parse_run: Any) -> argparse.Namespace:
     """Parse the arguments after `launch`. parse_run: parses those of a run, which are passed on unchanged."""
+    from workbench.cli import reward_model
+
     parser = Parser(prog=f"{output.PROGRAM} {NAME}", module=__name__, allow_abbrev=False)
     args, rest = parser.parse_known_args(words)
     asked = parse_run(["--no-ui", *rest])  # reports mistakes once, before each rank does
-    if asked.command not in _TRAINING or (asked.command == "reward-model" and asked.execute is not _train_reward()):
+    if asked.command not in _TRAINING or (asked.command == "reward-model" and asked.execute is not reward_model.train):
         parser.error(f"'{asked.command}' does not train")
     return argparse.Namespace(**vars(args) | {"execute": run, "rest": rest})
-
-
-def _train_reward() -> object:
-    from workbench.cli.reward_model import train
-
-    return train
 
 
 def _misplaced(args: argparse.Namespace) -> int:
@@ -68,30 +70,83 @@ def _misplaced(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the ranks and return the run's exit code. Raises TrainerError for what a user can fix."""
-    from trainer.distributed.hosts import LOCAL, free_port, local_hosts, read_hosts
-    from trainer.distributed.launcher import Launcher
+    """Run `mlx.launch`; return the exit code of the first rank. Raises TrainerError for what a user can fix."""
     from trainer.errors import UsageError
 
-    if args.local is not None:
-        hosts = local_hosts(args.local, args.backend)
-    elif args.hosts is not None:
-        hosts = read_hosts(Path(args.hosts), args.backend)
-    else:
+    if args.local is None and args.hosts is None:
         raise UsageError(f"on which hosts? Give --hosts FILE or --local N; see '{output.PROGRAM} {NAME} --help'")
-    port = args.port or (free_port(len(hosts.names)) if set(hosts.names) == {LOCAL} else 32323)
+    if args.local is not None and args.local < 2:
+        raise UsageError(f"--local gives {args.local} of the two or more ranks; for one, use {output.PROGRAM} --no-ui")
+    if args.hosts is not None and not Path(args.hosts).is_file():
+        raise UsageError(f"cannot read the hosts in {args.hosts}: check the path")
+    port = args.port or (_free_port(args.local) if args.local else None)
+    given = {
+        "--hostfile": args.hosts,
+        "--repeat-hosts": args.local,
+        "--backend": args.backend or ("ring" if args.local else None),
+        "--starting-port": port,
+        "--cwd": args.cwd,
+    }
+    options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     command = own_command("--no-ui", *args.rest)
     command[:1] = [args.python or command[0]]
-    launcher = Launcher(hosts, command, port=port, cwd=args.cwd)
+    launcher = Path(sysconfig.get_path("scripts"), "mlx.launch")
+    return _Launch([sys.executable, str(launcher), *options, "--", *command], is_local=args.hosts is None).run()
 
-    def pass_on(_: object) -> bool:
-        launcher.interrupt()
+
+class _Launch:
+    """A process of `mlx.launch`, which passes Ctrl+C on to the first rank alone."""
+
+    def __init__(self, command: Sequence[str], *, is_local: bool) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # so that the terminal's Ctrl+C reaches nobody twice
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # and ends neither mlx.launch nor ssh
+        )
+        if is_local:  # mlx.launch polls without a pause while a rank's input can be written; no rank reads any
+            self._type("\n" * _PIPE_BYTES)
+
+    def run(self) -> int:
+        """Pass messages and signals on until all ranks have ended; return the first one's exit code."""
+        code = 0
+        assert self._process.stderr
+        with handled_signals(self._interrupt):
+            for line in self._process.stderr:
+                sys.stderr.write(line)
+                sys.stderr.flush()
+                if not (ended := _ENDED.search(line)):
+                    continue
+                rank, found = int(ended[1]), int(ended[2] or -signal.SIGTERM)
+                if rank == 0:
+                    code = found if found >= 0 else 128 - found
+                if found == _NO_SSH:
+                    output.note(f"rank {rank}: ssh to its host failed; check that it works without a password")
+            return self._process.wait() or code
+
+    def _interrupt(self, _: object) -> bool:
+        """Stop the first rank, which ends the others: by a signal here, by the terminal that ssh opened elsewhere."""
+        os.killpg(self._process.pid, signal.SIGINT)
+        self._type("\x03")
         return False
 
-    with handled_signals(pass_on):
-        code = launcher.run()
-    failed = launcher.failed_first
-    if failed and code != INTERRUPTED and (failed.rank or failed.code < 0):  # else the run has said why
-        how = f"killed by signal {-failed.code}" if failed.code < 0 else f"with exit code {failed.code}"
-        output.note(f"rank {failed.rank} ({failed.host}) ended first, {how}")
-    return code
+    def _type(self, text: str) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+        except OSError:
+            pass  # it has ended
+
+
+def _free_port(count: int) -> int:
+    """Return the first of `count` ports in a row that nobody on this machine listens on, for two runs at a time."""
+
+    def is_free(port: int) -> bool:
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", port)) != 0
+
+    ports = range(32323, 60000, count)
+    return next(first for first in ports if all(is_free(port) for port in range(first, first + count)))

@@ -166,6 +166,8 @@ def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
 def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:
     """Show the run of `thread` on `display`, and handle signals; return the exit code and the run's folder."""
     follower = _Follower(thread, display)
+    if rank_of_process() == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # `launch` has its children ignore it
     try:
         with stop_on_signals(thread.stop, follower.restore), thread:
             try:

@@ -20,7 +20,7 @@ from workbench.headless.summary import summary
 from workbench.kit.glyphs import sparkline
 from workbench.numbers import duration, gigabytes, score_text
 from workbench.run.metrics import table
-from workbench.run.rank_numbers import rank_numbers
+from workbench.run.rank_texts import rank_texts
 from workbench.run.sentences import alert_text, in_brief, level_sign, sentences, urgent_first
 from workbench.run.view import RunView
 from workbench.text import visible
@@ -103,7 +103,7 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
         parts += [_alert(alarm, width), Text(fit_start(f"  {visible(alarm.advice)}", width))]
     previews = view.samples.previews[:_SAMPLES] if view.samples is not None else []
     alerts = [alert for alert in view.alerts if not isinstance(alert, Alarm)][-_ALERTS:]
-    ranks = [Text(fit_start("  ".join([rank.name, *rank.texts]), width)) for rank in rank_numbers(view.last)[:_RANKS]]
+    ranks = [Text(fit_start(text, width)) for text in rank_texts(view.last)[:_RANKS]]
     sections: tuple[list[RenderableType], ...] = (
         [_metrics(view, width)] if view.history else [],
         [*ranks],

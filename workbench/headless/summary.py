@@ -11,7 +11,7 @@ from trainer.runs.listing import PPO
 from workbench.numbers import duration, number
 from workbench.run.journal_source import whole_run
 from workbench.run.metrics import training_command
-from workbench.run.rank_numbers import rank_numbers
+from workbench.run.rank_texts import rank_texts
 from workbench.run.sentences import in_brief, short_path, title
 from workbench.run.view import RunView
 from workbench.system.output import PROGRAM
@@ -30,7 +30,7 @@ def summary(view: RunView) -> list[tuple[str, str]]:
         return []
     lines = [("run", f"{view.started.name}: {_outcome(view)}")]
     lines += _learnt(view)
-    lines += [("ranks", ", ".join([rank.name, *rank.texts])) for rank in rank_numbers(view.last)]
+    lines += [("ranks", text) for text in rank_texts(view.last)]
     if view.active_alarms:
         lines.append(("alarms", ", ".join(f"{title(code)} ({level})" for code, level in view.active_alarms.items())))
     folder = short_path(view.started.folder)

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.events import Resize
 from textual.message import Message
+from textual.widgets import Static
 
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
@@ -21,7 +22,7 @@ from workbench.kit.pane import Badge, Pane
 from workbench.kit.window import Window, window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
-from workbench.run.rank_numbers import rank_numbers
+from workbench.run.rank_texts import rank_texts
 from workbench.run.sentences import in_brief, level_sign, urgent_first
 from workbench.run.view import Mark, RunView
 from workbench.training.alarms import AlarmLines
@@ -31,7 +32,6 @@ from workbench.training.layout import Layout, layout
 from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, large_ones, metrics_of
 from workbench.training.metric_grid import Charted, value_text
 from workbench.training.overview import Overview, Shown, cells_hidden
-from workbench.training.rank_lines import RankLines
 from workbench.training.score_against_kl import ScoreAgainstKL, curve_of, point_text
 from workbench.training.timeline import Timeline, lines_wanted
 
@@ -113,7 +113,7 @@ class TrainingPane(Pane):
         yield Overview()
         yield MetricChart()
         yield ScoreAgainstKL()
-        yield RankLines()
+        yield Static(id="ranks", markup=False)
         with Container(id="training-below"):
             yield ScoreHistogram()
             yield Timeline()
@@ -313,8 +313,11 @@ class TrainingPane(Pane):
         width, height = self.size
         key = keys_of(self.screen).get("alarm.open", "!") if view.alarms else ""
         height -= self.query_one(AlarmLines).show(view.alarms, key, height)
-        ranks = [] if self._enlarged or self._plotted else rank_numbers(view.last)
-        height -= self.query_one(RankLines).show(ranks, height)
+        ranks = [] if self._enlarged or self._plotted else rank_texts(view.last)[: max(height // 5, 1)]
+        lines = self.query_one("#ranks", Static)
+        lines.display = bool(ranks)
+        lines.update("\n".join(ranks))
+        height -= len(ranks)
         evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
         large = large_ones(self._metrics, view.history.kind)
         events, single = len(evaluations) + lines_wanted(view.marks, width), self._enlarged or self._plotted

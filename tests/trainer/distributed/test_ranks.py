@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from ranks_helper import ended, started
 
-from trainer.distributed.ranks import Ranks
+from trainer.distributed.ranks import Ranks, facts_of
+from trainer.errors import RankError
 
 PROGRAM = """
 import json, sys
+import mlx.core as mx
 import mlx.core as mx
 import numpy as np
 from trainer.distributed.joining import join
@@ -60,9 +65,6 @@ def stop():
 
 words = []
 if rank == 0:
-    ranks._said = -1e9
-    ranks.idle = True
-    ranks.hold()  # a sign of life, which nobody takes for a command
     ranks.tell("work", number=3)
     ranks.meet(lambda: words.append("checked"))
     try:
@@ -130,3 +132,66 @@ def test_alone_nothing_is_exchanged() -> None:
     assert ranks.together(lambda: 5) == [5]
     assert ranks.described(1.0, 2) == []
     assert ranks.sent == 0
+
+
+class FirstOfTwo(Ranks):
+    """The first of two ranks, whose words are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 2
+        self.said: list[Any] = []
+
+    def tell(self, do: str, **values: Any) -> None:
+        self.idle = False
+        self.said.append((do, values))
+
+    def from_first(self, tree: Any) -> Any:
+        self.said.append(tree)
+        return tree
+
+
+def test_the_state_is_sent_until_all_have_it() -> None:
+    ranks, arrays = FirstOfTwo(), {"a": mx.array(1.0)}
+
+    def lead(do: str, work: Callable[[], int], **values: int) -> int:
+        return ranks.lead(do, work, lambda: {"number": 1}, lambda: arrays, **values)
+
+    assert lead("step", lambda: 7, number=2) == 7
+    assert ranks.idle
+    assert ranks.said == [("step", {"state": {"number": 1}, "number": 2}), arrays]
+    lead("step", lambda: 8)
+    assert ranks.said[2:] == [("step", {"state": None})]
+    ranks.same_state = False
+    lead("step", lambda: 9)
+    assert ranks.said[3:] == [("step", {"state": {"number": 1}}), arrays]
+
+
+def test_only_what_has_failed_on_all_ranks_can_be_repeated() -> None:
+    ranks = FirstOfTwo()
+
+    def fails(*, idle: bool) -> None:
+        ranks.idle = idle
+        raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
+
+    with pytest.raises(RuntimeError, match="malloc"):
+        ranks.lead("step", lambda: fails(idle=True), dict, dict)
+    with pytest.raises(RankError, match=r"rank 0 failed, and the others do not know it \(\[malloc\]"):
+        ranks.lead("step", lambda: fails(idle=False), dict, dict)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_ranks_with_other_files_of_the_model_differ(place: int, tmp_path: Path) -> None:
+    content = bytearray(40 << 20)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    (tmp_path / "note.txt").write_text("mine")
+    before = facts_of(tmp_path, [["prompt"]])
+    (tmp_path / "note.txt").write_text("yours")
+    assert facts_of(tmp_path, [["prompt"]]) == before
+    content[place] = 1
+    (tmp_path / "model.safetensors").write_bytes(content)
+    after = facts_of(tmp_path, [["another"]])
+    assert {name for name in before if before[name] != after[name]} == {
+        "the model's file model.safetensors",
+        "the data (its hash)",
+    }

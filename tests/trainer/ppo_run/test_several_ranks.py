@@ -117,12 +117,12 @@ def run_hurt_rank(folder: Path, name: str, patch: str, *settings: str) -> list[E
         return ended(folder, processes)
 
 
-def test_a_rank_with_another_model_is_refused(tmp_path: Path) -> None:
-    patch = "patch('trainer.distributed.meeting._hash_of', lambda file: 'another').start()"
+def test_a_rank_with_another_version_is_refused(tmp_path: Path) -> None:
+    patch = "patch('importlib.metadata.version', lambda name: 'another').start()"
     results = run_hurt_rank(tmp_path, "refused", patch)
     assert [result.code for result in results] == [3, 3]
     for result in results:
-        assert "the model's file" in result.err
+        assert "the version of mlx is" in result.err
         assert "every rank needs the same" in result.err
     assert not (tmp_path / "runs" / "refused").exists()
 

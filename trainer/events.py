@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 SCHEMA_VERSION = 1
 
-State = Literal["loading", "checking", "training", "evaluating", "saving", "paused", "done", "stopped", "failed"]
+State = Literal["loading", "training", "evaluating", "saving", "paused", "done", "stopped", "failed"]
 EndState = Literal["done", "stopped", "failed"]
 Phase = Literal["generate", "score", "reward", "update", "evaluate", "checkpoint"]
 

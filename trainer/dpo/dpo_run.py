@@ -21,7 +21,7 @@ from trainer.events import DPOStep, Event, RunEnded
 from trainer.fitting.memory_limit import Smaller
 from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
 from trainer.fitting.step_training import StepTraining
-from trainer.memory.savings import changed
+from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, LoadedTokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint

@@ -1,4 +1,4 @@
-"""Limit of the memory that MLX may take, and smaller parts for what does not fit."""
+"""Limit of the memory that MLX may take: the estimate before a run, and smaller parts for what does not fit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple, TypeVar
 import mlx.core as mx
 import psutil
 
-from trainer.config import AnyConfig
-from trainer.config.schema import BackboneConfig, RolloutConfig
+from trainer.config import AnyConfig, Config
+from trainer.config.schema import BackboneConfig
 from trainer.errors import OutOfMemoryError
 from trainer.events import Phase
+from trainer.memory.estimate import changed, footprint_of
+from trainer.memory.shape import shape_of
 
 _OF_A_CPU = 0.8  # share of the machine's memory
 _CACHED = 4  # freed buffers are kept up to this part of the limit
@@ -25,8 +27,10 @@ _SIGNS = (  # in the messages of MLX's allocators, on Metal, CUDA and a CPU
 )
 _ADVICE = (
     "set optim.grad_checkpoint = true, use shorter prompts and responses, or a smaller or quantised model; "
-    "`ppo-workbench estimate` lists what would fit"
+    "`ppo-workbench estimate` names a setting that fits"
 )
+_WITHIN = 1.15
+"""Ratio within which the estimate is: what is above the limit by less is tried."""
 REFUSED = 2**62
 """Peak of a part of which an allocation failed: more bytes than any device has."""
 
@@ -86,19 +90,50 @@ def free_memory() -> None:
     mx.clear_cache()
 
 
-def smaller_slots(rollout: RolloutConfig) -> Smaller | None:
-    """Return half the responses to write at a time; None at one."""
-    slots = min(rollout.slots, rollout.batch_size) // 2
-    return Smaller("rollout.slots", slots) if slots else None
+def smaller_parts(config: AnyConfig, phase: Phase, widest: int, limit: int) -> list[Smaller]:
+    """Return the changes that halve the largest parts of a phase. An evaluation of PPO generates and scores.
 
-
-def smaller_micro_batch(tokens: int, longest: int, sequences: int) -> Smaller | None:
-    """Return half the tokens of a micro-batch; None if it is one sequence already.
-
-    tokens: `optim.micro_batch_tokens`; longest: those of the longest sequence; sequences: of the largest batch.
+    widest: tokens of the longest sequence, or of the widest comparison; limit: bytes. Raises OutOfMemoryError if the
+    parts are single sequences already.
     """
-    tokens = min(tokens, longest * sequences)
-    return Smaller("optim.micro_batch_tokens", tokens // 2) if tokens >= 2 * longest else None
+    changes: list[Smaller] = []
+    batch = config.rollout.batch_size if isinstance(config, Config) else config.train.batch_size
+    if isinstance(config, Config) and phase in ("generate", "evaluate"):
+        slots = min(config.rollout.slots, batch)
+        changes += [Smaller("rollout.slots", slots // 2)] if slots > 1 else []
+    tokens = min(config.optim.micro_batch_tokens, widest * batch)
+    if phase != "generate" and tokens >= 2 * widest:
+        changes.append(Smaller("optim.micro_batch_tokens", tokens // 2))
+    if not changes:
+        raise OutOfMemoryError(
+            f"the phase '{phase}' does not fit {_gigabytes(limit)} with a single sequence at a time: {_ADVICE}"
+        )
+    return changes
+
+
+def fit(config: AnyConfig, longest: int, widest: int, limit: int) -> tuple[list[Smaller], list[str]]:
+    """Return the changes with which a run fits `limit`, bytes, by its estimate, and a line on each.
+
+    longest: as for `footprint`; widest: as for `smaller_parts`. Nothing is changed if the model's size is not known.
+    Raises OutOfMemoryError if the smallest parts do not fit.
+    """
+    shape, _ = shape_of(config.model.path)
+    changes, lines = list[Smaller](), list[str]()
+    while shape is not None:
+        memory = footprint_of(config, shape, longest, gpu=is_on_gpu())
+        if memory.peak <= limit:
+            break
+        try:
+            smaller = smaller_parts(config, memory.phase, widest, limit)
+        except OutOfMemoryError:
+            if memory.peak > _WITHIN * limit:
+                raise
+            break
+        lines += [lowered(config, change, memory.phase, memory.peak, limit) for change in smaller]
+        for change in smaller:
+            config = changed(config, *change)
+        changes += smaller
+    return changes, lines
 
 
 def lowered(config: AnyConfig, change: Smaller, phase: Phase, peak: int, limit: int) -> str:
@@ -107,26 +142,6 @@ def lowered(config: AnyConfig, change: Smaller, phase: Phase, peak: int, limit: 
     old = getattr(getattr(config, section), name)
     needs = "an allocation failed" if peak == REFUSED else f"{_gigabytes(peak)} are more than {_gigabytes(limit)}"
     return f"{change.key} lowered from {old} to {change.value}: {needs} in the phase '{phase}'"
-
-
-def too_large(phase: Phase, limit: int) -> OutOfMemoryError:
-    """Return the error of a phase that does not fit with one sequence at a time. limit: bytes."""
-    return OutOfMemoryError(
-        f"the phase '{phase}' does not fit {_gigabytes(limit)} with a single sequence at a time: {_ADVICE}"
-    )
-
-
-def peak_of(part: Callable[[], object]) -> int:
-    """Run a part of the training and return the peak of MLX's allocations, bytes; `REFUSED` if one failed."""
-    free_memory()
-    mx.reset_peak_memory()
-    try:
-        part()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return REFUSED
-    return mx.get_peak_memory()
 
 
 def is_on_gpu() -> bool:

@@ -13,25 +13,23 @@ from trainer.config import SCHEMAS
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
-from trainer.control.control import Control, Interrupted
+from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import OutOfMemoryError, UsageError
-from trainer.events import Phase, PhaseProgress, RunEnded, SettingChanged
+from trainer.events import Phase, RunEnded, SettingChanged
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,
+    fit,
     free_memory,
-    is_on_gpu,
     lowered,
     set_memory_limit,
-    smaller_micro_batch,
-    too_large,
+    smaller_parts,
     until_it_fits,
 )
 from trainer.fitting.step_training import StepData, StepTraining
-from trainer.memory.estimate import clear_footprint
-from trainer.memory.savings import changed
+from trainer.memory.estimate import changed
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
@@ -163,7 +161,11 @@ class StepRun:
         run.warnings += found.warnings
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         run.warnings += self.fit.data.warnings
-        self._fit()
+        changes, lines = fit(self.config, self.fit.data.longest, self.fit.data.widest, self.memory_limit)
+        run.warnings += lines
+        for change in changes:  # before the first step
+            self.config = changed(self.config, *change)
+            self.fit.lower(change)
         self.snapshot = self.fit.snapshot()
         return run.in_folder(preset, self._steps, self.fit.total_steps, pairs=self.files.pairs)
 
@@ -173,43 +175,13 @@ class StepRun:
         if self.fit.is_prepared:
             self.run.checkpoints.save(self.iteration, lambda path: self.files.write(path, self.snapshot))
 
-    def _fit(self) -> None:
-        """Make micro-batches as small as the memory requires, before the first step, unless the run is to end."""
-        limit, fit = self.memory_limit, self.fit
-        while True:
-            clear = clear_footprint(self.config, fit.data.longest, limit, gpu=is_on_gpu())
-            try:
-                peak = clear.peak_of("update") if clear else self._tried_peak()
-            except Interrupted:
-                return
-            if peak <= limit:
-                return
-            change = self._smaller("update")
-            self.run.warnings.append(lowered(self.config, change, "update", peak, limit))
-            self.config = changed(self.config, *change)
-            fit.lower(change)
-
-    def _tried_peak(self) -> int:
-        """Try the largest part of a step, and return its peak. Raises Interrupted if the run is to end."""
-        self.run.control.check_end()
-        self.run.state("checking")
-        self.run.emit(PhaseProgress(iteration=0, phase="update", done=0, total=1))
-        return self.fit.largest_peak()
-
-    def _smaller(self, phase: Phase) -> Smaller:
-        """Return the change that halves micro-batches. Raises OutOfMemoryError if they are one comparison already."""
-        config, data = self.fit.config, self.fit.data
-        change = smaller_micro_batch(config.optim.micro_batch_tokens, data.widest, config.train.batch_size)
-        if change is None:
-            raise too_large(phase, self.memory_limit)
-        return change
-
     def _make_smaller(self, phase: Phase, peak: int) -> None:
         """Use micro-batches of half the size from now on; `_save_lowered` makes them those of a resumed run."""
-        change, fit = self._smaller(phase), self.fit
-        self.run.alert("warning", "out_of_memory", lowered(fit.config, change, phase, peak, self.memory_limit))
-        fit.lower(change)
-        self._lowered.append(change)
+        training = self.fit
+        for change in smaller_parts(training.config, phase, training.data.widest, self.memory_limit):
+            self.run.alert("warning", "out_of_memory", lowered(training.config, change, phase, peak, self.memory_limit))
+            training.lower(change)
+            self._lowered.append(change)
 
     def _save_lowered(self) -> None:
         """Write what was lowered into config.toml, after a checkpoint: a resumed run must not repeat steps with it."""

@@ -17,9 +17,9 @@ from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.control.control import Control
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Event, RewardModelStep
-from trainer.fitting.memory_limit import Smaller, peak_of
+from trainer.fitting.memory_limit import Smaller
 from trainer.fitting.phases import Phases, SkippedSteps
-from trainer.memory.savings import changed
+from trainer.memory.estimate import changed
 from trainer.seeding import Purpose
 
 if TYPE_CHECKING:
@@ -76,9 +76,6 @@ class StepData(Protocol):
     @property
     def widest(self) -> int:
         """Tokens of the largest group to train on, padding included."""
-
-    def longest_groups(self, most: int, tokens: int) -> Sequence[Any]:
-        """Return the longest groups that fit one micro-batch of `tokens`, at most `most`."""
 
 
 class StepLearner(Protocol):
@@ -165,13 +162,6 @@ class StepTraining(ABC):
     def lower(self, change: Smaller) -> None:
         """Use smaller micro-batches from now on."""
         self.config = self.learner.config = changed(self.config, *change)
-
-    def largest_peak(self) -> int:
-        """Compute the gradient of the longest micro-batch, and return the peak of MLX's allocations, as `peak_of`."""
-        config = self.config
-        groups = self.data.longest_groups(config.train.batch_size, config.optim.micro_batch_tokens)
-        with self.ranks.apart():
-            return peak_of(lambda: self.learner.gradients(groups))
 
     def step(self) -> RewardModelStep:
         """Take the next step: the gradient over its comparisons, then Adam.

@@ -20,8 +20,16 @@ from trainer.errors import ChangedPromptsError, DataError, OutOfMemoryError, Tra
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged
 from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
-from trainer.fitting.memory_limit import REFUSED, Smaller, lowered, set_memory_limit, until_it_fits
-from trainer.memory.savings import changed
+from trainer.fitting.memory_limit import (
+    REFUSED,
+    Smaller,
+    fit,
+    lowered,
+    set_memory_limit,
+    smaller_parts,
+    until_it_fits,
+)
+from trainer.memory.estimate import changed
 from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import load_backbone, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
@@ -32,7 +40,6 @@ from trainer.ppo.loop import IterationResult
 from trainer.ppo.policy_init import check_policy_init
 from trainer.ppo.value_init import check_value_init
 from trainer.ppo_run.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
-from trainer.ppo_run.fit_check import fit, smaller
 from trainer.ppo_run.follower import check_shares
 from trainer.ppo_run.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.ppo_run.prompts import RunPrompts, changed_since, prompts_record, run_prompts
@@ -224,9 +231,12 @@ class _PPORun:
     def _fit(self, prompts: Sequence[Prompt]) -> None:
         """Make the parts of an iteration as small as the memory requires, before the first one."""
         self.longest = max(len(prompt.tokens) for prompt in prompts)  # tokens
-        lower, lines = fit(self.policy.ppo, prompts, self.memory_limit)
+        ppo = self.policy.ppo
+        widest = self.longest + self.config.rollout.max_new_tokens
+        lower, lines = fit(ppo.config, self.longest, widest, self.memory_limit)
         for change in lower:
             self.config = changed(self.config, *change)
+            ppo.configure(changed(ppo.config, *change))
         self.requested = self.config
         self.run.warnings += lines
 
@@ -245,7 +255,8 @@ class _PPORun:
 
         Returns the changes. Raises OutOfMemoryError if the parts are single sequences already.
         """
-        changes = smaller(self.requested, phase, self.longest, self.memory_limit)
+        widest = self.longest + self.requested.rollout.max_new_tokens
+        changes = smaller_parts(self.requested, phase, widest, self.memory_limit)
         for change in changes:
             self.run.alert("warning", "out_of_memory", lowered(self.requested, change, phase, peak, self.memory_limit))
             self.requested = with_setting(self.requested, *change)

@@ -18,7 +18,7 @@ from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone,
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
 from trainer.preference_data.grouping import group_preferences
-from trainer.preference_data.groups import Group, Groups, fingerprint, micro_batches, split_groups
+from trainer.preference_data.groups import Group, Groups, fingerprint, split_groups
 from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
@@ -47,12 +47,6 @@ class Comparisons(NamedTuple):
     def widest(self) -> int:
         """Tokens of the largest group to train on, padding included."""
         return int((self.train.longest * self.train.sizes).max())
-
-    def longest_groups(self, most: int, tokens: int) -> list[Group]:
-        """Return the longest groups to train on that fit one micro-batch: at least one, and at most `most`."""
-        longest = self.train.longest
-        first = np.argsort(-longest)[:most].tolist()
-        return next(micro_batches([self.train[place] for place in first], tokens, lambda done, total: None))
 
 
 class LoadedPreferences:

@@ -21,7 +21,6 @@ from trainer.data import last_tokens
 from trainer.data.templates import NO_COLUMNS, rendered, template_options
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DataError, ModelError, RewardError, TrainerError
-from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.peft_adapters import SETTINGS, check_peft, is_peft
 from trainer.models.trunk import hidden_states
@@ -134,21 +133,6 @@ class ModelReward:
         combined = found.mean(axis=0) if self.combine == "mean" else found.min(axis=0)
         details = {"disagreement": found.std(axis=0).tolist()} if len(self.models) > 1 else {}
         return SourceScores(combined.tolist(), details=details)
-
-    def try_largest(self, batch: Sequence[RewardInput]) -> None:
-        """Run the largest pass of each model over `batch`, and discard its scores.
-
-        A model that cannot read a sequence is not tried: the same error ends the first iteration, with the sample.
-        """
-        for model in self.models:
-            with contextlib.suppress(DataError):
-                sequences = [model.encode(row.prompt, row.completion, row.columns) for row in batch]
-                largest = next(micro_batch_rows([len(one.tokens) for one in sequences], self.micro_batch_tokens))
-                model.score(
-                    [sequences[row] for row in largest],
-                    micro_batch_tokens=self.micro_batch_tokens,
-                    progress=lambda done, total: None,
-                )
 
     def _scores(self, model: ScoringModel, batch: Sequence[RewardInput], rows: Sequence[int]) -> list[float]:
         sequences = []

@@ -53,9 +53,6 @@ class ModelScorer(RewardSource, Protocol):
 
     micro_batch_tokens: int
 
-    def try_largest(self, batch: Sequence[RewardInput]) -> None:
-        """Run the largest pass that each model would take over `batch`, and discard its scores."""
-
 
 def sequence_name(index: int, prompt: str | list[dict[str, str]]) -> str:
     """Return the name of a sequence in errors: its position in the batch, from 0, and the start of its prompt."""

@@ -132,19 +132,6 @@ class Rewards:
         return any(function.asks_for_state for function in self._functions())
 
     @property
-    def has_models(self) -> bool:
-        """Return whether a source is a reward model."""
-        return bool(self._models)
-
-    def try_models(self, batch: Sequence[RewardInput]) -> None:
-        """Run the largest pass that each reward model would take over `batch`, for the memory that it takes.
-
-        Nothing else is asked, and no statistics change.
-        """
-        for model in self._models:
-            model.try_largest(batch)
-
-    @property
     def _models(self) -> list[ModelScorer]:
         return [weighted.source for weighted in self._sources.values() if isinstance(weighted.source, ModelScorer)]
 

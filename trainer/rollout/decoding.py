@@ -29,7 +29,6 @@ _OF_ONE_LENGTH = (  # the padding of a prefill gets into their recurrent state
 )
 PREFILL_TOKENS = 4096  # of all contexts that are read together, padding counted
 PREFILL_STEP = 2048  # positions of each, a multiple of 256: mlx-lm's ssm_attn needs it in a padded batch
-_CACHE_STEP = 256  # positions by which mlx-lm's caches grow
 _CLEAR_EVERY = 512  # steps; caches grow, and their old buffers fit nothing else
 
 
@@ -97,16 +96,6 @@ class Decoding:
         if self._steps % _CLEAR_EVERY == 0:
             clear_cache()
         return DecodingStep(list(self.rows), sampled.tokens, sampled.logprobs)
-
-    def bytes_at(self, positions: int) -> int:
-        """Return the bytes of the caches of all rows once they hold `positions`, or as they are now if that is more."""
-        positions = -(-positions // _CACHE_STEP) * _CACHE_STEP
-        total = 0
-        for cache in self._caches:
-            now = cache.keys.shape[2] if isinstance(getattr(cache, "keys", None), mx.array) else 0
-            then = min(positions, getattr(cache, "max_size", positions))  # a rotating cache stays that size
-            total += cache.nbytes * max(then, now) // now if now else cache.nbytes  # a recurrent state does not grow
-        return total
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but `rows`, which are some of the present ones, in their order."""

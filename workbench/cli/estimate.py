@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trainer.config import SCHEMAS, AnyConfig
 from trainer.files import read_toml
+from trainer.memory.estimate import Saving, cheapest_saving
 from trainer.memory.footprint import Footprint
-from trainer.memory.savings import Savings, savings
 from trainer.memory.shape import shape_of
 from workbench.cli.config import configuration
 from workbench.cli.parser import add_configuration
@@ -40,13 +40,14 @@ def run(args: argparse.Namespace) -> int:
     room = round(args.memory * 1e9) if args.memory else room_for(config.model)
     memory = needed.memory
     fits = memory is not None and memory.peak <= room
-    found = Savings([], []) if memory is None or fits else _savings(config, room)
+    saving = None if memory is None or fits else _saving(config, room)
     if args.json:
-        output.data(json.dumps(_plain(needed, room, found), indent=2))
+        output.data(json.dumps(_plain(needed, room, saving), indent=2))
     elif memory is None:
         output.data(f"memory unknown: {visible(needed.basis)}")
     else:
-        output.data("\n".join([visible(needed.basis), "", *table(memory), "", verdict(memory, room), *_ways(found)]))
+        advice = [] if fits else [_advice(saving)]
+        output.data("\n".join([visible(needed.basis), "", *table(memory), "", verdict(memory, room), *advice]))
     return 0 if fits else 3
 
 
@@ -77,27 +78,19 @@ def verdict(memory: Footprint, room: int) -> str:
     return f"about {gigabytes(memory.peak)}, in the phase {memory.phase}, of {gigabytes(room)}: {says}"
 
 
-def _savings(config: AnyConfig, room: int) -> Savings:
+def _saving(config: AnyConfig, room: int) -> Saving | None:
     shape, _ = shape_of(config.model.path)
-    if shape is None:
-        return Savings([], [])
-    return savings(config, lambda other: footprint_of(other, shape).peak, room, gpu=has_gpu())
+    return shape and cheapest_saving(config, lambda other: footprint_of(other, shape).peak, room, gpu=has_gpu())
 
 
-def _ways(found: Savings) -> list[str]:
-    if found == Savings([], []):
-        return []
-    heading = "one of these makes it fit:" if found.alone else "these together make it fit:"
-    changes = [
-        # In lower case, as TOML writes true.
-        (f"--set {one.key}={str(one.value).lower()}", gigabytes(one.peak), one.price)
-        for one in found.alone or found.together
-    ]
-    wide = max(len(change) for change, _, _ in changes)
-    return [heading, *(f"  {change:<{wide}}  {peak:>8}  {price}" for change, peak, price in changes)]
+def _advice(saving: Saving | None) -> str:
+    if saving is None:
+        return "no single setting makes it fit"
+    value = str(saving.value).lower()  # as TOML writes true
+    return f"--set {saving.key}={value} makes it fit, with {gigabytes(saving.peak)}: {saving.price}"
 
 
-def _plain(needed: Estimate, room: int, found: Savings) -> dict[str, object]:
+def _plain(needed: Estimate, room: int, saving: Saving | None) -> dict[str, object]:
     """Return the estimate as values of JSON, in bytes."""
     memory = needed.memory
     return {
@@ -107,8 +100,7 @@ def _plain(needed: Estimate, room: int, found: Savings) -> dict[str, object]:
         "phase": memory and memory.phase,
         "phases": memory and memory.phases,
         "fits": memory is not None and memory.peak <= room,
-        "alone": [one._asdict() for one in found.alone],
-        "together": [one._asdict() for one in found.together],
+        "saving": saving and saving._asdict(),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TextIO
 
-from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep
+from trainer.events import Event, Iteration, RewardModelStep
 from trainer.runs.listing import PPO
 from workbench.headless import Display
 from workbench.headless.summary import summary
@@ -31,8 +31,6 @@ class PlainDisplay(Display):
         self._view.take(event)
         for sentence in sentences(event):
             output.note(sentence)
-        if isinstance(event, PhaseProgress) and self._view.is_starting:
-            output.note(self._view.state_text)
         if isinstance(event, Iteration | RewardModelStep):
             if not self._headed:
                 self._headed = True

@@ -19,7 +19,6 @@ _GAP = "   "
 _BAR = 16  # columns of the phase's progress
 _SIGNS = {
     "loading": "◌",
-    "checking": "◌",
     "training": "●",
     "evaluating": "●",
     "saving": "●",

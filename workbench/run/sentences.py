@@ -39,7 +39,7 @@ AnyEvaluation = Evaluation | RewardModelEvaluation | HumanEvaluation
 SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
 _LONGEST = 100  # characters of a state that are shown
 _SPELT = {"kl": "KL", "nan": "NaN"}
-_STATES = {"loading": "loading the model", "checking": "checking that it fits"}  # else the state itself
+_STATES = {"loading": "loading the model"}  # else the state itself
 _LEVELS = {"info": "note"}  # else the level itself
 _ACTIONS = {"rollback": "roll back"}  # else the action itself
 

@@ -32,7 +32,6 @@ from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
 from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, resumption, state_words
-from workbench.text import visible
 
 STARTING = "starting"
 """Note on a run whose process has not reported its start yet."""
@@ -93,7 +92,7 @@ class RunView:
             case StateChanged():
                 self.state = event.state
                 self.phase = None
-                self.is_starting = event.state in ("loading", "checking")
+                self.is_starting = event.state == "loading"
             case PhaseProgress():
                 self.phase = event
             case Iteration() | RewardModelStep():
@@ -147,11 +146,8 @@ class RunView:
 
     @property
     def state_text(self) -> str:
-        """Return what the run does, safe to print: its state, and the part that is tried while it is checked."""
-        part = ""
-        if self.is_starting and self.phase:
-            part = f": {visible(self.phase.phase)} ({self.phase.done + 1} of {self.phase.total})"
-        return state_words(self.state) + part
+        """Return what the run does, safe to print."""
+        return state_words(self.state)
 
     def seconds_left(self) -> float:
         """Return the expected seconds to the end of the run, from the newest iterations; NaN before the first."""

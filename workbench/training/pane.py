@@ -136,7 +136,7 @@ class TrainingPane(Pane):
             self._view, self._cursor = view, None
         history, marks = view.history, view.marks
         ends = (history.numbers[0], history.numbers[-1]) if len(history) else ()
-        run = (view.started is None, view.kl_target, tuple(view.alarms), view.is_starting and view.state_text)
+        run = (view.started is None, view.kl_target, tuple(view.alarms), view.is_starting)
         now = (history, len(history), ends, view.last, len(marks), marks[-1:], run)
         if now != self._shown:
             self._shown = now

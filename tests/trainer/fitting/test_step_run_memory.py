@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from runs_helper import Recorder, comparable, tiny_config, within
 
-from trainer.control.control import Control
+from trainer.config import SCHEMAS
+from trainer.config.loading import load_config_as
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import OutOfMemoryError
 from trainer.events import (
     Alert,
     DPOStep,
     Event,
-    PhaseProgress,
     RewardModelStep,
     RunEnded,
     RunStarted,
     SettingChanged,
-    StateChanged,
 )
 from trainer.files import read_toml
-from trainer.fitting import step_run
-from trainer.fitting.step_training import StepTraining
-from trainer.preference_data.groups import Group
+from trainer.memory.estimate import changed, footprint_of
+from trainer.memory.shape import shape_of
 from trainer.reward_model.reward_model_run import train_reward_model
 
 Train = Callable[..., Recorder]
@@ -107,57 +104,15 @@ def test_one_comparison_that_does_not_fit_ends_the_run_with_advice(kind: str, tr
     assert (ended.state, ended.exit_code, ended.iteration) == ("failed", 3, 1)
 
 
-def test_what_does_not_fit_is_lowered_before_the_first_step(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
-    peaks = iter([2**50, 1000])
-    monkeypatch.setattr(StepTraining, "largest_peak", lambda fit: next(peaks))
-    (started,) = train("a").of(RunStarted)
+def test_what_does_not_fit_is_lowered_before_the_first_step(kind: str, train: Train, tmp_path: Path) -> None:
+    plain = train("a", lambda event: None, "eval.every=0")
+    config = load_config_as(SCHEMAS[kind.replace(" ", "-")], tmp_path / "runs" / "a" / "config.toml")
+    shape, _ = shape_of(config.model.path)
+    assert shape is not None
+    peak = footprint_of(config, shape, 20, gpu=False).peak
+    smaller = footprint_of(changed(config, "optim.micro_batch_tokens", 80), shape, 20, gpu=False).peak
+    assert smaller < peak
+    limit = f"model.memory_limit={(peak + smaller) / 2e9}"
+    (started,) = train("b", lambda event: None, "eval.every=0", limit).of(RunStarted)
     assert any("optim.micro_batch_tokens lowered from" in warning for warning in started.warnings)
-
-
-def test_the_trial_is_reported_before_the_run_starts(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
-    assert train("a").events[:4] == [
-        StateChanged(state="loading"),
-        StateChanged(state="checking"),
-        PhaseProgress(iteration=0, phase="update", done=0, total=1),
-        ANY,
-    ]
-
-
-def test_a_run_that_is_to_stop_is_not_tried(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
-    monkeypatch.setattr(StepTraining, "largest_peak", lambda fit: pytest.fail("tried"))
-    control = Control()
-    control.stop()
-    recorder = train("a", control=control)
-    assert StateChanged(state="checking") not in recorder.events
-    assert recorder.of(RunEnded)[0].state == "stopped"
-
-
-def test_the_trial_takes_the_longest_micro_batch_and_trains_nothing(
-    kind: str, train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = train("a")
-    tried: list[tuple[int, int]] = []  # lengths of the longest sequence in the trial and in all data
-    real = StepTraining.largest_peak
-
-    def largest_peak(fit: StepTraining) -> int:
-        gradients = fit.learner.gradients
-
-        def seen(groups: Sequence[Group]) -> object:
-            tried.append((max(group.longest for group in groups), fit.data.longest))
-            return gradients(groups)
-
-        monkeypatch.setattr(fit.learner, "gradients", seen)
-        peak = real(fit)
-        monkeypatch.setattr(fit.learner, "gradients", gradients)
-        assert peak > 100_000
-        return peak
-
-    monkeypatch.setattr(step_run, "clear_footprint", lambda *config, gpu: None)
-    monkeypatch.setattr(StepTraining, "largest_peak", largest_peak)
-    found = [comparable(event) for event in train("b").of(KINDS[kind])]
-    assert found == [comparable(event) for event in plain.of(KINDS[kind])]
-    ((longest, of_all),) = tried
-    assert longest == of_all
+    assert not any("lowered" in warning for warning in plain.of(RunStarted)[0].warnings)

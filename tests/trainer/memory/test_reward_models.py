@@ -9,8 +9,8 @@ from typing import Any
 from tiny import FAMILIES
 
 from trainer.config import Config, validate
+from trainer.memory.estimate import reward_models
 from trainer.memory.footprint import RewardModels, footprint
-from trainer.memory.reward_models import reward_models
 from trainer.memory.shape import STARTER, decoder_shape
 
 LLAMA = FAMILIES["llama"]

@@ -18,19 +18,16 @@ from trainer.events import (
     Evaluation,
     Event,
     Iteration,
-    Phase,
-    PhaseProgress,
     RunEnded,
     RunStarted,
     SettingChanged,
-    StateChanged,
 )
 from trainer.fitting import phases
-from trainer.ppo_run import fit_check
+from trainer.memory.estimate import changed, footprint_of
+from trainer.memory.shape import shape_of
 from trainer.ppo_run.training import train
 from trainer.rewards import RewardInput, SourceScores
 from trainer.rewards.model_reward import ModelReward
-from trainer.rewards.python_reward import PythonReward, scored_together
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 
@@ -191,121 +188,35 @@ def test_a_peak_above_the_limit_in_the_last_iteration_requests_nothing(
 # The check before the first iteration
 
 
-PEAKS: dict[Phase, int] = {"generate": 100, "score": 200, "update": 900}
+def estimated(config: Config, *, longest: int = 12) -> float:
+    """Return the gigabytes that a tiny run with prompts of up to `longest` tokens needs by its estimate."""
+    shape, _ = shape_of(config.model.path)
+    assert shape is not None
+    return footprint_of(config, shape, longest, gpu=False).peak / 1e9
 
 
-@pytest.fixture
-def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Replace the trial by one whose peak of the update grows with the micro-batch; return the sizes that it tried."""
-    sizes: list[int] = []
-
-    def peaks(ppo: object, prompts: object) -> dict[Phase, int]:
-        tokens = ppo.config.optim.micro_batch_tokens  # type: ignore[attr-defined]
-        sizes.append(tokens)
-        return PEAKS | {"update": 10**7 * tokens}
-
-    monkeypatch.setattr(fit_check, "phase_peaks", peaks)
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    return sizes
-
-
-def test_what_does_not_fit_is_lowered_before_the_first_iteration(tmp_path: Path, tried: list[int]) -> None:
-    settings = ("optim.micro_batch_tokens=80", "model.memory_limit=0.3")
-    recorder = record(tiny_config(tmp_path, "run.name=a", *settings))
-    assert len(tried) == 3
-    assert tried == sorted(tried, reverse=True)
-    assert tried[-1] <= 30
+def test_what_does_not_fit_is_lowered_before_the_first_iteration(tmp_path: Path) -> None:
+    settings = ("optim.micro_batch_tokens=80", "eval.every=0")
+    whole = tiny_config(tmp_path, "run.name=a", *settings)
+    small = changed(whole, "optim.micro_batch_tokens", 40)
+    limit = (estimated(whole) + estimated(small)) / 2
+    recorder = record(tiny_config(tmp_path, "run.name=a", *settings, f"model.memory_limit={limit}"))
     (started,) = recorder.of(RunStarted)
-    assert any("optim.micro_batch_tokens lowered from 80 to" in warning for warning in started.warnings)
-    assert "GB are more than 0.30 GB in the phase 'update'" in "".join(started.warnings)
-    saved = load_config(tmp_path / "runs" / "a" / "config.toml")
-    assert saved.optim.micro_batch_tokens == tried[-1]
-    record(saved.model_copy(update={"ppo": saved.ppo.model_copy(update={"iterations": 4})}), resume=tmp_path / "runs/a")
-    assert len(tried) == 4  # a resumed run is tried too, and fits
+    assert any("optim.micro_batch_tokens lowered from 80 to 40" in warning for warning in started.warnings)
+    assert "in the phase 'update'" in "".join(started.warnings)
+    assert load_config(tmp_path / "runs" / "a" / "config.toml").optim.micro_batch_tokens <= 40
 
 
-def test_a_run_that_cannot_fit_is_refused_and_leaves_no_folder(tmp_path: Path, tried: list[int]) -> None:
+def test_a_run_that_cannot_fit_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(OutOfMemoryError, match=r"optim\.grad_checkpoint = true"):
-        record(tiny_config(tmp_path, "run.name=a", "model.memory_limit=0.01"))
+        record(tiny_config(tmp_path, "run.name=a", "model.memory_limit=0.00001"))
     assert not (tmp_path / "runs" / "a").exists()
 
 
-def test_the_trial_finds_the_peaks_that_an_iteration_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[Phase, int] = {}
-
-    def peaks(ppo: object, prompts: object) -> dict[Phase, int]:
-        found.update(real(ppo, prompts))  # type: ignore[arg-type]
-        return {"update": 0}
-
-    real = fit_check.phase_peaks
-    monkeypatch.setattr(fit_check, "phase_peaks", peaks)
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    settings = ("rollout.max_new_tokens=200", "rollout.ignore_stop=true", "eval.every=0", "ppo.iterations=1")
-    recorder = record(tiny_config(tmp_path, *settings))
-    (iteration,) = recorder.of(Iteration)
-    for phase in ("score", "update"):
-        assert found[phase] == pytest.approx(iteration.memory[phase], rel=0.1), phase  # type: ignore[index]
-    assert found["generate"] == pytest.approx(iteration.memory["generate"], rel=0.35)
-
-
-def test_the_trial_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = record(tiny_config(tmp_path, "run.name=a"))
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    record(tiny_config(tmp_path, "run.name=b"))
-    assert plain.of(Iteration)
-    assert outcome(tmp_path / "runs" / "a") == outcome(tmp_path / "runs" / "b")
-
-
-def tries(event: Event, phase: str) -> bool:
-    """Return whether `event` reports that the trial begins with a phase."""
-    return isinstance(event, PhaseProgress) and (event.iteration, event.phase) == (0, phase)
-
-
-def test_the_trial_reports_what_it_tries_and_the_journal_does_not_have_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    recorder = record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "eval.every=0"))
-    first = recorder.events[: recorder.events.index(recorder.of(RunStarted)[0])]
-    assert first[:2] == [StateChanged(state="loading"), StateChanged(state="checking")]
-    assert [(event.phase, event.done, event.total) for event in first[2:]] == [  # type: ignore[attr-defined]
-        ("generate", 0, 3),
-        ("score", 1, 3),
-        ("update", 2, 3),
-    ]
-    journal = read_journal(tmp_path / "runs" / "a" / "events.jsonl").events
-    assert isinstance(journal[0], RunStarted)
-    assert StateChanged(state="checking") not in journal
-
-
-@pytest.mark.parametrize("phase", ["generate", "score"])
-def test_a_run_stopped_during_the_trial_tries_no_more_and_keeps_what_was_requested(
-    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing handles a request before the run has a folder, so a setting must wait for that and not be lost."""
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    control = Control()
-
-    def stop(event: Event) -> None:
-        if tries(event, phase):
-            control.set("ppo.kl_coef", 0.25)
-            control.stop()
-
-    recorder = Recorder(stop)
-    ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
-    assert recorder.of(PhaseProgress)[-1].phase == phase
-    assert (ended.state, ended.iteration, ended.checkpoint) == ("stopped", 0, "checkpoints/step-000000")
-    assert load_config(tmp_path / "runs" / "a" / "config.toml").ppo.kl_coef == 0.25
-
-
-def test_a_stop_within_a_part_of_the_trial_ends_that_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scoring is two passes; the second, of the reference, must not run."""
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    control, passed = Control(), list[str]()
-    monkeypatch.setattr("trainer.ppo.steps.add_kl_to_sa_pairs", lambda *batch, **how: passed.append("reference"))
-    recorder = Recorder(lambda event: control.abort() if tries(event, "score") else None)
-    ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
-    assert (ended.state, ended.checkpoint, passed) == ("stopped", "", [])
+def test_single_sequences_just_above_the_limit_are_tried(tmp_path: Path) -> None:
+    settings = ("run.name=a", "optim.micro_batch_tokens=1", "rollout.slots=1", "eval.every=0", "ppo.iterations=1")
+    limit = 0.95 * estimated(tiny_config(tmp_path, *settings))
+    assert record(tiny_config(tmp_path, *settings, f"model.memory_limit={limit}")).of(Iteration)
 
 
 def with_reward_model(folder: Path, *settings: str) -> Config:
@@ -316,84 +227,23 @@ def with_reward_model(folder: Path, *settings: str) -> Config:
     return tiny_config(folder, f"reward.sources={sources}", *settings)
 
 
-def test_the_trial_of_the_reward_models_finds_the_peak_that_an_iteration_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: dict[Phase, int] = {}
-    real = fit_check.phase_peaks
-    monkeypatch.setattr(fit_check, "phase_peaks", lambda *run: found.update(real(*run)) or found)
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    settings = ("rollout.max_new_tokens=200", "rollout.ignore_stop=true", "eval.every=0", "ppo.iterations=1")
-    recorder = record(with_reward_model(tmp_path, *settings))
-    parts = [event.phase for event in recorder.of(PhaseProgress) if event.iteration == 0]
-    assert parts == ["generate", "score", "reward", "update"]
-    (iteration,) = recorder.of(Iteration)
-    assert found["reward"] == pytest.approx(iteration.memory["reward"], rel=0.1)
-
-
-def test_the_trial_asks_no_python_function_and_changes_no_statistics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = with_reward_model(tmp_path, 'reward.normalize="running"')
-    record(config.model_copy(update={"run": config.run.model_copy(update={"name": "plain"})}))
-    asked: list[bool] = []  # whether the run had started
-    recorder = Recorder()
-    real = scored_together
-
-    def ask(rewards: Sequence[PythonReward], batch: Sequence[RewardInput]) -> list[SourceScores]:
-        asked.append(bool(recorder.of(RunStarted)))
-        return real(rewards, batch)
-
-    monkeypatch.setattr("trainer.rewards.weighted_sum.scored_together", ask)
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    train(config.model_copy(update={"run": config.run.model_copy(update={"name": "tried"})}), sinks=[recorder])
-    assert asked
-    assert all(asked)
-    assert outcome(tmp_path / "runs" / "plain") == outcome(tmp_path / "runs" / "tried")
-
-
 def test_reward_models_that_do_not_fit_read_smaller_micro_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried: list[int] = []
+    sizes: list[int] = []
+    real = ModelReward.__call__
 
-    def largest(reward: ModelReward, batch: object) -> None:
-        tried.append(reward.micro_batch_tokens)
-        if len(tried) == 1:
+    def scored(reward: ModelReward, batch: Sequence[RewardInput]) -> SourceScores:
+        sizes.append(reward.micro_batch_tokens)
+        if len(sizes) == 1:
             raise RuntimeError(FAILURES[0])
+        return real(reward, batch)
 
-    monkeypatch.setattr(ModelReward, "try_largest", largest)
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    recorder = record(with_reward_model(tmp_path, "optim.micro_batch_tokens=80", "ppo.iterations=1"))
-    assert tried == [80, 40]
-    (started,) = recorder.of(RunStarted)
-    assert any("to 40: an allocation failed in the phase 'reward'" in warning for warning in started.warnings)
-
-
-def test_a_clear_estimate_is_not_tried_and_a_hopeless_one_neither(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(ppo: object, prompts: object) -> dict[Phase, int]:
-        raise AssertionError("tried")
-
-    monkeypatch.setattr(fit_check, "phase_peaks", never)
-    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
-    with pytest.raises(OutOfMemoryError):
-        record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "model.memory_limit=0.00001"))
-
-
-def test_a_failed_allocation_in_the_trial_counts_as_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    failing = iter([True])
-
-    def update(ppo: object, longest: object) -> None:
-        if next(failing, False):
-            raise RuntimeError(FAILURES[2])
-
-    monkeypatch.setattr("trainer.ppo.trial._differentiate", update)
-    monkeypatch.setattr(fit_check, "clear_footprint", lambda *config, gpu: None)
-    recorder = record(tiny_config(tmp_path, "optim.micro_batch_tokens=80"))
-    (started,) = recorder.of(RunStarted)
-    assert any("to 40: an allocation failed in the phase 'update'" in warning for warning in started.warnings)
+    monkeypatch.setattr(ModelReward, "__call__", scored)
+    settings = ("optim.micro_batch_tokens=80", "ppo.iterations=1", "eval.every=0")
+    recorder = record(with_reward_model(tmp_path, *settings))
+    assert sizes == [80, 40]
+    assert "to 40: an allocation failed in the phase 'reward'" in recorder.of(Alert)[0].message
 
 
 def test_the_limit_is_that_of_the_setting_and_at_most_what_the_device_holds() -> None:

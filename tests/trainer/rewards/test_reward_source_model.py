@@ -172,30 +172,6 @@ def test_scoring_goes_in_micro_batches_and_a_stop_takes_effect_after_the_first(m
     assert len(heeded) == 1
 
 
-def test_the_trial_is_one_pass_over_the_longest_sequences_and_no_request_is_handled(
-    made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes: list[tuple[int, ...]] = []
-    real = RewardModel.scores
-
-    def scores(model: RewardModel, sequences: mx.array, lengths: mx.array, starts: mx.array) -> mx.array:
-        passes.append(sequences.shape)
-        return real(model, sequences, lengths, starts)
-
-    monkeypatch.setattr(RewardModel, "scores", scores)
-    rewards = rewards_of(
-        source(made / "runs/rm", ensemble=[str(made / "runs/second")]),
-        {"kind": "length", "target": 4},
-        micro_batch_tokens=50,
-        between_passes=lambda: pytest.fail("the trial handles requests"),
-    )
-    before = rewards.state()
-    rewards.try_models(BATCH)
-    longest = len(load_reward_model(made / "runs/rm").encode(BATCH[2].prompt, TEXTS[2]).tokens)
-    assert passes == [(2, longest)] * 2
-    assert rewards.state() == before
-
-
 def test_a_model_with_another_tokenizer_gets_the_text(made: Path, tmp_path: Path) -> None:
     foreign_model(tmp_path / "model")
     run = train_tiny(tmp_path, "rm")

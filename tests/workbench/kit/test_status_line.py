@@ -36,15 +36,12 @@ def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory()
 
 
 def test_a_run_that_starts_says_what_it_does_until_it_trains() -> None:
-    loading, checking = StateChanged(state="loading"), StateChanged(state="checking")
-    update = PhaseProgress(iteration=0, phase="update", done=2, total=3)
+    loading = StateChanged(state="loading")
     assert text(view(loading)) == "new run  ◌ loading the model"
-    assert text(view(loading, checking)) == "new run  ◌ checking that it fits"
-    assert text(view(loading, checking, update), 60) == "new run  ◌ checking that it fits: update (3 of 3)"
-    assert text(view(loading, checking, update), note="stopping") == "new run  ◌ stopping"
-    assert "● training" in text(view(loading, checking, update, *TRAINING))
-    resumed = view(*TRAINING, ended("stopped"), loading, checking, update)
-    assert text(resumed).startswith("quickstart-0001  ◌ checking that it fits: update (3 of 3)   iteration 3/12   ")
+    assert text(view(loading), note="stopping") == "new run  ◌ stopping"
+    assert "● training" in text(view(loading, *TRAINING))
+    resumed = view(*TRAINING, ended("stopped"), loading)
+    assert text(resumed).startswith("quickstart-0001  ◌ loading the model   iteration 3/12   ")
 
 
 @pytest.mark.parametrize("done", [-(10**6), 10**6])

@@ -24,7 +24,6 @@ from unittest.mock import patch
 from workbench.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-TWO_THREADS = {"MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}  # with fewer, `optim.lanes` does nothing
 PATIENCE = 120.0  # seconds; a test that waits longer has failed
 
 
@@ -55,7 +54,7 @@ def started(folder: Path, commands: Sequence[Sequence[str]]) -> Iterator[list[su
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(len(commands))]))
     processes = []
     for rank, command in enumerate(commands):
-        environment = {**os.environ, **TWO_THREADS, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)}
+        environment = {**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)}
         out, err = (folder / f"{name}-{rank}" for name in ("out", "err"))
         with out.open("w") as stdout, err.open("w") as stderr:
             processes.append(

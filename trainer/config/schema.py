@@ -199,9 +199,6 @@ class OptimConfig(Section):
         lt=1,
     )
     micro_batch_tokens: int = micro_batch_tokens(live=True)
-    lanes: int = setting(
-        1, "Micro-batches of PPO that a CPU computes side by side; 2 on a busy machine.", ge=1, le=8, live=True
-    )
     grad_checkpoint: bool = GRAD_CHECKPOINT
     buffer_tokens: int = setting(
         1_000_000, "Maximum number of tokens in the experience buffer, with padding.", unit="tokens", ge=1

@@ -96,7 +96,6 @@ OWN: Table = MappingProxyType(
         "model.memory_limit": [Elsewhere(_MEMORY)],
         "rollout.slots": [Elsewhere(_MEMORY)],
         "optim.buffer_tokens": [Elsewhere(_MEMORY)],
-        "optim.lanes": [Elsewhere("about this program's own speed; the results are the same")],
         "data.prompts": [Elsewhere(_USED)],
         "data.column": [Elsewhere("the exported files have the column prompt")],
         "data.split": [Elsewhere(_USED)],

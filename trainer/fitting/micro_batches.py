@@ -11,7 +11,6 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from trainer.distributed.ranks import Ranks
-from trainer.models.cpu.lanes import BUILDING, side_by_side
 from trainer.models.grad_checkpoint import checkpointed
 from trainer.models.trunk import differentiable
 
@@ -70,7 +69,6 @@ def accumulate(
     backbone: nn.Module,
     grad_checkpoint: bool = False,
     join: Callable[[Found, Found], Found] = _added,
-    lanes: int = 1,
 ) -> tuple[Tree, Found]:
     """Return the gradient of the summed `loss` over `parts`, and the measurements of all parts.
 
@@ -78,8 +76,7 @@ def accumulate(
     what `loss` takes of a part, with what it computes outside the gradient; evaluates that itself. put: writes
     parameters into the model; the real ones are there again whenever `parts` is asked for the next one, and at the
     end, even on error. backbone: in training mode meanwhile. grad_checkpoint: compute its blocks again in the backward
-    pass. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple. lanes: parts
-    that are computed side by side.
+    pass. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple.
     """
 
     def measured(traced: Tree, part: Ready) -> tuple[mx.array, Found]:
@@ -90,12 +87,11 @@ def accumulate(
 
     def computed(part: Part) -> tuple[Tree, Found]:
         ready = prepare(part)
-        with BUILDING:
-            try:
-                # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
-                (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), ready)
-            finally:
-                put(parameters)  # the traced arrays must not stay in the model
+        try:
+            # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
+            (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), ready)
+        finally:
+            put(parameters)  # the traced arrays must not stay in the model
         mx.eval(gradients, new)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
         return gradients, new
 
@@ -103,7 +99,7 @@ def accumulate(
     total: Tree | None = None
     found: Found | None = None
     with differentiable(backbone), checkpointed(backbone) if grad_checkpoint else nullcontext():
-        for gradients, new in side_by_side(computed, parts, lanes):
+        for gradients, new in map(computed, parts):
             total = gradients if total is None else tree_map(mx.add, total, gradients)
             found = new if found is None else join(found, new)
             mx.eval(total, found)

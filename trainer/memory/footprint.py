@@ -114,7 +114,7 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
     rollout, budget = config.rollout, config.optim.micro_batch_tokens
     length, responses = prompt + rollout.max_new_tokens, rollout.max_new_tokens
     whole, minibatch = (
-        micro_batch(rows, length, budget, responses=responses, lanes=1 if model.gpu else config.optim.lanes)
+        micro_batch(rows, length, budget, responses=responses)
         for rows in (rollout.batch_size, rollout.batch_size // config.ppo.minibatches)
     )
     phases: Phases = {
@@ -128,8 +128,7 @@ def _ppo(config: Config, model: HeldModel, prompt: int, scorers: RewardModels) -
     if _scores_while_learning(config):
         del phases["score"]
     if config.eval.every:
-        lanes = 1 if model.gpu else config.optim.lanes
-        phases["evaluate"] = _sampling(model, rollout, prompt, config.eval.prompts, budget, scorers, lanes)
+        phases["evaluate"] = _sampling(model, rollout, prompt, config.eval.prompts, budget, scorers)
     return phases
 
 
@@ -191,13 +190,12 @@ def _sampling(
     prompts: int,
     budget: int,
     scorers: RewardModels,
-    lanes: int = 1,
 ) -> Parts:
     """Return what it takes to generate responses to held-out `prompts` and to score them."""
     length = prompt + rollout.max_new_tokens
     return _larger(
         decoding(model, rollout, prompt, prompts),
-        scoring(model, micro_batch(prompts, length, budget, responses=rollout.max_new_tokens, lanes=lanes)),
+        scoring(model, micro_batch(prompts, length, budget, responses=rollout.max_new_tokens)),
         _rewarding(scorers, prompts, length, budget),
     )
 

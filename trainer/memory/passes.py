@@ -85,12 +85,11 @@ class HeldModel(NamedTuple):
 
 
 class MicroBatch(NamedTuple):
-    """Sequences that pass through a model together, or side by side in lanes."""
+    """Sequences that pass through a model together."""
 
     rows: int
     length: int  # tokens of each
     responses: int = 0  # positions of each whose logits are computed
-    lanes: int = 1
 
     @property
     def tokens(self) -> int:
@@ -119,13 +118,9 @@ def held_model(model: BackboneConfig, shape: ModelShape, *, gpu: bool) -> HeldMo
     return HeldModel(shape, Precision(dtype, shape.packed or chosen if gpu else None), gpu)
 
 
-def micro_batch(rows: int, length: int, budget: int, *, responses: int = 0, lanes: int = 1) -> MicroBatch:
-    """Return as many of `rows` sequences of `length` tokens as `budget` tokens hold, but at least one.
-
-    lanes: the most to share them, each with as much of the budget.
-    """
-    lanes = max(1, min(lanes, rows, budget // length))
-    return MicroBatch(min(rows, lanes * max(1, budget // lanes // length)), length, responses, lanes)
+def micro_batch(rows: int, length: int, budget: int, *, responses: int = 0) -> MicroBatch:
+    """Return as many of `rows` sequences of `length` tokens as `budget` tokens hold, but at least one."""
+    return MicroBatch(min(rows, max(1, budget // length)), length, responses)
 
 
 def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
@@ -236,8 +231,8 @@ def _block(model: HeldModel, length: int) -> int:
 
 
 def _logits(model: HeldModel, batch: MicroBatch, alive: Alive) -> int:
-    """Return the bytes of logits. Lanes share a chunk, and while one is at its largest, another is at about half."""
+    """Return the bytes of logits."""
     positions = batch.rows * batch.responses
     chunk = min(positions, 2 * CHUNK if model.gpu else CHUNK)
     arrays = alive.one if chunk == positions else alive.more
-    return arrays * chunk * model.shape.vocabulary * 4 * (batch.lanes + 1) // (2 * batch.lanes)
+    return arrays * chunk * model.shape.vocabulary * 4

@@ -23,7 +23,6 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
-from trainer.models.cpu.lanes import BUILDING
 from trainer.models.logprobs import token_logprobs
 from trainer.models.trunk import check_family, hidden_size, hidden_states, logits_of
 from trainer.models.vocabulary import Columns, Compute, Head, at_positions
@@ -106,13 +105,12 @@ class ActorCriticLLM:
         sequences: [B, L] ids; prompt_lengths: [B]; width: T, the longest response.
         """
         needs_policy = want != "values" or self.shares_trunk
-        with BUILDING:  # another lane may have the critic's adapter on
-            states = self._response_states(sequences, prompt_lengths, width) if needs_policy else None
+        states = self._response_states(sequences, prompt_lengths, width) if needs_policy else None
         before = None if want == "values" else filled(states)[:, :-1]
         values = None
         if want != "logits":
             if not self.shares_trunk:
-                with BUILDING, self._value_adapter_on():
+                with self._value_adapter_on():
                     states = self._response_states(sequences, prompt_lengths, width)
             assert states is not None
             values = self._values(states)

@@ -16,7 +16,6 @@ import mlx.nn as nn
 from trainer.errors import ModelError
 from trainer.models.adapters import reason_of
 from trainer.models.cpu.kernels import check_compiler
-from trainer.models.cpu.lanes import BUILDING
 
 _WRONG = {  # families that cannot be trained with mlx-lm 0.32.2
     "deepseek_v41": "mlx-lm computes no gradient for the choice of what its attention reads",
@@ -147,11 +146,10 @@ def _stand_in(backbone: nn.Module) -> Iterator[_StandIn]:
     """Put a substitute in the place of the trunk inside the block. Raises AttributeError if no trunk is known."""
     model = language_model(backbone)
     name = next((name for name in _NAMES if isinstance(model.get(name), nn.Module)), _NAMES[0])
-    with BUILDING:
-        trunk = getattr(model, name)
-        substitute = _StandIn(trunk)
-        setattr(model, name, substitute)
-        try:
-            yield substitute
-        finally:
-            setattr(model, name, trunk)
+    trunk = getattr(model, name)
+    substitute = _StandIn(trunk)
+    setattr(model, name, substitute)
+    try:
+        yield substitute
+    finally:
+        setattr(model, name, trunk)

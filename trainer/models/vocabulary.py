@@ -12,13 +12,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from trainer.models.cpu.lanes import busy_lanes
-
 CHUNK = 128
 """Positions at a time on a CPU, where about ten arrays of their logits are alive at once; twice as many on a GPU.
 
-Each chunk reads all weights of the head, which takes longer than the product itself if there are few positions. Lanes
-that compute side by side share the number.
+Each chunk reads all weights of the head, which takes longer than the product itself if there are few positions.
 """
 
 Head = Callable[[mx.array], mx.array]  # from hidden states [B, T, D] to logits [B, T, V]
@@ -54,7 +51,7 @@ def at_positions(
         shapes = of_chunk(states[:1, 0], {name: x[:1, 0] for name, x in columns.items()})
         return tuple(mx.zeros((*mask.shape, *x.shape[1:]), dtype=x.dtype) for x in shapes)
     chosen = {name: real(x) for name, x in columns.items()}
-    size = CHUNK // busy_lanes() if mx.default_device() == mx.Device(mx.cpu) else 2 * CHUNK
+    size = CHUNK if mx.default_device() == mx.Device(mx.cpu) else 2 * CHUNK
     run = _with_gradient if gradient else _evaluated
     return tuple(map(scattered, run(of_chunk, real(states), chosen, size)))
 

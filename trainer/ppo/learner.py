@@ -17,7 +17,6 @@ from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.models.cpu.lanes import lane_budget, lanes_for
 from trainer.ppo.losses import Found, LossSums, Objective, Scores, loss_of, reference_states
 from trainer.ppo.shares import spread
 from trainer.ppo.steps import Progress, micro_batches, over_micro_batches, silent
@@ -173,7 +172,7 @@ class Learner:
 
         with self.ranks.all_or_none():
             c = self.config
-            how: dict[str, Any] = {"budget": c.micro_batch_tokens, "lanes": c.lanes, "progress": progress}
+            how: dict[str, Any] = {"budget": c.micro_batch_tokens, "progress": progress}
             found = over_micro_batches(own, measured, **how)
             ratios = spread(batch, found["ratios"], share)
             mx.eval(ratios)
@@ -219,12 +218,10 @@ class Learner:
             before["value"] = self.actor.value_parameters()
         share, order = self._share(batch), list[int]()
         own = batch.take(share)
-        lengths, budget = own.lengths(), self.config.micro_batch_tokens
-        lanes = lanes_for(lengths, budget, self.config.lanes)
         exact_kl = kl_coef > 0 and ppo.kl_in == "loss" and ppo.kl_estimator == "full"
 
         def parts() -> Iterator[Experience]:
-            for rows, part in micro_batches(own, lane_budget(lengths, budget, lanes), progress):
+            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
                 order.extend(rows)
                 yield part
 
@@ -254,7 +251,6 @@ class Learner:
                 backbone=self.actor.backbone,
                 grad_checkpoint=self.config.grad_checkpoint,
                 join=Found.joined,
-                lanes=lanes,
             )
             names = found.scores[0] if found.scores else ()
             by_token = {name: own.gathered([part[name] for part in found.scores], order) for name in names}

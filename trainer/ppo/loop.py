@@ -237,11 +237,7 @@ class PPO:
     def _score(self, batch: Experience, progress: steps.Progress, alternatives: int) -> Experience:
         c = self.config
         mx.eval(self.actor.policy_parameters(), self.actor.value_parameters())  # read from a file, they may wait for it
-        how: Any = {
-            "micro_batch_tokens": c.optim.micro_batch_tokens,
-            "lanes": c.optim.lanes,
-            "progress": progress,
-        }
+        how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
         tempered = {**how, "temperature": c.rollout.temperature}
         batch = steps.add_policy_logprobs_and_values(
             self.actor, batch, alternatives=alternatives, critic=self.has_critic, **tempered

@@ -11,7 +11,6 @@ from trainer import maths
 from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM, Want
-from trainer.models.cpu.lanes import BUILDING
 from trainer.models.logprobs import (
     entropy,
     kl_divergence,
@@ -74,7 +73,7 @@ def reference_states(
     """
     if _WANT[objective] == "values" or (batch.logprobs is not None and not exact_kl):
         return None
-    with BUILDING, actor.reference():
+    with actor.reference():
         states = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").states
     mx.eval(states)
     return states

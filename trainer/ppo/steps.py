@@ -14,7 +14,6 @@ from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM, Want
-from trainer.models.cpu.lanes import lane_budget, lanes_for, side_by_side
 from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.rewards import RewardInput, RewardResult, Rewards
 from trainer.rollout.experience import Experience
@@ -44,36 +43,19 @@ def over_micro_batches(
     compute: Callable[[Experience], dict[str, mx.array]],
     *,
     budget: int,
-    lanes: int,
     progress: Progress,
 ) -> dict[str, mx.array]:
     """Return what `compute` finds in each micro-batch, by name, in the layout of the batch: [B, T, ...].
 
-    compute: returns arrays [b, t, ...] or, with a column for the state after the last token, [b, t + 1, ...]. lanes: as
-    `optim.lanes`.
+    compute: returns arrays [b, t, ...] or, with a column for the state after the last token, [b, t + 1, ...].
     """
-    lengths = batch.lengths()
-    lanes = lanes_for(lengths, budget, lanes)
-    order, widths = list[int](), list[int]()
-
-    def parts() -> Iterator[Experience]:
-        for rows, part in micro_batches(batch, lane_budget(lengths, budget, lanes), progress):
-            order.extend(rows)
-            widths.append(part.responses.shape[1])
-            yield part
-
-    def evaluated(part: Experience) -> dict[str, mx.array]:
-        found = compute(part)
-        mx.eval(found)  # frees this micro-batch's states
-        return found
-
-    found = list(side_by_side(evaluated, parts(), lanes))
-
-    def gathered(name: str) -> mx.array:
-        parts = [part[name] for part in found]
-        return batch.gathered(parts, order, extra=parts[0].shape[1] - widths[0])
-
-    return {name: gathered(name) for name in found[0]}
+    order, found, extra = list[int](), list[dict[str, mx.array]](), dict[str, int]()
+    for rows, part in micro_batches(batch, budget, progress):
+        order.extend(rows)
+        found.append(compute(part))
+        mx.eval(found[-1])  # frees this micro-batch's states
+        extra = {name: array.shape[1] - part.responses.shape[1] for name, array in found[-1].items()}
+    return {name: batch.gathered([one[name] for one in found], order, extra=extra[name]) for name in extra}
 
 
 def add_policy_logprobs_and_values(
@@ -82,7 +64,6 @@ def add_policy_logprobs_and_values(
     *,
     temperature: float,
     micro_batch_tokens: int,
-    lanes: int = 1,
     alternatives: int = 0,
     critic: bool = True,
     progress: Progress = silent,
@@ -109,7 +90,7 @@ def add_policy_logprobs_and_values(
         found = dict(zip(names, forward.at_positions(part.mask, scores, {"tokens": part.responses}), strict=False))
         return {**found, "values": filled(forward.values)} if critic else found
 
-    found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, lanes=lanes, progress=progress)
+    found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
     values = found.pop("values", None)
     batch = batch._replace(**found)
     return batch if values is None else _with_values(batch, values)
@@ -120,7 +101,6 @@ def add_values_to_sa_pairs(
     batch: Experience,
     *,
     micro_batch_tokens: int,
-    lanes: int = 1,
     progress: Progress = silent,
 ) -> Experience:
     """Add V(s_t) from the critic's own pass, unless `add_policy_logprobs_and_values` has added it."""
@@ -131,7 +111,7 @@ def add_values_to_sa_pairs(
         forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="values")
         return {"values": filled(forward.values)}
 
-    found = over_micro_batches(batch, valued, budget=micro_batch_tokens, lanes=lanes, progress=progress)
+    found = over_micro_batches(batch, valued, budget=micro_batch_tokens, progress=progress)
     return _with_values(batch, found["values"])
 
 
@@ -142,7 +122,6 @@ def add_kl_to_sa_pairs(
     temperature: float,
     estimator: maths.KLEstimator,
     micro_batch_tokens: int,
-    lanes: int = 1,
     progress: Progress = silent,
 ) -> Experience:
     """Add reference log-probs (adapter off), also of the alternatives, and KL_t of policy against reference."""
@@ -162,7 +141,7 @@ def add_kl_to_sa_pairs(
         return dict(zip(("ref_logprobs", "top_ref_logprobs"), found, strict=False))
 
     with actor.reference():
-        found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, lanes=lanes, progress=progress)
+        found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
     return add_kl(batch._replace(**found), estimator)
 
 

@@ -54,7 +54,6 @@ OTHERS: dict[str, Any] = {
     "optim.value_lr": 0.002,
     "optim.max_grad_norm": 0.05,
     "optim.micro_batch_tokens": 64,
-    "optim.lanes": 2,
     "rollout.slots": 1,
 }
 """Every live setting, at a value that is not that of the tiny run."""
@@ -122,9 +121,9 @@ def test_every_live_setting_of_the_schema_can_be_changed_and_no_other() -> None:
         (
             "optim.schedule",
             "linear",
-            "what can: optim.policy_lr, optim.value_lr, optim.max_grad_norm, optim.micro_batch_tokens, optim.lanes$",
+            "what can: optim.policy_lr, optim.value_lr, optim.max_grad_norm, optim.micro_batch_tokens$",
         ),
-        ("", 0.1, "what can: rollout: temperature, .*; optim: .*max_grad_norm, micro_batch_tokens, lanes$"),
+        ("", 0.1, "what can: rollout: temperature, .*; optim: .*max_grad_norm, micro_batch_tokens$"),
         ("ppo.kl_coef", -1, "ppo.kl_coef = -1: must be at least 0"),
         ("ppo.kl_coef", math.nan, "ppo.kl_coef = nan: must be a finite number"),
         ("ppo.kl_coef", "much", "ppo.kl_coef = 'much': must be a number"),

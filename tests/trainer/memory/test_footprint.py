@@ -16,7 +16,6 @@ from trainer.config import Config, load_config, preset_names, validate
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import PRESETS
 from trainer.config.reward_model import RewardModelConfig
-from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.memory.footprint import Footprint, MemoryPhase, RewardModels, RewardPass, footprint
 from trainer.memory.passes import (
     CHUNK,
@@ -25,13 +24,10 @@ from trainer.memory.passes import (
     TRAINED_AND_SCORED,
     adapter_parameters,
     held_model,
-    micro_batch,
 )
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
 from trainer.models import vocabulary
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.cpu import lanes
-from trainer.models.cpu.lanes import lane_budget, lanes_for
 from trainer.rollout import decoding
 from trainer.seeding import Purpose, key_for
 
@@ -160,33 +156,6 @@ def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
         return of(config).phases["update"]["logits"]
 
     assert logits(4) < logits(16) < logits(17) == logits(160)
-
-
-def test_of_two_lanes_one_has_its_logits_whole_and_the_other_half() -> None:
-    def found(*, rows: int = 8, gpu: bool = False, lanes: int = 2) -> tuple[int, ...]:
-        rollout = {"batch_size": rows, "max_new_tokens": 80}
-        config = settings(model={"dtype": "float32"}, rollout=rollout, optim={"lanes": lanes})
-        phases = of(config, gpu=gpu).phases
-        return tuple(phases[phase]["logits"] for phase in ("score", "update"))
-
-    whole = tuple(2 * CHUNK * 4 * SHAPE.vocabulary * arrays for arrays in (5, TRAINED.more))  # a GPU's chunk
-    assert found(gpu=True) == whole
-    assert found() == tuple(size * 3 // 8 for size in whole)
-    assert found(lanes=1) == tuple(size // 2 for size in whole)
-    alone = tuple(80 * 4 * SHAPE.vocabulary * arrays for arrays in (5, TRAINED.one))
-    assert found(rows=1) == alone, "one sequence is not shared"
-
-
-@pytest.mark.parametrize("lengths", [[10] * 8, [10] * 3, [10] * 2, [10]])
-@pytest.mark.parametrize("budget", [1, 10, 19, 20, 30, 35, 40, 70, 1000])
-def test_as_many_rows_are_counted_as_are_computed_at_the_same_time(
-    lengths: list[int], budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lanes, "blas_threads", lambda: 2)
-    count = lanes_for(lengths, budget, 2)
-    groups = list(micro_batch_rows(lengths, lane_budget(lengths, budget, count)))
-    found = micro_batch(len(lengths), 10, budget, lanes=2)
-    assert (found.rows, found.lanes) == (sum(map(len, groups[:count])), count)
 
 
 def test_more_arrays_of_logits_are_alive_where_another_chunk_follows() -> None:

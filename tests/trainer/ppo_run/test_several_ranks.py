@@ -23,7 +23,7 @@ from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 
 SETTINGS = ("rollout.batch_size=8", "rollout.samples_per_prompt=2")
-LANES = ("optim.lanes=2", "ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full")
+PREFIXES = ("ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full")
 GRPO = ("eval.prompts=1", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
 
 
@@ -51,7 +51,7 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("count", "settings"), [(2, LANES), (3, GRPO)])
+@pytest.mark.parametrize(("count", "settings"), [(2, PREFIXES), (3, GRPO)])
 def test_several_ranks_learn_what_one_learns(count: int, settings: tuple[str, ...], tmp_path: Path) -> None:
     results = run_ranks(tmp_path, count, *arguments(tmp_path, "several", *settings))
     assert [result.code for result in results] == [0] * count, results

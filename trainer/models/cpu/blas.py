@@ -10,7 +10,6 @@ symbol table before `mlx.core` takes over that call, so `load_blas` runs when `t
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -21,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainer.models.cpu import openblas
 from trainer.models.cpu.denormals import denormals_as_zeros, start_compute_threads
@@ -29,11 +28,6 @@ from trainer.models.cpu.denormals import denormals_as_zeros, start_compute_threa
 VARIABLE = "PPO_WORKBENCH_BLAS"
 REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
 _DEVICES = Path("/dev")
-_THREAD_FUNCTIONS = (
-    ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),
-    ("openblas_get_num_threads", "openblas_set_num_threads"),
-    ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
-)
 REFERENCE_GFLOPS = 10.0  # the reference BLAS gives 1 to 4, a fast one over 50 per core
 
 
@@ -101,47 +95,6 @@ def blas_warning(gflops: float) -> str | None:
         return None
     cost = "a fast BLAS reaches 50 or more per core; without one, everything takes at least ten times as long"
     return f"matrix products run at only {gflops:.1f} GFLOP/s ({cost}): {blas.problem or REMEDY}"
-
-
-def blas_threads() -> int:
-    """Return how many threads a product uses; 1 if no fast BLAS is loaded."""
-    counts = _thread_counts()
-    return int(counts.get()) if counts else 1
-
-
-@contextlib.contextmanager
-def threads_each(count: int) -> Iterator[None]:
-    """Have each product use `count` threads inside the block, on every thread that computes one."""
-    counts = _thread_counts()
-    if counts is None:
-        yield
-        return
-    before = counts.get()
-    counts.set(count)
-    try:
-        yield
-    finally:
-        counts.set(before)
-
-
-class _ThreadCounts(NamedTuple):
-    """Functions of the loaded BLAS."""
-
-    get: Callable[[], int]
-    set: Callable[[int], Any]
-
-
-@functools.cache
-def _thread_counts() -> _ThreadCounts | None:
-    """Return the functions that get and set the number of threads; None if there are none."""
-    path = loaded_blas().path
-    if path is None:
-        return None
-    library = ctypes.CDLL(str(path))
-    for getter, setter in _THREAD_FUNCTIONS:
-        if hasattr(library, getter) and hasattr(library, setter):
-            return _ThreadCounts(getattr(library, getter), getattr(library, setter))
-    return None
 
 
 def mlx_runs_on_linux_cpu() -> bool:

@@ -118,11 +118,15 @@ def run_hurt_rank(folder: Path, name: str, patch: str, *settings: str) -> list[E
 
 
 def test_a_rank_with_another_version_is_refused(tmp_path: Path) -> None:
-    patch = "patch('importlib.metadata.version', lambda name: 'another').start()"
+    patch = """
+from importlib import metadata
+version = metadata.version
+patch('importlib.metadata.version', lambda name: 'another' if name == 'ppo-workbench' else version(name)).start()
+"""
     results = run_hurt_rank(tmp_path, "refused", patch)
     assert [result.code for result in results] == [3, 3]
     for result in results:
-        assert "the version of mlx is" in result.err
+        assert "the version of ppo-workbench is" in result.err
         assert "every rank needs the same" in result.err
     assert not (tmp_path / "runs" / "refused").exists()
 

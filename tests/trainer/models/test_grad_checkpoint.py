@@ -26,7 +26,7 @@ from trainer.events import Iteration
 from trainer.fitting.micro_batches import accumulate
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.grad_checkpoint import check_grad_checkpoint, checkpointed
-from trainer.models.trunk import differentiable, hidden_states
+from trainer.models.trunk import hidden_states
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSums, Objective
 from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
@@ -249,48 +249,26 @@ def test_an_error_within_the_update_leaves_the_model_as_it_was(
     assert not actor.backbone.training
 
 
-def test_the_check_leaves_the_model_as_it_was() -> None:
-    actor = tiny_actor("gemma4_text")
-    parameters, before = actor.policy_parameters(), modules(actor.backbone)
-    check_grad_checkpoint(actor.backbone)
-    assert modules(actor.backbone) == before
-    assert all(actor.policy_parameters()[name] is array for name, array in parameters.items())
-
-
 # Families for which it cannot work
 
 
-def test_a_family_whose_blocks_share_an_object_is_refused() -> None:
-    actor = tiny_actor("kimi_k3")  # its blocks append their inputs to a record that all of them read
-    before = modules(actor.backbone)
-    with pytest.raises(ModelError, match=r"^models of the family kimi_k3 .* optim\.grad_checkpoint"):
-        check_grad_checkpoint(actor.backbone)
-    assert modules(actor.backbone) == before
-
-
-@pytest.mark.parametrize("family", ["dbrx", "iquestloopcoder"])
-def test_a_family_that_saves_nothing_is_refused(family: str) -> None:
-    with pytest.raises(ModelError, match=rf"{family} save nothing with optim\.grad_checkpoint"):
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [("dbrx", "saves nothing"), ("iquestloopcoder", "saves nothing"), ("kimi_k3", "has another gradient")],
+)
+def test_a_family_for_which_it_cannot_work_is_refused(family: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=rf"optim\.grad_checkpoint = true: the family {family} {reason}"):
         check_grad_checkpoint(tiny_actor(family).backbone)
 
 
-def test_a_block_that_hands_states_to_another_by_an_attribute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = llama.TransformerBlock.__call__
-    handed: list[mx.array] = []
-
-    def sharing(self: nn.Module, x: mx.array, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, x + sum(handed), *args, **kwargs)
-        handed[:] = [result]
-        return result
-
-    actor = small_llama(2)
-    monkeypatch.setattr(llama.TransformerBlock, "__call__", sharing)
-    with differentiable(actor.backbone), pytest.raises(ModelError, match="set it to false"):
-        check_grad_checkpoint(actor.backbone)
+def test_the_refused_gradient_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = tiny_actor("kimi_k3")  # its blocks append their inputs to a record that all of them read
+    with pytest.raises(AssertionError):
+        close(trunk_gradient(actor, grad_checkpoint=True), trunk_gradient(actor, grad_checkpoint=False))
 
 
 def test_a_run_of_such_a_family_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.models.grad_checkpoint._TOLERANCE", -1.0)
+    monkeypatch.setattr("trainer.models.grad_checkpoint.family_of", lambda backbone: "dbrx")
     with pytest.raises(ModelError, match=r"optim\.grad_checkpoint"):
         record(tiny_config(tmp_path, "optim.grad_checkpoint=true"))
     assert not list((tmp_path / "runs").glob("*"))

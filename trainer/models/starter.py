@@ -43,15 +43,15 @@ def starter_model() -> Path:
     Raises ModelError if the package is absent, the GGUF file damaged, the cache not writable or the disk full.
     """
     folder = starter_folder()
-    if _is_whole(folder):
+    if starter_is_cached():
         return folder
     source = _installed_gguf()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(open_file(folder.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT), "wb") as file:
             lock(file.fileno(), fcntl.LOCK_EX)
-            if not _is_whole(folder):
-                _verify_source(source)
+            if not starter_is_cached():
+                _check_source(source)
                 _replace(folder, source)
     except OSError as problem:
         raise ModelError(
@@ -62,8 +62,18 @@ def starter_model() -> Path:
 
 
 def starter_is_cached() -> bool:
-    """Return whether `starter_model` would return at once. Does not import MLX."""
-    return _is_whole(starter_folder())
+    """Return whether `starter_model` would return at once: the marker, written last, names every file and its size.
+
+    Does not import MLX.
+    """
+    folder = starter_folder()
+    try:
+        marker = read_json(folder / MARKER)
+        if (marker["recipe"], marker["source_sha256"]) != (RECIPE, GGUF_SHA256):
+            return False
+        return all((folder / name).stat().st_size == file["bytes"] for name, file in marker["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def starter_folder() -> Path:
@@ -79,9 +89,10 @@ def _installed_gguf() -> Path:
     return Path(spec.submodule_search_locations[0]) / GGUF_NAME
 
 
-def _verify_source(source: Path) -> None:
+def _check_source(source: Path) -> None:
     try:
-        digest = _sha256(source)
+        with open_regular(source) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as problem:
         raise ModelError(f"{source} cannot be read ({problem.strerror}): {REINSTALL}") from problem
     if digest != GGUF_SHA256:
@@ -90,53 +101,21 @@ def _verify_source(source: Path) -> None:
         )
 
 
-def _is_whole(folder: Path) -> bool:
-    """Return whether the marker, which is written last, is there and matches every file."""
-    try:
-        marker = read_json(folder / MARKER)
-        if (marker["recipe"], marker["source_sha256"]) != (RECIPE, GGUF_SHA256):
-            return False
-        return all(_is_intact(folder / name, record) for name, record in marker["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _is_intact(path: Path, record: dict[str, Any]) -> bool:
-    """Return whether the file matches `record`; hash it, which takes half a second, only if its time stamp changed."""
-    stat = path.stat()
-    if stat.st_size != record["bytes"]:
-        return False
-    return bool(stat.st_mtime_ns == record["mtime_ns"] or _sha256(path) == record["sha256"])
-
-
 def _replace(folder: Path, source: Path) -> None:
     """Convert `source` into a sibling of `folder` and rename it into place. The caller holds the lock."""
-    part, damaged = folder.with_suffix(".part"), folder.with_suffix(".damaged")
-    for leftover in (part, damaged):  # from a process that was killed here
-        shutil.rmtree(leftover, ignore_errors=True)
+    part = folder.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)  # from a process that was killed here
     try:
         part.mkdir()
         convert_gguf(source, part)
-        _write_marker(part)
-        replace_folder(folder, part, damaged)
+        files = {path.name: {"bytes": path.stat().st_size} for path in sorted(part.iterdir())}
+        for name in files:
+            sync(part / name)
+        marker = {"recipe": RECIPE, "source_sha256": GGUF_SHA256, "files": files}
+        (part / MARKER).write_text(json.dumps(marker, indent=2))
+        replace_folder(folder, part, folder.with_suffix(".damaged"))
     finally:
-        for leftover in (part, damaged):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _write_marker(folder: Path) -> None:
-    files = {}
-    for path in sorted(folder.iterdir()):
-        sync(path)
-        stat = path.stat()
-        files[path.name] = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": _sha256(path)}
-    marker = {"recipe": RECIPE, "source_sha256": GGUF_SHA256, "files": files}
-    (folder / MARKER).write_text(json.dumps(marker, indent=2))
-
-
-def _sha256(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        shutil.rmtree(part, ignore_errors=True)
 
 
 if TYPE_CHECKING:

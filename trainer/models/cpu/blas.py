@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import importlib.util
 import os
+import platform
 import re
 import site
+import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.models.cpu import openblas
+from trainer.files import cache_folder
 from trainer.models.cpu.denormals import denormals_as_zeros, start_compute_threads
 
 VARIABLE = "PPO_WORKBENCH_BLAS"
@@ -125,7 +129,7 @@ def _load(choice: str) -> Blas:
     reasons = []
     for name, file in _candidates(choice):
         try:
-            path = str(openblas.named_library()) if file == _PACKAGED else file
+            path = str(_named_openblas()) if file == _PACKAGED else file
             _open(path)
         except (OSError, AttributeError) as error:
             reasons.append(f"{file}: {error}" if file not in str(error) else str(error))
@@ -156,11 +160,70 @@ def _mkl_files() -> Iterator[str]:
 
 
 def _openblas_files() -> Iterator[str]:
-    if openblas.is_installed():
+    if _packaged_openblas():
         yield _PACKAGED
     yield from map(str, Path(sys.prefix, "lib").glob("libopenblas.so.0"))  # conda
     yield "libopenblas.so.0"  # wherever the system's loader looks
     yield from map(str, sorted(Path("/usr/lib").glob("*-linux-gnu/openblas*/libopenblas.so.0")))
+
+
+# The package `scipy-openblas32` prefixes every name, so that programs with another BLAS can use it too:
+# `scipy_cblas_sgemm`. A library of one function, compiled once into the user's cache, gives it the plain name.
+_PACKAGED_MODULE = "scipy_openblas32"
+_SOURCE = """
+extern "C" {
+void scipy_cblas_sgemm(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                       int lda, const float* b, int ldb, float beta, float* c, int ldc);
+
+void cblas_sgemm(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                 int lda, const float* b, int ldb, float beta, float* c, int ldc) {
+  scipy_cblas_sgemm(order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+}
+"""
+
+
+def _named_openblas() -> Path:
+    """Return a library that has the package's `cblas_sgemm` under that name; compile it on the first call.
+
+    This takes about 0.1 s and needs g++, as MLX's own kernels do. Raises OSError if the package or g++ is absent, or
+    the cache is not writable or belongs to another user.
+    """
+    library = _packaged_openblas()
+    if library is None:
+        raise FileNotFoundError("the package scipy-openblas32 is not installed")
+    content = "\n".join((_SOURCE, str(library), platform.machine())).encode()
+    folder = cache_folder() / "blas"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"'{folder}' can be written by other users")
+    target = folder / f"cblas-{hashlib.sha256(content).hexdigest()[:16]}.so"
+    if not target.is_file():
+        _compile(library, target)
+    return target
+
+
+def _packaged_openblas() -> Path | None:
+    spec = importlib.util.find_spec(_PACKAGED_MODULE)
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if (library := Path(place) / "lib" / "libscipy_openblas.so").is_file():
+            return library
+    return None
+
+
+def _compile(library: Path, target: Path) -> None:
+    """Write the library whole or not at all, also if several processes do so at once. Raises OSError."""
+    new = target.with_suffix(f".{os.getpid()}")
+    command = ["g++", "-O2", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(new)]
+    command += [f"-L{library.parent}", "-lscipy_openblas", f"-Wl,-rpath,{library.parent}"]
+    try:
+        done = subprocess.run(command, input=_SOURCE, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(f"g++ failed: {(done.stderr.strip().splitlines() or ['without a message'])[-1]}")
+        new.replace(target)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _is_amd() -> bool:

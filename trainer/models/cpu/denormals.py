@@ -1,8 +1,9 @@
 """Threads that compute with zeros instead of denormal numbers, on an x86-64 processor under Linux.
 
 A float32 below 1.2e-38 is denormal, and Intel's cores take over a hundred cycles for an operation on one. Attention has
-many: where a head looks at one token with a probability of 1e-22, the gradient there is a product of such numbers. They
-take more than half of the time of a gradient (`benchmarks/bench_denormals.py`). GPUs flush them by default.
+many: where a head looks at one token with a probability of 1e-22, the gradient there is a product of such numbers. With
+them a gradient takes 2.25 times as long on two cores of a Xeon, and no longer on an AMD EPYC
+(`benchmarks/bench_denormals.py` at commit b9e8a6a). GPUs flush them by default.
 
 A thread inherits this from the one that starts it. So only MLX's threads, and those of the BLAS, get it: Python and
 NumPy compute as ever.

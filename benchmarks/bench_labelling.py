@@ -35,7 +35,7 @@ from workbench.kit.key_footer import KeyFooter
 from workbench.kit.styles import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.session_thread import SessionThread
+from workbench.labelling.session_worker import SessionWorker
 
 KEYS = "1122=0 "
 F3, F5 = "\x1bOR", "\x1b[15~"
@@ -50,9 +50,8 @@ class Host(App[None]):
     def __init__(self, path: Path, session: int) -> None:
         super().__init__()
         self.animation_level = "none"
-        self._session_thread = SessionThread(path)
-        self._state = self._session_thread.resume(session).result()
-        self._session_thread.exhausted()
+        self._worker = SessionWorker(path)
+        self._state = self._worker.resume(session).result()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return the variables that the stylesheets use."""
@@ -65,11 +64,11 @@ class Host(App[None]):
 
     def on_mount(self) -> None:
         """Show the session."""
-        self.query_one(LabelPane).session.begin(self._session_thread, self._state)
+        self.query_one(LabelPane).begin(self._worker, self._state)
 
     def on_unmount(self) -> None:
         """Close the store."""
-        self._session_thread.close()
+        self._worker.close()
 
 
 def write_session(path: Path, count: int) -> int:

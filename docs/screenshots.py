@@ -159,7 +159,7 @@ async def label() -> None:
 
 def is_at(pane: LabelPane, position: int) -> bool:
     """Whether the item at `position` is to be judged."""
-    return pane.session.item is not None and pane.session.item.position == position
+    return pane.item is not None and pane.item.position == position
 
 
 async def reward_model() -> None:

@@ -16,12 +16,12 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from themed_app import ThemedApp
 
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import TrainerError
 from trainer.preferences.items import Item, Progress, Queue, SessionItem, SessionPlan, SessionRecord, Share
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
 from workbench.kit.key_footer import KeyFooter
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.session_thread import SessionState
+from workbench.labelling.session_worker import SessionState
 
 NOTHING = Share(0, 0, math.nan, math.nan, math.nan)
 
@@ -46,20 +46,23 @@ def items(count: int) -> list[Item]:
 
 
 class FakeSession:
-    """Stand-in for SessionThread, as far as the pane uses it.
+    """Stand-in for SessionWorker, as far as the pane uses it.
 
-    refusal: error of the next writes, until it is None again. held: a list in which answers wait for the test.
+    refusal: error of the next writes, until it is None again. held: a list in which answers wait for the test. figures,
+    facts: what differs in the progress and in the state.
     """
 
-    def __init__(self, given: Sequence[Item], *, guidelines: str = "", limit: int = 0) -> None:
+    def __init__(self, given: Sequence[Item], *, guidelines: str = "", limit: int = 0, **facts: Any) -> None:
         self.items = [SessionItem(position=place, item=one) for place, one in enumerate(given)]
         self.labels: list[tuple[int, Preference]] = []  # labels that are not undone, oldest first
         self.refusal: TrainerError | None = None
         self.held: list[Callable[[], None]] | None = None
-        self.no_more = True
         self.calls: list[str] = []
         self.figures: dict[str, Any] = {}
-        self._guidelines, self._limit, self._ids = guidelines, limit, 0
+        self.facts: dict[str, Any] = {"exhausted": True, "guidelines": guidelines, **facts}
+        self.state: SessionState | None = None
+        self._guidelines, self._limit, self._ids = guidelines and "hash", limit, 0
+        self.now()
 
     @property
     def judgements(self) -> dict[int, Judgement]:
@@ -81,7 +84,7 @@ class FakeSession:
             "same": NOTHING,
             "kappa": math.nan,
         }
-        return SessionState(
+        self.state = SessionState(
             record=SessionRecord(
                 id=1,
                 labeller="ann",
@@ -95,38 +98,30 @@ class FakeSession:
             ahead=max(len(unlabelled) - 1, 0),
             progress=Progress(**figures | self.figures),
             last=replace(self.items[last[0]], label=last[1]) if last else None,
-            exhausted=self.no_more,
+            **self.facts,
         )
+        return self.state
 
-    def state(self) -> Future[SessionState]:
-        return self._answer(self.now)
+    def report(self, **facts: Any) -> None:
+        """Change the state, as the worker does by itself."""
+        self.facts |= facts
+        self.now()
 
-    def put(self, given: Sequence[Item]) -> Future[SessionState]:
+    def put(self, given: Sequence[Item]) -> None:
+        start = len(self.items)
+        self.items += [SessionItem(position=start + place, item=one) for place, one in enumerate(given)]
+        self.now()
+
+    def label(self, one: SessionItem, judgement: Judgement) -> Future[SessionState]:
+        self.calls.append(f"{'label' if one.label is None else 'relabel'} {one.position}")
+
         def work() -> SessionState:
-            start = len(self.items)
-            self.items += [SessionItem(position=start + place, item=one) for place, one in enumerate(given)]
+            self._refuse()
+            self.labels = [label for label in self.labels if label[0] != one.position]
+            self._ids += 1
+            label = Preference(comparison=one.item.comparison, judgement=judgement, id=self._ids)
+            self.labels.append((one.position, label))
             return self.now()
-
-        return self._answer(work)
-
-    def label(self, position: int, judgement: Judgement) -> Future[SessionState]:
-        self.calls.append(f"label {position}")
-
-        def work() -> SessionState:
-            self._refuse()
-            if position in dict(self.labels):
-                raise UsageError(f"item {position + 1} has been labelled in another window")
-            return self._keep(position, judgement)
-
-        return self._answer(work)
-
-    def relabel(self, position: int, judgement: Judgement) -> Future[SessionState]:
-        self.calls.append(f"relabel {position}")
-
-        def work() -> SessionState:
-            self._refuse()
-            self.labels = [label for label in self.labels if label[0] != position]
-            return self._keep(position, judgement)
 
         return self._answer(work)
 
@@ -140,20 +135,11 @@ class FakeSession:
 
         return self._answer(work)
 
-    def guidelines(self) -> Future[str]:
-        return self._answer(lambda: self._guidelines)
-
     def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
         return self._answer(lambda: [replace(self.items[at], label=label) for at, label in reversed(self.labels)])
 
     def item(self, position: int) -> Future[SessionItem]:
         return self._answer(lambda: replace(self.items[position], label=dict(self.labels).get(position)))
-
-    def _keep(self, position: int, judgement: Judgement) -> SessionState:
-        self._ids += 1
-        comparison = self.items[position].item.comparison
-        self.labels.append((position, Preference(comparison=comparison, judgement=judgement, id=self._ids)))
-        return self.now()
 
     def _refuse(self) -> None:
         if self.refusal is not None:
@@ -171,18 +157,6 @@ class FakeSession:
 
         settle() if self.held is None else self.held.append(settle)
         return future
-
-
-class FakePrefetcher:
-    """Stand-in for the prefetcher, as far as the pane reads it."""
-
-    def __init__(self, waiting: str = "", problem: str = "", total: int | None = None) -> None:
-        self.waiting, self.problem, self.total = waiting, problem, total
-        self.left_out: tuple[str, ...] = ()
-        self.needed: list[int] = []
-
-    def need(self, ahead: int) -> None:
-        self.needed.append(ahead)
 
 
 class Labelling(ThemedApp[None]):
@@ -229,7 +203,6 @@ async def labelling(
     session: Any = None,
     *,
     size: tuple[int, int] = (120, 40),
-    prefetcher: Any = None,
     state: SessionState | None = None,
     patience: float = 30,
 ) -> AsyncIterator[tuple[Labelling, Pilot[None]]]:
@@ -242,7 +215,7 @@ async def labelling(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         if session is not None:
-            app.pane.session.begin(session, state or session.now(), prefetcher)
+            app.pane.begin(session, state or session.now())
             await pilot.pause()
         yield app, pilot
 

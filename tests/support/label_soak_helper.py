@@ -16,9 +16,9 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from trainer.preferences.items import Item, QueuePlan, SessionPlan
+from trainer.preferences.items import Item, SessionPlan
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin
-from workbench.labelling.session_thread import SessionState, SessionThread
+from workbench.labelling.session_worker import SessionState, SessionWorker
 
 ITEMS = 500
 GUIDELINES = "Prefer what is true."
@@ -41,7 +41,7 @@ def prompt(position: int) -> str:
     return f"Prompt {position - _BACK if is_repeat(position) else position}"
 
 
-def _item(position: int, session: SessionThread) -> Item:
+def _item(position: int, session: SessionWorker) -> Item:
     origins = tuple(Origin(source="run", run="r", row=row) for row in (0, 1))
     comparison = Comparison(prompt=prompt(position), completions=("wind", "rain"), origins=origins)
     order = random.Random(-position).choice(((0, 1), (1, 0)))
@@ -52,9 +52,9 @@ def _item(position: int, session: SessionThread) -> Item:
     return Item(comparison=comparison, queue="repeat", order=order, repeats=label.id)
 
 
-def _label(session: SessionThread, rng: random.Random, output: int) -> None:
+def _label(session: SessionWorker, rng: random.Random, output: int) -> None:
     found = session.sessions().result()
-    plan = SessionPlan(queues=(QueuePlan(queue="samples"),), limit=ITEMS)
+    plan = SessionPlan(queues=(), limit=ITEMS)
     state = (session.resume(found[0].id) if found else session.begin("ann", plan, GUIDELINES)).result()
     while True:
         last, current = state.last, state.current
@@ -63,7 +63,7 @@ def _label(session: SessionThread, rng: random.Random, output: int) -> None:
             state = session.undo().result()
             reported = f"undo 0 {last.position}"
         elif last is not None and doubt == "rash":
-            state = session.relabel(last.position, decision(last.position)).result()
+            state = session.label(last, decision(last.position)).result()
             reported = _reported(state, last.position)
         elif state.ahead < 5 and state.record.items < ITEMS:
             items = range(state.record.items, min(state.record.items + 12, ITEMS))
@@ -72,7 +72,7 @@ def _label(session: SessionThread, rng: random.Random, output: int) -> None:
         elif current is not None:
             note = rng.choices(("", "slip", "rash"), (8, 1, 1))[0]
             given = Judgement.chosen("tie", note=note) if note else decision(current.position)
-            state = session.label(current.position, given).result()
+            state = session.label(current, given).result()
             reported = _reported(state, current.position)
         else:
             return
@@ -87,7 +87,7 @@ def _reported(state: SessionState, position: int) -> str:
 
 
 def _work(path: Path, rng: random.Random, output: int) -> NoReturn:
-    session, status = SessionThread(path), 1
+    session, status = SessionWorker(path), 1
     try:
         _label(session, rng, output)
         session.close()

@@ -12,14 +12,14 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from trainer.plurals import counted
 from workbench.columns import fit
-from workbench.kit.drawing import ScrolledLines, wrapped
+from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.lines import Line, Piece, plain
 from workbench.kit.word_diff import Part, word_diff
-from workbench.labelling.item_texts import ItemTexts, Turn
+from workbench.labelling.texts import ItemTexts, Style, Turn
 from workbench.text import visible
 
 if TYPE_CHECKING:
@@ -34,13 +34,6 @@ _RULES = 2  # lines of a screenful that show the position
 
 # These would change the text: decoded entities may be control characters, and definitions disappear.
 _LEFT_ALONE = ["entity", "image", "reference", "html_block", "html_inline"]
-
-
-class Style(NamedTuple):
-    """Style of the texts. diff: mark the words that two completions do not share, instead of Markdown."""
-
-    markdown: bool = False
-    diff: bool = False
 
 
 class Layout(NamedTuple):
@@ -193,14 +186,9 @@ class LabelView(ScrolledLines):
 
     CSS_NAME = "label-view"
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"label-view--{role}" for role in _ROLES}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_up", "up", show=False, id="label.up", tooltip="Scroll both sides up a line"),
-        Binding("down", "scroll_down", "down", show=False, id="label.down", tooltip="Scroll both sides down a line"),
-        Binding("pageup", "page(-1)", "page up", show=False, id="label.page-up", tooltip="Scroll up a page"),
-        Binding("pagedown", "page(1)", "page down", show=False, id="label.page-down", tooltip="Scroll down a page"),
-        Binding("home", "scroll_home", "start", show=False, id="label.start-of-text", tooltip="Scroll to the prompt"),
-        Binding("end", "scroll_end", "end", show=False, id="label.end-of-text", tooltip="Scroll to the end"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings(
+        "label", "up down page-up page-down start-of-text end-of-text"
+    )
 
     _texts: ItemTexts | None = None
     _style = Style()
@@ -223,7 +211,13 @@ class LabelView(ScrolledLines):
         self._texts, self._message = None, message
         self._lay_out(from_start=True)
 
-    def action_page(self, by: int) -> None:
+    def action_page_up(self) -> None:
+        self._page(-1)
+
+    def action_page_down(self) -> None:
+        self._page(1)
+
+    def _page(self, by: int) -> None:
         height = self.scrollable_content_region.height - _RULES
         self.scroll_relative(y=by * max(height, 1), animate=False, force=True)
 

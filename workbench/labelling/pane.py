@@ -5,42 +5,58 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
-from textual.message_pump import MessagePump
 from textual.widgets import Static
-from textual.worker import Worker, WorkerError
 
+from trainer.errors import BusyError, TrainerError, one_line
+from trainer.preferences.items import SessionItem
+from trainer.preferences.records import FLAGGED, Judgement
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
-from workbench.kit.wait_screen import WaitScreen
-from workbench.labelling.item_texts import MOST, Ranking, copy_text
-from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView, Style
-from workbench.labelling.pane_text import (
+from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView
+from workbench.labelling.session_worker import SessionState, SessionWorker
+from workbench.labelling.texts import (
+    MOST,
+    Draft,
+    Groups,
+    ItemTexts,
     Keys,
+    Ranking,
+    Style,
     all_judged,
+    copy_text,
     figures,
     fitting,
     hints,
     in_lines,
+    judgement_text,
     last_line,
     no_item_yet,
     no_session,
+    ranked,
+    set_aside,
+    texts_of,
 )
-from workbench.labelling.session_controller import SLOW, SessionController
-from workbench.labelling.session_thread import SessionThread
+from workbench.text import visible
+
+T = TypeVar("T")
 
 LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
 """Request by a key of the pane that goes beyond the open session."""
 
 _TALL = 36  # lines of the pane from which all figures are shown
-_LOOK = 0.25  # seconds between checks for the next item, while there is none
+_LOOK = 0.25  # seconds between looks at what the session's worker has changed
+_SLOW = 0.3  # seconds until the pane reports that the disk is slow
+_UNSEEN = 0.4  # seconds that keys are ignored after a slow or failed save: they were typed for another item
 _HELP = """\
 Which completion is better? A key decides, saves the label at once, and shows the next item. Who wrote the \
 completions, their scores and their lengths stay hidden until you have decided; a line then shows them, unless \
@@ -62,7 +78,7 @@ class LabelPane(Pane):
     """
 
     TITLE = "Label"
-    patience = SLOW  # seconds that a key waits for the disk before the keys after it are handled
+    patience = _SLOW  # seconds that a key waits for the disk before the keys after it are handled
     HELP = _HELP
     DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -88,7 +104,7 @@ class LabelPane(Pane):
             _key(str(n), f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next")
             for n in range(3, MOST + 1)
         ),
-        _key("equals_sign,e", "tie", "tie", "tie", "Both are equally good; joins two of a ranking", show=True),
+        _key("equals_sign,e", "tie", "tie", "tie", "Tie; in a ranking, ties the next two", show=True),
         _key("0", "set_aside('both_bad')", "both bad", "both-bad", "None of them is acceptable", show=True),
         _key("space", "set_aside('skip')", "skip", "skip", "Skip this item without a choice", show=True),
         _key("backspace", "take_back", "delete", "take-back", "Delete the last digit of the ranking", show=True),
@@ -121,14 +137,21 @@ class LabelPane(Pane):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(id=id)
-        self.session = SessionController(self, clock)
-        self._request = request
-        self._style = Style()
+        self.worker: SessionWorker | None = None  # of the open session
+        self.state: SessionState | None = None
+        self.item: SessionItem | None = None  # the item to judge: the next one, or a labelled one to change
+        self.texts: ItemTexts | None = None  # of the item
+        self.draft = Draft()  # of the item
+        self.problem = ""  # why the last judgement is not on disk
         self.facts_shown = True
+        self._request = request
+        self._clock = clock
+        self._since = 0.0  # when the item came into view
+        self._awaited: object | None = None  # the call of the worker that keys wait for: meanwhile they are ignored
+        self._drafts: dict[tuple[int, int, int], Draft] = {}  # of items not shown now, by session, position and label
+        self._left_out: set[str] = set()  # lines that were shown
+        self._style = Style()
         self._all_figures = False
-        self._left: int | None = None  # items to judge, as shown
-        self._work: Worker[None] | None = None  # the last change of the session
-        self._works_for: SessionThread | None = None
         self._keys: Keys = {}
 
     def compose(self) -> ComposeResult:
@@ -140,106 +163,282 @@ class LabelPane(Pane):
 
     def on_mount(self) -> None:
         self._read_keys()
-        self.show_item()
+        self._open(None)
         self.set_interval(_LOOK, self._look)
 
     def on_show(self) -> None:
         self._read_keys()
-        self.session.come_into_view()
+        self._since = self._clock()
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < SIDE_BY_SIDE, "-narrow")
-        self.call_after_refresh(self.show_lines)  # once the lines have their new size
+        self.call_after_refresh(self._show_lines)  # once the lines have their new size
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        session = self.session
         match action:
             case "request" if parameters[0] == "start":
-                return session.thread is None
+                return self.worker is None
             case "request" if parameters[0] == "leave":
-                return session.thread is not None
+                return self.worker is not None
             case "keep":
-                return session.changes
+                return self.item is not None and self.item.label is not None
             case "better" if parameters and parameters[0] not in (1, 2):
-                return session.count >= int(str(parameters[0]))
+                return self.count >= int(str(parameters[0]))
             case "rank" | "take_back":
-                return session.count > 2
+                return self.count > 2
             case "diff":
-                return session.count == 2
+                return self.count == 2
             case "flag" | "note" | "markdown" | "copy":
-                return session.item is not None
+                return self.item is not None
             case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress":
-                return session.thread is not None  # also without an item: otherwise space would pause the run
+                return self.worker is not None  # also without an item: otherwise space would pause the run
         return True
 
-    def action_request(self, what: LabelRequest) -> None:
-        self._request(what)
+    @property
+    def count(self) -> int:
+        """Number of completions of the item; 0 without one."""
+        return len(self.texts.completions) if self.texts else 0
 
-    def show_item(self) -> None:
-        """Show the session's item and its lines, or say that there is none."""
-        view, session = self.query_one(LabelView), self.session
-        waiting, problem = (session.prefetcher.waiting, session.prefetcher.problem) if session.prefetcher else ("", "")
-        if session.texts is not None:
-            view.show(session.texts, self._style)
-        elif session.state is None:
+    @property
+    def busy(self) -> bool:
+        """Whether keys that change a label are ignored, because the last change is not on disk yet."""
+        return self._awaited is not None
+
+    # The session, its items and what is drawn of them.
+
+    def begin(self, worker: SessionWorker, state: SessionState) -> None:
+        """Show a session at its current item."""
+        self.worker = worker
+        self._take(state)
+
+    def end(self) -> None:
+        """Show no session any more."""
+        self._put_aside()
+        self.worker = self.state = self.item = self._awaited = None
+        self._open(None)
+
+    def _take(self, state: SessionState) -> None:
+        """Show the session's current item, and once what was left out."""
+        self.state = state
+        for line in [line for line in state.left_out if line not in self._left_out]:
+            self._left_out.add(line)
+            self.notify(visible(line), severity="warning", markup=False)
+        self._open(state.current)
+
+    def _open(self, item: SessionItem | None) -> None:
+        """Show `item`, with what the user had typed of it before another one was shown; None: say why there is none."""
+        self._put_aside()
+        self.item, self.problem = item, ""
+        self.texts = texts_of(item.item) if item is not None else None
+        self.draft = Draft()
+        if item is not None:
+            self.draft = self._drafts.pop(self._place(item), _draft_of(item))
+        self._since = self._clock()
+        view, state = self.query_one(LabelView), self.state
+        if self.texts is not None:
+            view.show(self.texts, self._style)
+        elif state is None:
             meanings = {str(one.id).removeprefix("label."): one.tooltip for one in Binding.make_bindings(self.BINDINGS)}
             view.say(no_session(self._keys, meanings))
-        elif session.state.exhausted:
-            view.say(all_judged(session.state.progress.done, problem, self._keys))
+        elif state.exhausted:
+            view.say(all_judged(state.progress.done, state.problem, self._keys))
         else:
-            view.say(no_item_yet("another session shows it" if session.state.ahead else waiting, problem))
-        self.show_lines()
+            view.say(no_item_yet(state.waiting, state.problem))
+        self._show_lines()
         self.refresh_keys()
 
-    def show_lines(self) -> None:
+    def _put_aside(self) -> None:
+        """Keep what is typed of the item on the screen until it returns."""
+        if self.item is not None:
+            self._drafts[self._place(self.item)] = self.draft
+
+    def _place(self, item: SessionItem) -> tuple[int, int, int]:
+        session = self.state.record.id if self.state is not None else 0
+        return session, item.position, item.label.id if item.label is not None else 0
+
+    def _show_lines(self) -> None:
         """Show the lines around the item."""
-        session, state = self.session, self.session.state
-        known = session.progress
-        found = figures(state.record.labeller, known) if state and known else []
-        self._left = known.left if known else None
-        waits = self._left if self._left is not None else state.record.left if state else 0
-        self.badge = Badge(str(waits) if waits else "")
+        state, item = self.state, self.item
+        found = figures(state.record.labeller, state.progress) if state else []
+        waits = 0 if state is None else state.record.left if state.progress.left is None else state.progress.left
+        self.badge = Badge(str(waits or ""))
         guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
         progress = self.query_one("#label-progress", Static)
         width, height = progress.size
         all_figures = self._all_figures or self.size.height >= _TALL
         lines = in_lines([*found, *guidelines], width) if all_figures else [fitting(found, guidelines, width)]
         progress.update("\n".join(lines), layout=len(lines) != height)
-        self.query_one("#label-hint", Static).update(hints(session, self._style, self._keys), layout=False)
+        hint = hints(item, self.texts, self.draft, self._style, self._keys) if item and self.texts else ""
+        self.query_one("#label-hint", Static).update(hint, layout=False)
         last = self.query_one("#label-last", Static)
         judged = state.last if state else None
-        last.update(last_line(judged, session.item, *last.size, facts=self.facts_shown), layout=False)
+        last.update(last_line(judged, item, *last.size, facts=self.facts_shown), layout=False)
         problem = self.query_one("#label-problem", Static)
-        if session.problem or problem.display:
-            problem.display = bool(session.problem)
-            problem.update(session.problem)
+        if self.problem or problem.display:
+            problem.display = bool(self.problem)
+            problem.update(self.problem)
 
-    def after_keys(self, callback: Callable[[], None]) -> None:
-        """Call back once the screen is painted and all keys typed before that are handled.
-
-        The call takes the way of a key: from the application to the focused widget, and up from widget to widget.
-        """
-
-        def pass_on(way: Sequence[MessagePump]) -> None:
-            first, *rest = way
-            if rest:
-                first.call_later(pass_on, rest)
-            else:
-                first.call_later(callback)
-
-        self.call_after_refresh(pass_on, [self.app, *self.query_one(LabelView).ancestors_with_self])
-
-    def labels_changed(self) -> None:
-        self.post_message(self.LabelsChanged())
+    def _look(self) -> None:
+        """Show what the worker has changed by itself: the next item, what it waits for, the items left."""
+        state = self.worker.state if self.worker is not None else None
+        if state is None or state is self.state or self.busy:
+            return
+        if self.item is None:
+            self._take(state)
+        else:
+            self.state = state
+            self._show_lines()
 
     def _read_keys(self) -> None:
         """Read the keys of the bindings, as the user has set them."""
         self._keys = {name.removeprefix("label."): key for name, key in keys_of(self).items()}
 
-    def _restyle(self, style: Style) -> None:
-        self._style = style
-        self.query_one(LabelView).restyle(style)
-        self.show_lines()
+    # Judging. An action returns once its label is on disk: keys typed ahead then find the next item.
+
+    async def action_better(self, number: int, strength: int = 1) -> None:
+        """Choose `number` as the better of two; with more completions, put it next in the ranking."""
+        if self.count > 2:
+            await self._rank_next(str(number))
+        else:
+            await self._rank([[number - 1], [2 - number]], strength)
+
+    async def action_tie(self) -> None:
+        """Mark a tie; within a ranking, tie the last two."""
+        if self.draft.ranking.marks:
+            await self._rank_next("=")
+        else:
+            await self._rank([list(range(self.count))])
+
+    async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
+        if self.item is not None:
+            await self._judge(set_aside(self.item.item, verdict))
+
+    async def _rank_next(self, mark: str) -> None:
+        if self.count > MOST or self.busy:
+            return
+        ranking = self.draft.ranking.typed(mark, self.count)
+        if ranking.is_whole(self.count):
+            self.draft = self.draft._replace(ranking=Ranking())  # typed again if it cannot be saved
+            await self._rank(ranking.groups)
+        else:
+            self._edit(ranking=ranking)
+
+    async def _rank(self, groups: Groups, strength: int = 1) -> None:
+        if self.item is not None:
+            await self._judge(ranked(self.item.item, groups, strength))
+
+    async def _judge(self, judgement: Judgement) -> None:
+        await self._save(replace(judgement, seconds=round(self._clock() - self._since, 3)))
+
+    async def _save(self, judgement: Judgement) -> None:
+        """Save the judgement of the item, with its note and flag, and go to the next item."""
+        if self.worker is None or self.item is None:
+            return
+        flags = (FLAGGED,) if self.draft.flagged else ()
+        judgement = replace(judgement, note=self.draft.note, flags=flags)
+        choice = judgement_text(self.item.item, judgement)
+        call = partial(self.worker.label, self.item, judgement)
+        slow = f"Still saving: {choice}. Keys are ignored until it is saved"
+        await self._await(call, self._saved, f"Not saved: {choice}", slow)
+
+    def _saved(self, state: SessionState) -> None:
+        self._take(state)
+        self.post_message(self.LabelsChanged())
+
+    async def action_keep(self) -> None:
+        """Leave the item's judgement as it is, save a changed note or flag, and go to the next item."""
+        if self.item is None or self.item.label is None or self.state is None or self.busy:
+            return
+        if self.draft == _draft_of(self.item):
+            self._open(self.state.current)
+        else:
+            await self._save(replace(self.item.label.judgement, time=None))
+
+    async def action_undo(self) -> None:
+        """Undo the newest label of the session and show its item again, with its note and flag."""
+        last = self.state.last if self.state else None
+        if self.worker is None or last is None:
+            self.notify("No label to undo in this session")
+            return
+
+        def undone(state: SessionState) -> None:
+            self._saved(state)
+            if self.item is not None and self.item.position == last.position:
+                self.draft = _draft_of(last)
+                self._show_lines()
+
+        await self._await(self.worker.undo, undone, "Label not undone", "Still undoing...")
+
+    async def go_to(self, position: int) -> None:
+        """Show a labelled item of the session, to change its label."""
+        if self.worker is not None:
+            load = partial(self.worker.item, position)
+            await self._await(load, self._open, f"Item {position + 1} not loaded", "Still loading...")
+
+    async def _await(self, call: Callable[[], Future[T]], then: Callable[[T], None], failure: str, slow: str) -> None:
+        """Call the worker and do `then` with the result; if that fails, show `failure` and why.
+
+        Keys are ignored until the worker has answered. This returns after `patience` seconds at most, so that a slow
+        disk holds up the session only.
+        """
+        if self._awaited is None:
+            self._awaited = done = asyncio.Event()
+            self.run_worker(self._settle(done, call, then, failure, slow), group="label")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), self.patience)
+
+    async def _settle(
+        self, done: asyncio.Event, call: Callable[[], Future[T]], then: Callable[[T], None], failure: str, slow: str
+    ) -> None:
+        notice, began = self.set_timer(_SLOW, partial(self._report, done, slow)), time.monotonic()
+        failed = False
+        try:
+            while self._awaited is done:  # until the session is left
+                try:
+                    result = await asyncio.wrap_future(call())
+                except BusyError as error:  # another process holds the store
+                    self._report(done, f"{slow} ({error})")
+                else:
+                    if self._awaited is done:
+                        then(result)
+                    break
+        except TrainerError as error:
+            failed = True
+            self._report(done, f"✖ {failure}. {one_line(error)}")
+        finally:
+            notice.stop()
+            unseen = _UNSEEN if failed or time.monotonic() - began > _SLOW else 0
+            if unseen:
+                self.set_timer(unseen, partial(self._heed_keys, done))
+            else:
+                self._heed_keys(done)
+            done.set()
+
+    def _report(self, done: object, problem: str) -> None:
+        if self._awaited is done:
+            self.problem = visible(problem)
+            self._show_lines()
+
+    def _heed_keys(self, done: object) -> None:
+        if self._awaited is done:
+            self._awaited = None
+
+    # What the user notes on the item, and how it is drawn.
+
+    def _edit(self, **changes: Any) -> None:
+        """Change the draft of the item, unless it is being saved: the key was typed for an item that goes."""
+        if not self.busy:
+            self.draft = self.draft._replace(**changes)
+            self._show_lines()
+
+    def action_take_back(self) -> None:
+        self._edit(ranking=self.draft.ranking.taken_back())
+
+    def action_rank(self) -> None:
+        self._edit(ranking=Ranking())
+
+    def action_flag(self) -> None:
+        self._edit(flagged=not self.draft.flagged)
 
     def action_diff(self) -> None:
         self._restyle(self._style._replace(diff=not self._style.diff))
@@ -247,97 +446,48 @@ class LabelPane(Pane):
     def action_markdown(self) -> None:
         self._restyle(self._style._replace(markdown=not self._style.markdown))
 
+    def _restyle(self, style: Style) -> None:
+        self._style = style
+        self.query_one(LabelView).restyle(style)
+        self._show_lines()
+
     def action_blind(self) -> None:
         self.facts_shown = not self.facts_shown
         shown = "shown" if self.facts_shown else "hidden"
         self.notify(f"Authors, scores and lengths are {shown} after the choice")
-        self.show_lines()
-
-    def action_copy(self) -> None:
-        if (texts := self.session.texts) is not None:
-            self.copy(copy_text(texts), "prompt and completions")
+        self._show_lines()
 
     def action_progress(self) -> None:
         self._all_figures = not self._all_figures
-        self.show_lines()
+        self._show_lines()
 
-    def _look(self) -> None:
-        if (known := self.session.progress) is not None and known.left != self._left:  # the queues have been counted
-            self.show_lines()
-        if self.session.lacks_item and not any(one.group == "label-look" for one in self.workers if one.is_running):
-            self.run_worker(self.session.look(), group="label-look")
+    def action_copy(self) -> None:
+        if self.texts is not None:
+            self.copy(copy_text(self.texts), "prompt and completions")
 
-    @property
-    def _saving(self) -> bool:
-        """Return whether the disk is so slow that keys must wait: they were typed for an item that goes in a moment."""
-        return self._work is not None and not self._work.is_finished and self._works_for is self.session.thread
+    def action_request(self, what: LabelRequest) -> None:
+        self._request(what)
 
-    async def _patiently(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let the session `work`, and wait a short while, so that the keys typed ahead find the next item.
-
-        The application handles no key meanwhile. If the disk takes longer, everything but the session goes on.
-        """
-        if self._saving:
-            work.close()
-            return
-        self._work, self._works_for = self.run_worker(work, group="label"), self.session.thread
-        await asyncio.wait([asyncio.ensure_future(_ended(self._work))], timeout=self.patience)
-
-    async def action_better(self, number: int, strength: int = 1) -> None:
-        await self._patiently(self.session.better(number, strength))
-
-    async def action_tie(self) -> None:
-        await self._patiently(self.session.tie())
-
-    async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
-        await self._patiently(self.session.set_aside(verdict))
-
-    def action_take_back(self) -> None:
-        self._set_ranking(self.session.ranking.taken_back())
-
-    def action_rank(self) -> None:
-        self._set_ranking(Ranking())
-
-    def _set_ranking(self, ranking: Ranking) -> None:
-        if not self._saving:
-            self.session.set_ranking(ranking)
-
-    async def action_undo(self) -> None:
-        await self._patiently(self.session.undo())
-
-    async def action_keep(self) -> None:
-        await self._patiently(self.session.keep())
-
-    def action_flag(self) -> None:
-        if not self._saving:
-            self.session.toggle_flag()
-
-    # Dialogs on the session. They open within the action: keys typed ahead then go to the dialog.
+    # Dialogs. They open within the action: keys typed ahead then go to the dialog.
 
     def action_note(self) -> None:
         from workbench.labelling.session_dialogs import NoteScreen
 
-        if self._saving:
-            return
-        item = self.session.item
+        item = self.item
 
         def noted(text: str | None) -> None:
-            if text is not None and self.session.item is item:
-                self.session.set_note(text)
+            if text is not None and self.item is item:
+                self._edit(note=text)
 
-        self.app.push_screen(NoteScreen(self.session.note), noted)
+        if not self.busy:
+            self.app.push_screen(NoteScreen(self.draft.note), noted)
 
     def action_guidelines(self) -> None:
-        if (thread := self.session.thread) is not None:
-            self.app.push_screen(WaitScreen(partial(self._show_guidelines, thread)))
-
-    async def _show_guidelines(self, thread: SessionThread) -> None:
         from workbench.labelling.session_dialogs import GuidelinesScreen
 
-        text = await self.session.answer(thread.guidelines, "Guidelines not loaded", "Still loading...")
-        if text:
-            self.app.push_screen(GuidelinesScreen(text))
-        elif text is not None:
+        if self.state is not None and self.state.guidelines:
+            self.app.push_screen(GuidelinesScreen(self.state.guidelines))
+        else:
             self.notify("This session has no guidelines; name a text file when you begin one")
 
     def action_history(self) -> None:
@@ -345,13 +495,15 @@ class LabelPane(Pane):
 
         async def chosen(position: int | None) -> None:
             if position is not None:
-                await self._patiently(self.session.go_to(position))
+                await self.go_to(position)
 
-        if (thread := self.session.thread) is not None:
-            self.app.push_screen(LabelHistoryScreen(thread), chosen)
+        if self.worker is not None:
+            self.app.push_screen(LabelHistoryScreen(self.worker), chosen)
 
 
-async def _ended(worker: Worker[None]) -> None:
-    """Wait until `worker` has ended, well or not; the application reports how."""
-    with contextlib.suppress(WorkerError):
-        await worker.wait()
+def _draft_of(item: SessionItem) -> Draft:
+    """Return note and flag of the item's label."""
+    if item.label is None:
+        return Draft()
+    judgement = item.label.judgement
+    return Draft(note=judgement.note, flagged=FLAGGED in judgement.flags)

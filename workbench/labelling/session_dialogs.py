@@ -21,13 +21,13 @@ from workbench.columns import fit_end
 from workbench.kit.banner import copy
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.kit.filter_field import FilterField
-from workbench.labelling.item_texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.labelling.label_form import LabelForm
+from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.numbers import duration
 from workbench.text import as_sent, has_words, typed, visible
 
 if TYPE_CHECKING:
-    from workbench.labelling.session_thread import SessionThread
+    from workbench.labelling.session_worker import SessionWorker
 
 PAGE = 200  # labels read at once
 _LONGEST = 1500  # characters of a text that the history shows
@@ -122,9 +122,9 @@ class LabelHistoryScreen(LabelForm[int | None]):
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
 
-    def __init__(self, thread: SessionThread) -> None:
+    def __init__(self, worker: SessionWorker) -> None:
         super().__init__("Labels of this session, newest first")
-        self._session = thread
+        self._worker = worker
         self._items: list[SessionItem] = []  # newest label first
         self._listed: list[SessionItem] = []  # those that the filter leaves
         self._more = True  # whether there may be older ones
@@ -188,7 +188,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
     async def _read(self) -> None:
         """Append the next page of older labels to the list."""
         last = self._items[-1].label if self._items else None
-        items = await self.tried(asyncio.wrap_future(self._session.history(PAGE, last.id if last else None)))
+        items = await self.tried(asyncio.wrap_future(self._worker.history(PAGE, last.id if last else None)))
         self._reading = False
         if items is None:
             return

@@ -84,7 +84,7 @@ class HomeController:
             len(document.problems),
             visible(self.here.name) if self.here else "a run" if self._supervisor.trains_here else "",
             self._screen.runs_dir,
-            self._labelling.workspace.store,
+            self._labelling.worker.path,
             self.since,
         )
 
@@ -95,7 +95,7 @@ class HomeController:
                 self._steering.request("start")
             case "label":
                 self._screen.action_show_pane("label")
-                if self._screen.session.thread is None:
+                if self._screen.label.worker is None:
                     self._labelling.request("start")
             case "configure":
 

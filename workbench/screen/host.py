@@ -11,7 +11,7 @@ from textual.app import App
 from trainer.errors import TrainerError
 from workbench.config.document import ConfigDocument
 from workbench.kit.banner import Kind
-from workbench.labelling.session_controller import SessionController
+from workbench.labelling.pane import LabelPane
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Host(Protocol):
     @property
     def config(self) -> ConfigView: ...
     @property
-    def session(self) -> SessionController: ...
+    def label(self) -> LabelPane: ...
     @property
     def runs_dir(self) -> Path: ...
     def keys(self) -> Mapping[str, str]: ...

@@ -13,6 +13,7 @@ from pathlib import Path
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
 from trainer.errors import TrainerError
+from trainer.events import HumanEvaluation
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
 from workbench.kit.dialog import TextPromptScreen
@@ -28,7 +29,7 @@ from workbench.labelling.plans import (
     labelling_material,
     login_name,
 )
-from workbench.labelling.workspace import LabelWorkspace, WinRate
+from workbench.labelling.session_worker import SessionWorker
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.supervisor import Supervisor
 from workbench.screen.host import Host, tried
@@ -49,7 +50,7 @@ class LabellingController:
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         store = opening.store if opening else default_store(Path.cwd())
-        self.workspace = LabelWorkspace(store, self._ask_run, self._win_rate)
+        self.worker = SessionWorker(store, self._ask_run, self._known_win_rate)
         self._reward_models = RewardModels(screen, supervisor, store)
 
     def open(self) -> None:
@@ -61,7 +62,7 @@ class LabellingController:
 
     def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
-        self.workspace.close()
+        self.worker.close()
         self._let_go()
 
     def request(self, what: LabelRequest) -> None:
@@ -70,9 +71,9 @@ class LabellingController:
             case "start":
                 self._open_dialog(self._ask_what_to_label)
             case "leave":
-                self.workspace.leave()
+                self.worker.leave()
                 self._let_go()
-                self._screen.session.end()
+                self._screen.label.end()
             case "train":
                 self._open_dialog(self._reward_models.train)
             case "use":
@@ -80,11 +81,11 @@ class LabellingController:
             case "import":
                 from workbench.labelling.import_preferences import ImportPreferencesScreen
 
-                self._screen.app.push_screen(ImportPreferencesScreen(self.workspace.store), self._report)
+                self._screen.app.push_screen(ImportPreferencesScreen(self.worker.path), self._report)
             case "export":
                 from workbench.labelling.export_preferences import ExportPreferencesScreen
 
-                self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
+                self._screen.app.push_screen(ExportPreferencesScreen(self.worker.path), self._report)
 
     @property
     def loading(self) -> str:
@@ -94,8 +95,7 @@ class LabellingController:
     def watch(self) -> None:
         """Report what goes on beside the labelling: a reward model that is trained, and the win rate."""
         self._reward_models.watch()
-        win_rate = self.workspace.win_rate
-        problem = win_rate.problem if win_rate else ""
+        problem = self.worker.win_rate_problem
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._screen.say_once(line, about="win-rate")
 
@@ -112,9 +112,9 @@ class LabellingController:
     async def _ask_what_to_label(self) -> None:
         from workbench.labelling.start_screen import LabelStartScreen
 
-        sessions = await tried(self._screen, asyncio.wrap_future(self.workspace.thread.sessions()), "label")
+        sessions = await tried(self._screen, asyncio.wrap_future(self.worker.sessions()), "label")
         material = await tried(self._screen, asyncio.to_thread(labelling_material, self._screen.runs_dir), "label")
-        flagged = await tried(self._screen, asyncio.wrap_future(self.workspace.thread.flagged()), "label")
+        flagged = await tried(self._screen, asyncio.wrap_future(self.worker.flagged()), "label")
         if sessions is None or material is None or flagged is None:
             return
         options = self._opening.options if self._opening else SessionOptions()
@@ -124,7 +124,7 @@ class LabellingController:
         self._screen.app.push_screen(
             LabelStartScreen(
                 runs,
-                self.workspace.store,
+                self.worker.path,
                 labeller := self._likely_labeller(sessions),
                 sessions,
                 asks=not self._is_known(labeller),
@@ -137,17 +137,23 @@ class LabellingController:
     async def _open_session(self, choice: SessionChoice) -> str:
         """Begin or resume the session; return why it fails, empty if it does not."""
         self._let_go()
-        self._screen.session.end()  # before the thread changes sessions, so that no key press reaches the new one
+        self._screen.label.end()  # before the worker changes sessions, so that no key press reaches the new one
+        self.worker.leave()
         try:
-            state = await self.workspace.open(choice)
+            if choice.plan is not None:
+                opened = self.worker.begin(choice.labeller, choice.plan, choice.guidelines)
+            else:
+                assert choice.resume is not None
+                opened = self.worker.resume(choice.resume)
+            state = await asyncio.wrap_future(opened)
         except TrainerError as error:
             return str(error)
         except asyncio.CancelledError:
-            self.workspace.leave()  # it may have begun on its thread
+            self.worker.leave()  # it may have begun on its thread
             raise
         self._labeller = state.record.labeller
         self._screen.action_show_pane("label")
-        self._screen.session.begin(self.workspace.thread, state, self.workspace.prefetcher)
+        self._screen.label.begin(self.worker, state)
         return ""
 
     def label_again(self, keys: tuple[str, ...]) -> None:
@@ -155,7 +161,7 @@ class LabellingController:
         self._open_dialog(partial(self._label_again, keys))
 
     async def _label_again(self, keys: tuple[str, ...]) -> None:
-        sessions = await tried(self._screen, asyncio.wrap_future(self.workspace.thread.sessions()), "label")
+        sessions = await tried(self._screen, asyncio.wrap_future(self.worker.sessions()), "label")
         labeller = await self._present_labeller(sessions) if sessions is not None else None
         if labeller is not None:
             plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
@@ -212,9 +218,8 @@ class LabellingController:
             self._policies.close()
         self._asked, self._policies = [], None
 
-    def _win_rate(self, folder: Path) -> WinRate:
-        known = self._supervisor.view.judged if self._supervisor.shows(folder) else None
-        return WinRate(self.workspace.store, folder, known=known)
+    def _known_win_rate(self, folder: Path) -> HumanEvaluation | None:
+        return self._supervisor.view.judged if self._supervisor.shows(folder) else None
 
     def _report(self, line: str | None) -> None:
         if line:

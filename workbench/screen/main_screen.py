@@ -126,8 +126,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self._settings = settings
         self.config = ConfigPane(document, id="config")
         self._training = TrainingPane(id="training")
-        self._label = LabelPane(self.labelling.request, id="label")
-        self.session = self._label.session
+        self.label = LabelPane(self.labelling.request, id="label")
         self._panes = Panes(self, self.supervisor, self.settle, "training" if opening.has_run else "home")
         self._listed = self.runs_dir  # the folder whose runs the panes list
         workspace = str(Path.cwd())
@@ -149,7 +148,7 @@ class MainScreen(MountedWhole, Screen[None]):
                 yield self.config
                 yield self._training
                 yield SamplesPane(partial(ask_about, self, self.supervisor), id="samples")
-            yield self._label
+            yield self.label
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
                 yield RunsPane(self._listed, id="runs")
@@ -170,7 +169,7 @@ class MainScreen(MountedWhole, Screen[None]):
             self.steering.resume(resumed, self._opening.overrides, agreed=True)
         if self._settings.metrics:
             self._training.metrics_shown = self._settings.metrics
-        self._label.facts_shown = self._settings.label_facts
+        self.label.facts_shown = self._settings.label_facts
         self.config.shows_all = self._settings.all_settings
         self.action_show_pane(self._panes.current)
         self.show_run()
@@ -183,7 +182,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.supervisor.close()
         shown = list(self._training.metrics_shown)
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
-        self._settings.label_facts = self._label.facts_shown
+        self._settings.label_facts = self.label.facts_shown
         self._settings.all_settings = self.config.shows_all
         self._settings.visit(Path.cwd())
         await asyncio.to_thread(self._settings.save, config_dir())
@@ -305,7 +304,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def keys(self) -> dict[str, str]:
         """Return the keys of this screen and of the Label pane, by the ids of their bindings."""
-        return keys_of(self, self._label)
+        return keys_of(self, self.label)
 
     def settle(self, about: str) -> None:
         """Remove an error about this: it no longer applies."""
@@ -320,7 +319,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("ask", "open_alarm", "fix_alarm"):
-            if self._panes.current == "label" and self.session.thread is not None:
+            if self._panes.current == "label" and self.label.worker is not None:
                 return False  # a slip of the hand between two judgements must not stop a run
             if action != "ask":
                 return self.steering.allows_alarm(action)

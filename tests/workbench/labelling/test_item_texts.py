@@ -12,7 +12,7 @@ from label_session import item
 
 from trainer.preferences.items import SessionItem
 from trainer.preferences.records import Judgement, Origin, Preference
-from workbench.labelling.item_texts import (
+from workbench.labelling.texts import (
     Ranking,
     Turn,
     completion_facts,

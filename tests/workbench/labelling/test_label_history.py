@@ -15,7 +15,7 @@ from trainer.errors import StorageError
 from trainer.preferences.items import Item, SessionItem, SessionPlan
 from trainer.preferences.records import Comparison, Judgement, Preference
 from workbench.labelling.session_dialogs import PAGE, LabelHistoryScreen, history_line
-from workbench.labelling.session_thread import SessionThread
+from workbench.labelling.session_worker import SessionWorker
 
 
 def labelled(
@@ -109,7 +109,7 @@ async def test_older_labels_are_read_when_the_cursor_comes_to_the_end() -> None:
             await pilot.press("end")
             await until(pilot, lambda: len(rows(app)) == count)  # noqa: B023
         assert "403 labels" in status(app)
-        asked = screen._session.asked  # type: ignore[attr-defined]
+        asked = screen._worker.asked  # type: ignore[attr-defined]
         await pilot.press("end")
         await pilot.pause()
         assert asked == [None, 205, 5]
@@ -139,11 +139,11 @@ async def test_hostile_and_long_texts_leave_the_list_visible(size: tuple[int, in
 
 
 async def test_the_history_shows_what_a_session_saved(tmp_path: Path) -> None:
-    session = SessionThread(tmp_path / "p.db")
+    session = SessionWorker(tmp_path / "p.db")
     session.begin("ann", SessionPlan(queues=())).result()
-    session.put([labelled(position).item for position in range(3)]).result()
-    for position in range(3):
-        session.label(position, Judgement.chosen("b")).result()
+    state = session.put([labelled(position).item for position in range(3)]).result()
+    while state.current is not None:
+        state = session.label(state.current, Judgement.chosen("b")).result()
     async with opened(LabelHistoryScreen(session)) as (app, pilot):
         await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["3", "2", "1"])
     session.close()

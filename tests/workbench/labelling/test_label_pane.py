@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from label_session import FakePrefetcher, FakeSession, item, items, labelling, until
+from label_session import FakeSession, item, items, labelling, until
 from textual import events
 from textual.binding import Binding
 
-from trainer.errors import StorageError
-from trainer.preferences.records import Judgement
+from trainer.errors import BusyError, StorageError
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.session_dialogs import NoteScreen
 
 FULL = StorageError("'preferences.db' cannot be written: the disk is full: make room and try again")
 
@@ -49,8 +47,8 @@ async def test_a_key_is_a_decision_and_shows_the_next_item(key: str, choice: str
         assert "left 0" in app.text
         assert "a text" not in app.text
         assert app.requested == ["labels changed"]
-        assert app.pane.session.state is not None
-        assert app.pane.session.state.last == replace(session.items[0], label=session.labels[0][1])
+        assert app.pane.state is not None
+        assert app.pane.state.last == replace(session.items[0], label=session.labels[0][1])
 
 
 async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> None:
@@ -101,19 +99,12 @@ async def test_flag_and_note_are_kept_with_their_label_alone() -> None:
     session = FakeSession(items(3))
     async with labelling(session) as (app, pilot):
         await pilot.press("f")
-        app.pane.session.set_note("too [/short]\x1b[31m")
-        await pilot.pause()
+        app.pane.draft = app.pane.draft._replace(note="too [/short]\x1b[31m")
+        await pilot.press("f", "f")
         assert "⚑ flagged   note: too [/short]␛[31m" in app.reported("hint")
         await pilot.press("1", "2")
         assert (session.judgements[0].flags, session.judgements[0].note) == (("flagged",), "too [/short]\x1b[31m")
         assert (session.judgements[1].flags, session.judgements[1].note) == ((), "")
-
-
-async def test_a_flag_is_removed_by_the_same_key() -> None:
-    session = FakeSession(items(2))
-    async with labelling(session) as (_, pilot):
-        await pilot.press("f", "f", "1")
-        assert session.judgements[0].flags == ()
 
 
 async def test_three_or_more_are_ranked_by_their_digits() -> None:
@@ -171,6 +162,7 @@ async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> 
         assert not app.requested
         session.refusal = None
         app.seconds = 20
+        await until(lambda: not app.pane.busy)
         await pilot.press("1")
         assert "left 1" in app.text
         assert not app.reported("problem")
@@ -188,6 +180,35 @@ async def test_keys_typed_ahead_of_a_refusal_do_not_judge_the_item_that_stays() 
         assert session.calls == ["label 0"]
 
 
+async def test_a_label_waits_for_a_store_that_another_process_holds_and_is_not_lost() -> None:
+    session = FakeSession(items(3))
+    async with labelling(session, patience=0.01) as (app, pilot):
+        session.refusal = BusyError("'p.db' has been locked by process 7 for 30 s")
+        session.held = []
+        await pilot.press("1")
+        session.held.pop()()
+        await until(lambda: "locked by process 7" in app.reported("problem"))
+        assert app.reported("problem").startswith("Still saving: 1 is better. Keys are ignored until it is saved")
+        session.refusal = None
+        await pilot.press("2")
+        session.held.pop()()
+        await until(lambda: "left 1" in app.text)
+        assert [judgement.choice for judgement in session.judgements.values()] == ["a"]
+        assert app.reported("problem") == ""
+
+
+async def test_an_answer_for_a_session_that_was_left_shows_nothing() -> None:
+    session, other = FakeSession(items(3)), FakeSession([item("x", "y", prompt="of the other one")])
+    async with labelling(session, patience=0.01) as (app, pilot):
+        session.held = []
+        await pilot.press("1")
+        app.pane.end()
+        app.pane.begin(other, other.now())  # type: ignore[arg-type]
+        session.held.pop()()
+        await pilot.press("2")
+        assert other.judgements[0].choice == "b"
+
+
 async def test_a_refused_ranking_is_typed_again() -> None:
     session = FakeSession([item("a", "b", "c"), *items(1)])
     async with labelling(session) as (app, pilot):
@@ -195,6 +216,7 @@ async def test_a_refused_ranking_is_typed_again() -> None:
         await pilot.press("1", "2", "3")
         assert "Not saved: 1 > 2 > 3" in app.reported("problem")
         session.refusal = None
+        await until(lambda: not app.pane.busy)
         await pilot.press("3", "2", "1")
         assert session.judgements[0].ranking == ((2,), (1,), (0,))
 
@@ -210,23 +232,11 @@ async def test_an_undo_that_is_refused_takes_nothing_back() -> None:
         assert list(session.judgements) == [0]
 
 
-async def test_an_item_labelled_in_another_window_meanwhile_makes_way_for_the_next() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session) as (app, pilot):
-        session.label(0, Judgement.chosen("b", order_shown=(0, 1)))
-        await pilot.press("1")
-        assert "item 1 has been labelled in another window" in app.reported("problem")
-        assert "left 1" in app.text
-        assert session.judgements[0].choice == "b"
-        await pilot.press("1")
-        assert (session.judgements[1].choice, app.reported("problem")) == ("a", "")
-
-
 async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> None:
     session = FakeSession(items(4))
     async with labelling(session) as (app, pilot):
         await pilot.press("f", "1", "2", "2")
-        await app.pane.session.go_to(0)
+        await app.pane.go_to(0)
         await pilot.pause()
         assert "left 0" in app.text
         assert "your label: 1 is better, ⏎ keeps it" in app.reported("hint")
@@ -237,9 +247,9 @@ async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> 
         assert session.judgements[0].flags == ("flagged",)
         assert "left 3" in app.text
         assert app.requested[-1] == "labels changed"
-        assert app.pane.session.state is not None
-        assert app.pane.session.state.last is not None
-        assert app.pane.session.state.last.label == session.labels[-1][1]
+        assert app.pane.state is not None
+        assert app.pane.state.last is not None
+        assert app.pane.state.last.label == session.labels[-1][1]
 
 
 async def test_a_key_pressed_while_an_item_of_the_history_is_read_judges_nothing() -> None:
@@ -247,9 +257,9 @@ async def test_a_key_pressed_while_an_item_of_the_history_is_read_judges_nothing
     async with labelling(session) as (app, pilot):
         await pilot.press("1")
         session.held = []
-        going = asyncio.create_task(app.pane.session.go_to(0))
+        going = asyncio.create_task(app.pane.go_to(0))
         await until(lambda: bool(session.held))
-        await app.pane.session.better(2)
+        await app.pane.action_better(2)
         assert session.calls == ["label 0"]
         session.held.pop()()
         session.held = None
@@ -265,25 +275,12 @@ async def test_missing_guidelines_are_reported() -> None:
         assert reported == ["This session has no guidelines; name a text file when you begin one"]
 
 
-async def test_keys_typed_ahead_of_the_note_judge_nothing() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session) as (app, pilot):
-        for key in ("a", "1", "2"):
-            app.post_message(events.Key(key, key))
-        await until(lambda: isinstance(app.screen, NoteScreen))
-        await pilot.pause()
-        assert session.calls == []
-        await pilot.press("end", "o", "k", "enter")
-        await pilot.pause()
-        assert app.pane.session.note.endswith("ok")
-
-
 async def test_a_label_of_the_history_can_be_left_as_it_was() -> None:
     session = FakeSession(items(3))
     async with labelling(session) as (app, pilot):
         await pilot.press("1")
         before = dict(session.labels)
-        await app.pane.session.go_to(0)
+        await app.pane.go_to(0)
         await pilot.press("enter")
         assert "left 1" in app.text
         assert dict(session.labels) == before
@@ -301,7 +298,7 @@ async def test_keys_for_other_tasks_send_requests_to_the_screen() -> None:
     async with labelling(session) as (app, pilot):
         await pilot.press("t", "T", "i", "x", "l", "enter")
         assert app.requested == ["train", "use", "import", "export", "leave"]
-        app.pane.session.end()
+        app.pane.end()
         await pilot.pause()
         assert "No labelling session open" in app.text
         assert "ann" not in app.text
@@ -315,7 +312,7 @@ async def test_space_belongs_to_the_screen_only_without_a_session() -> None:
         await pilot.press("space")
         assert started == ["run"]
         session = FakeSession(items(1))
-        app.pane.session.begin(session, session.now())  # type: ignore[arg-type]
+        app.pane.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         await pilot.press("space", "space", "space")
         assert started == ["run"], "not even where all is judged"
@@ -323,48 +320,38 @@ async def test_space_belongs_to_the_screen_only_without_a_session() -> None:
 
 
 async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
-    session, prefetcher = FakeSession([]), FakePrefetcher(waiting="the policy writes pair 3")
-    session.no_more = False
-    async with labelling(session, prefetcher=prefetcher) as (app, pilot):
+    session = FakeSession([], exhausted=False, waiting="the policy writes pair 3")
+    async with labelling(session) as (app, pilot):
         assert "the policy writes pair 3..." in app.text
-        prefetcher.waiting = "the policy writes pair 4"
+        session.report(waiting="the policy writes pair 4", left_out=("row 3 of [/x]\x1b has one completion",))
         await until(lambda: "the policy writes pair 4..." in app.text)
         await pilot.press("1", "u", "f", "d")
         session.put(items(3))
         await until(lambda: "left 0" in app.text)
         await pilot.press("1")
-        assert prefetcher.needed[-1] == 1
         assert session.judgements[0].choice == "a"
-
-
-async def test_the_items_that_the_queues_still_have_are_counted_with_those_of_the_session() -> None:
-    session, prefetcher = FakeSession(items(3)), FakePrefetcher()
-    session.no_more, session.figures = False, {"left": None, "per_hour": 911.0}
-    async with labelling(session, prefetcher=prefetcher, size=(200, 60)) as (app, pilot):
-        assert app.pane.badge.text == "3"
-        prefetcher.total = 912
-        await until(lambda: app.pane.badge.text == "912")
-        await pilot.press("1")
-        assert app.pane.badge.text == "911"
-        assert "1 of 912" in app.reported("progress")
-        assert "ETA 1h 00m" in app.reported("progress")
-        prefetcher.total = None
-        await pilot.press("1")
-        assert "2 done, next goal 50" in app.reported("progress")
-
-
-async def test_what_the_prefetcher_leaves_out_is_reported_once() -> None:
-    session, prefetcher = FakeSession(items(4)), FakePrefetcher()
-    async with labelling(session, prefetcher=prefetcher) as (app, pilot):
-        prefetcher.left_out = ("row 3 of [/x]\x1b has one completion",)
-        await pilot.press("1", "2", "1")
         reported = [str(notification.message) for notification in app._notifications]
-        assert reported == ["row 3 of [/x]␛ has one completion"]
+        assert reported.count("row 3 of [/x]␛ has one completion") == 1
+
+
+async def test_what_the_queues_still_have_is_shown_as_it_becomes_known() -> None:
+    session = FakeSession(items(3), exhausted=False)
+    session.figures = {"left": None, "per_hour": 911.0}
+    session.report()
+    async with labelling(session, size=(200, 60)) as (app, pilot):
+        assert app.pane.badge.text == "3"
+        await pilot.press("f")
+        session.figures |= {"left": 912, "eta_seconds": 3600.0}
+        session.report()
+        await until(lambda: app.pane.badge.text == "912")
+        assert "0 of 912" in app.reported("progress")
+        assert "ETA 1h 00m" in app.reported("progress")
+        assert "⚑ flagged" in app.reported("hint"), "the item stays as it is"
 
 
 async def test_the_end_shows_how_many_were_judged_and_can_be_undone() -> None:
-    session, prefetcher = FakeSession(items(2)), FakePrefetcher(problem="the run has [no] more samples\x1b")
-    async with labelling(session, prefetcher=prefetcher) as (app, pilot):
+    session = FakeSession(items(2), problem="the run has [no] more samples\x1b")
+    async with labelling(session) as (app, pilot):
         await pilot.press("1", "2")
         assert "2 items judged, none left." in app.text
         assert "the run has [no] more samples␛" in app.text
@@ -372,11 +359,6 @@ async def test_the_end_shows_how_many_were_judged_and_can_be_undone() -> None:
         assert len(session.labels) == 2
         await pilot.press("u")
         assert "left 1" in app.text
-
-
-async def test_a_session_without_items_says_so() -> None:
-    async with labelling(FakeSession([])) as (app, _):
-        assert "Nothing to judge." in app.text
 
 
 async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
@@ -397,13 +379,13 @@ async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
 async def test_hints_name_remapped_keys() -> None:
     async with labelling() as (app, pilot):
         app.set_keymap({"label.first": "j", "label.tie": "k", "label.guidelines": "G"})
-        session = FakeSession([item("same", "same"), *items(2)], guidelines="hash")
+        session = FakeSession([item("same", "same"), *items(2)], guidelines="Be fair.")
         app.pane.display = False
         await pilot.pause()
         app.pane.display = True
         await pilot.pause()
         app.pane.take_focus()
-        app.pane.session.begin(session, session.now())  # type: ignore[arg-type]
+        app.pane.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         assert "identical texts: k is a tie" in app.reported("hint")
         assert "guidelines G" in app.reported("progress")

@@ -57,7 +57,7 @@ async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: S
         await pilot.press("1", "u")
         screens.append(await shown(app))
         await pilot.press("1")
-        await app.pane.session.go_to(0)
+        await app.pane.go_to(0)
         await pilot.pause()
         screens.append(await shown(app))
         if after:
@@ -151,6 +151,6 @@ async def test_a_label_that_is_to_be_changed_is_judged_blind_again() -> None:
     async with labelling(session) as (app, pilot):
         await pilot.press("1")
         assert "policy" in app.reported("last")
-        await app.pane.session.go_to(0)
+        await app.pane.go_to(0)
         await pilot.pause()
         assert not any(fact in app.text for fact in FACTS)

@@ -16,10 +16,9 @@ FACTS = (Origin(source="run", writer="policy"), Origin(source="run", writer="ref
 async def test_note_flag_and_half_a_ranking_are_there_again_when_their_item_returns() -> None:
     session = FakeSession([*items(1), item("a", "b", "c"), *items(1)])
     async with labelling(session) as (app, pilot):
-        controller = app.pane.session
         await pilot.press("1", "f", "3", "1")
-        controller.set_note("unsure")
-        await controller.go_to(0)
+        app.pane.draft = app.pane.draft._replace(note="unsure")
+        await app.pane.go_to(0)
         await pilot.pause()
         assert app.reported("hint") == "your label: 1 is better, ⏎ keeps it"
         await pilot.press("f")
@@ -27,9 +26,9 @@ async def test_note_flag_and_half_a_ranking_are_there_again_when_their_item_retu
         assert "flagged" not in app.reported("hint"), "the label is gone, and so is what was typed on top of it"
         await pilot.press("2")
         assert app.reported("hint") == "ranking: 3 > 1   ⚑ flagged   note: unsure"
-        app.pane.session.end()
+        app.pane.end()
         await pilot.pause()
-        app.pane.session.begin(session, session.now())  # type: ignore[arg-type]
+        app.pane.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         assert app.reported("hint") == "ranking: 3 > 1   ⚑ flagged   note: unsure"
         await pilot.press("2")
@@ -43,10 +42,10 @@ async def test_keeping_a_label_saves_a_changed_flag_and_nothing_else() -> None:
     async with labelling(session) as (app, pilot):
         app.seconds = 4
         await pilot.press("2")
-        await app.pane.session.go_to(0)
+        await app.pane.go_to(0)
         await pilot.press("enter")
         assert session.calls == ["label 0"], "nothing has changed"
-        await app.pane.session.go_to(0)
+        await app.pane.go_to(0)
         app.seconds = 90
         await pilot.press("f", "enter")
         assert session.calls == ["label 0", "relabel 0"]
@@ -54,7 +53,7 @@ async def test_keeping_a_label_saves_a_changed_flag_and_nothing_else() -> None:
         assert (saved.choice, saved.flags, saved.seconds) == ("b", ("flagged",), 4)
         assert "left 1" in app.text
         session.refusal = StorageError("disk full")
-        await app.pane.session.go_to(0)
+        await app.pane.go_to(0)
         await pilot.press("f", "enter")
         assert "Not saved" in app.reported("problem")
         assert "left 0" in app.text
@@ -97,6 +96,6 @@ async def test_the_last_choice_is_right_below_the_texts_and_the_badge_counts_wha
         lines = app.text.splitlines()
         assert "last: 2 is better" in lines[-4], "a long text keeps the line on the screen"
         assert app.pane.badge.text == "1"
-        app.pane.session.end()
+        app.pane.end()
         await pilot.pause()
         assert app.pane.badge.text == ""

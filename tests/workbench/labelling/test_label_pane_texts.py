@@ -14,9 +14,8 @@ from rich.cells import cell_len
 from trainer.confidence import wilson_interval
 from trainer.preferences.items import Progress, Share
 from workbench.kit.lines import Line, plain
-from workbench.labelling.item_texts import ItemTexts, Turn, texts_of
-from workbench.labelling.item_view import LONGEST, Style, lay_out, markdown_lines
-from workbench.labelling.pane_text import _of_target, figures, fitting, in_lines
+from workbench.labelling.item_view import LONGEST, lay_out, markdown_lines
+from workbench.labelling.texts import ItemTexts, Style, Turn, _of_target, figures, fitting, in_lines, texts_of
 from workbench.text import visible
 
 STYLES = [Style(), Style(markdown=True), Style(diff=True)]
@@ -225,7 +224,7 @@ async def test_an_item_that_comes_before_there_is_a_screen_begins_at_its_start()
 
     class Early(Labelling):
         def on_mount(self) -> None:
-            self.pane.session.begin(session, session.now())  # type: ignore[arg-type]
+            self.pane.begin(session, session.now())  # type: ignore[arg-type]
 
     async with Early().run_test(size=(120, 40)) as pilot:
         await pilot.pause()

@@ -69,16 +69,16 @@ def labels() -> list[tuple[str, str]]:
 async def at_item(screen: MainScreen, pilot: Pilot[str], position: int) -> LabelPane:
     """Wait until the item at `position` is to be judged, and return the pane."""
     pane = screen.query_one(LabelPane)
-    await until(pilot, lambda: pane.session.item is not None and pane.session.item.position == position)
+    await until(pilot, lambda: pane.item is not None and pane.item.position == position)
     return pane
 
 
 async def judge_good(screen: MainScreen, pilot: Pilot[str], position: int) -> None:
     """Choose the good one of the two."""
     pane = await at_item(screen, pilot, position)
-    assert pane.session.texts is not None
-    await pilot.press("1" if "good" in str(pane.session.texts.completions[0]) else "2")
-    await until(pilot, lambda: pane.session.item is None or pane.session.item.position != position)
+    assert pane.texts is not None
+    await pilot.press("1" if "good" in str(pane.texts.completions[0]) else "2")
+    await until(pilot, lambda: pane.item is None or pane.item.position != position)
 
 
 async def test_a_session_that_the_command_names_begins_and_resumes_at_the_same_item() -> None:
@@ -86,7 +86,7 @@ async def test_a_session_that_the_command_names_begins_and_resumes_at_the_same_i
         for position in range(3):
             await judge_good(screen, pilot, position)
         await pilot.press("l")
-        await until(pilot, lambda: screen.query_one(LabelPane).session.thread is None)
+        await until(pilot, lambda: screen.query_one(LabelPane).worker is None)
         assert "3 done" not in screen_text(screen)
     assert [preferred[:4] for _, preferred in labels()] == ["good"] * 3
     again = replace(opening(), choice=SessionChoice(labeller="anna", resume=1))
@@ -147,8 +147,8 @@ async def test_labels_are_undone_and_changed_from_the_history() -> None:
         await until(pilot, lambda: [rows.option_count for rows in screen.app.screen.query(OptionList)] == [2])
         await pilot.press("down", "enter")
         pane = await at_item(screen, pilot, 0)
-        assert pane.session.texts is not None
-        await pilot.press("2" if "good" in str(pane.session.texts.completions[0]) else "1")
+        assert pane.texts is not None
+        await pilot.press("2" if "good" in str(pane.texts.completions[0]) else "1")
         await at_item(screen, pilot, 2)
     assert sorted(preferred[:3] for _, preferred in labels()) == ["bad", "goo"]
 
@@ -165,7 +165,7 @@ async def test_a_label_settles_the_error_that_there_is_none() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
         await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))
-        screen.query_one(LabelPane).labels_changed()
+        screen.query_one(LabelPane).post_message(LabelPane.LabelsChanged())
         await until(pilot, lambda: "no labels to train on yet" not in screen_text(screen))
 
 
@@ -228,12 +228,11 @@ async def test_a_training_that_ends_during_a_check_is_reported_by_how_it_ended()
 
 async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:
     async with workbench() as (screen, _):
-        failing = SimpleNamespace(problem="the run's folder is read-only", close=lambda: None)
-        screen.labelling.workspace.win_rate = failing  # type: ignore[assignment]
+        screen.labelling.worker.win_rate_problem = "the run's folder is read-only"
         screen.labelling.watch()
         banner = screen.query_one(Banner)
         assert "Win rate not reported to the run: the run's folder is read-only" in str(banner.render())
-        failing.problem = ""
+        screen.labelling.worker.win_rate_problem = ""
         screen.labelling.watch()
         assert not banner.display
 
@@ -301,12 +300,9 @@ async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again()
             (preference,) = store.preferences()
         screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
         pane = screen.query_one(LabelPane)
-        session = pane.session
-        await until(
-            pilot, lambda: session.state is not None and session.state.record.id == 2 and session.item is not None
-        )
-        assert pane.session.item is not None
-        assert pane.session.item.item.comparison.key == preference.comparison.key
+        await until(pilot, lambda: pane.state is not None and pane.state.record.id == 2 and pane.item is not None)
+        assert pane.item is not None
+        assert pane.item.item.comparison.key == preference.comparison.key
         await judge_good(screen, pilot, 0)
     assert [preferred[:4] for _, preferred in labels()] == ["good", "good"]
 

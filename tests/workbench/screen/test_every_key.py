@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import scripted_run
-from label_session import FakePrefetcher, FakeSession, item
+from label_session import FakeSession, item
 from reward_pane_app import Run as RewardRun
 from scripted_run import make_run
 from snapshots import written_run
@@ -336,16 +336,16 @@ async def test_the_keys_of_label(ran: list[Ran]) -> None:
         label = keyboard.screen.query_one(LabelPane)
 
         async def begin(completions: int = 9) -> None:
-            if label.session.thread is None or label.session.count != completions:
+            if label.worker is None or label.count != completions:
                 session = FakeSession([item(*"abcdefghi"[:completions]) for _ in range(20)])
-                label.session.begin(session, session.now(), FakePrefetcher())
+                label.begin(session, session.now())
 
         async def labelled() -> None:
             await begin(2)
-            await label.session.tie()
-            await label.session.undo()
-            await label.session.tie()
-            await label.session.go_to(0)
+            await label.action_tie()
+            await label.action_undo()
+            await label.action_tie()
+            await label.go_to(0)
 
         await keyboard.press_all("label", LabelPane, LabelView, only=["enter", "t", "T", "i", "x"])
         await keyboard.press_all("label", LabelPane, LabelView, prepare=begin)

@@ -10,7 +10,7 @@ import pytest
 from apart import ROOT
 
 from trainer.errors import ModelError
-from workbench.labelling.reward_processes import score as score_rows
+from workbench.labelling.item_supply import score as score_rows
 from workbench.run.detached import LOG, continue_headless
 from workbench.screen.reward_training import RewardTraining
 

@@ -15,7 +15,7 @@ from reward_model_runs import reward_workspace
 from trainer.control.control import Interrupted
 from trainer.errors import ModelError, StorageError
 from trainer.preferences.records import Text
-from workbench.labelling.reward_processes import score
+from workbench.labelling.item_supply import score
 from workbench.system import environment
 
 ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]

@@ -1,0 +1,490 @@
+"""The worker of a session answers in order, saves labels or says why not, draws items ahead and reports win rates."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from label_runs import add_samples, answering, of_run, pair_rows, plan, run_folder
+from store_damage import alter
+
+from trainer.errors import DataError, StorageError, UsageError
+from trainer.events import HumanEvaluation, StateChanged
+from trainer.preferences import connection
+from trainer.preferences.items import Item, QueuePlan, SessionPlan
+from trainer.preferences.records import Comparison, Judgement
+from trainer.preferences.sessions import LabelSession
+from trainer.preferences.store import PreferenceStore
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal, read_journal
+from workbench.labelling import item_supply, session_worker
+from workbench.labelling.item_supply import AHEAD
+from workbench.labelling.session_worker import SessionState, SessionWorker
+
+PLAN = SessionPlan(queues=())
+A, B = Judgement.chosen("a", seconds=2.0), Judgement.chosen("b", seconds=4.0)
+LONG = Judgement.chosen("b", note="n" * 99_999)
+
+
+def items(n: int, start: int = 0) -> list[Item]:
+    comparisons = (Comparison(prompt=f"p{number}", completions=("x", "y")) for number in range(start, start + n))
+    return [Item(comparison=comparison, queue="samples", order=(1, 0)) for comparison in comparisons]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "preferences.db"
+
+
+@contextmanager
+def opened(path: Path, *arguments: Any) -> Iterator[SessionWorker]:
+    worker = SessionWorker(path, *arguments)
+    try:
+        yield worker
+    finally:
+        worker.close()
+        worker.join(60)
+
+
+@pytest.fixture
+def worker(path: Path) -> Iterator[SessionWorker]:
+    """Return a worker with a session of five items."""
+    with opened(path) as worker:
+        worker.begin("ann", PLAN, "Be kind.")
+        assert worker.put(items(5)).result().ahead == 4
+        yield worker
+
+
+def label(worker: SessionWorker, position: int, judgement: Judgement = A) -> Future[SessionState]:
+    """Label the item at `position`, or change its label."""
+    return worker.label(worker.item(position).result(), judgement)
+
+
+def prompts(path: Path) -> list[Any]:
+    """Return the prompts of labels that are not undone, as another reader of the store sees them."""
+    with PreferenceStore(path, create=False) as store:
+        return [p.comparison.prompt for p in store.preferences(with_skips=True)]
+
+
+def places(state: SessionState) -> tuple[int | None, int, int | None, int]:
+    """Return position of the current item, items behind it, position of the item labelled last, and labels."""
+    current, last = state.current, state.last
+    return current and current.position, state.ahead, last and last.position, state.record.done
+
+
+def until(worker: SessionWorker, condition: Callable[[SessionState], object]) -> SessionState:
+    """Return the worker's state as soon as the condition holds; fail after a minute."""
+    pause = threading.Event()
+    for _ in range(6000):
+        state = worker.state
+        if state is not None and condition(state):
+            return state
+        pause.wait(0.01)
+    raise AssertionError(f"it did not happen within a minute: {state}")
+
+
+def test_each_answer_is_the_state_of_the_session_at_that_time(path: Path) -> None:
+    with opened(path) as worker:
+        begun = worker.begin("ann", PLAN, "Be kind.").result()
+        assert places(begun) == (None, 0, None, 0)
+        assert (begun.record.labeller, begun.record.plan, begun.guidelines) == ("ann", PLAN, "Be kind.")
+        assert places(worker.put(items(3)).result()) == (0, 2, None, 0)
+        labelled = label(worker, 0, replace(A, time=1000.0)).result()
+        assert places(labelled) == (1, 1, 0, 1)
+        assert places(label(worker, 2, replace(B, time=1010.0)).result()) == (1, 0, 2, 2)
+        changed = label(worker, 0, replace(B, time=1020.0)).result()
+        assert places(changed) == (1, 0, 0, 2)
+        assert (changed.progress.done, changed.progress.median_seconds, changed.progress.streak) == (2, 4.0, 2)
+        assert changed.progress.per_hour == 360
+        assert places(worker.undo().result()) == (0, 1, 2, 1)
+        assert [one.position for one in worker.history().result()] == [2]
+        assert worker.item(2).result().label is not None
+    assert prompts(path) == ["p2"]
+
+
+def test_calls_are_answered_in_their_order_without_being_waited_for(worker: SessionWorker, path: Path) -> None:
+    first, second, third = (worker.item(position).result() for position in range(3))
+    calls = [worker.label(first, A), worker.label(second, B), worker.undo(), worker.label(second, A)]
+    calls.append(worker.label(third, B))
+    assert [places(call.result()) for call in calls] == [
+        (1, 3, 0, 1),
+        (2, 2, 1, 2),
+        (1, 3, 0, 1),
+        (2, 2, 1, 2),
+        (3, 1, 2, 3),
+    ]
+    assert prompts(path) == ["p0", "p1", "p2"]
+
+
+def test_reopening_returns_to_the_same_item_and_numbers(worker: SessionWorker, path: Path) -> None:
+    for position in (0, 1, 3):
+        label(worker, position).result()
+    state = until(worker, lambda state: state.exhausted)
+    worker.close()
+    worker.join()
+    with opened(path) as later:
+        found = later.sessions().result()
+        assert [(one.items, one.done) for one in found] == [(5, 3)]
+        later.resume(found[0].id).result()
+        back = until(later, lambda state: state.exhausted)
+        assert (back.current, back.ahead, back.guidelines) == (state.current, state.ahead, "Be kind.")
+        assert repr(back.progress) == repr(state.progress), "a NaN equals nothing"
+        assert places(back) == (2, 1, 3, 3)
+        with pytest.raises(UsageError, match="no labelling session 9"):
+            later.resume(9).result()
+
+
+def test_calls_that_need_a_session_say_so_without_one_and_make_no_store(path: Path) -> None:
+    with opened(path) as worker:
+        assert (worker.sessions().result(), worker.flagged().result()) == ([], [])
+        for call in (worker.undo(), worker.item(0), worker.history()):
+            with pytest.raises(UsageError, match="no labelling session is open: begin or resume one"):
+                call.result()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("write", "after"),
+    [
+        (lambda worker: label(worker, 1, LONG), (2, 2, 1, 2)),
+        (lambda worker: label(worker, 0, LONG), (1, 3, 0, 1)),
+        (lambda worker: worker.put(items(500, start=5)), (1, 503, 0, 1)),
+    ],
+)
+def test_a_write_refused_by_a_full_disk_did_not_happen_and_can_be_repeated(
+    worker: SessionWorker, path: Path, write: Callable[[SessionWorker], Future[SessionState]], after: tuple[int, ...]
+) -> None:
+    def hold(pages: int) -> None:
+        worker._call(lambda: worker._opened().log.connection.execute(f"PRAGMA max_page_count = {pages}")).result()
+
+    before = label(worker, 0).result()
+    hold(1)
+    with pytest.raises(StorageError, match="the disk is full; free space"):
+        write(worker).result()
+    assert worker.state == before
+    hold(1_000_000)
+    assert places(write(worker).result()) == after
+    with PreferenceStore(path) as store:
+        assert store.check() == []
+
+
+def test_a_locked_store_refuses_and_takes_it_when_it_is_free(
+    worker: SessionWorker, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
+    with PreferenceStore(path) as other, opened(path) as late:
+        with other.log.transaction():
+            for call in (late.begin("bob", PLAN), label(worker, 0), worker.put(items(1, start=9))):
+                with pytest.raises(StorageError, match=r"locked by .* try again"):
+                    call.result()
+        assert places(label(worker, 0).result()) == (1, 3, 0, 1)
+
+
+def test_a_label_after_which_the_session_cannot_be_read_is_refused(worker: SessionWorker, path: Path) -> None:
+    alter(path, "UPDATE session_items SET payload = '[]' WHERE position = 1")
+    with pytest.raises(StorageError, match="is damaged: item 1 of session 1 cannot be read"):
+        label(worker, 0).result()
+    assert prompts(path) == []
+    alter(path, "UPDATE session_items SET payload = '{\"order_shown\":[0,1]}' WHERE position = 1")
+    assert places(label(worker, 0).result()) == (1, 3, 0, 1)
+
+
+def test_a_decision_is_saved_even_when_nobody_waits_for_it_any_more(worker: SessionWorker, path: Path) -> None:
+    go_on, first = threading.Event(), worker.item(0).result()
+    worker.undo().add_done_callback(lambda _: go_on.wait(60))  # holds the thread
+    decided = worker.label(first, A)
+    assert not decided.cancel()
+    worker.close()
+    assert not decided.done(), "close does not wait"
+    go_on.set()
+    worker.join()
+    assert decided.result().record.done == 1
+    assert prompts(path) == ["p0"]
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "the store is closed"
+    with pytest.raises(UsageError, match="labelling has ended"):
+        worker.label(first, A).result()
+    worker.close()
+
+
+# Items ahead of the labeller.
+
+
+def supplied(worker: SessionWorker) -> list[Item]:
+    """Return the items of the session so far."""
+    state = worker.state
+    assert state is not None
+    return [worker.item(position).result().item for position in range(state.record.items)]
+
+
+def label_all(worker: SessionWorker) -> SessionState:
+    while True:
+        state = until(worker, lambda state: state.current or state.exhausted)
+        if state.current is None:
+            return state
+        worker.label(state.current, A).result()
+
+
+def test_items_stay_ahead_from_the_beginning_and_are_counted(path: Path, tmp_path: Path) -> None:
+    with opened(path) as worker:
+        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 100)))
+        for done in range(50):
+            state = until(worker, lambda state: state.ahead >= AHEAD)
+            assert state.current is not None
+            worker.label(state.current, A).result()
+            assert state.record.items <= done + 26, "no more than is needed"
+        assert AHEAD == 12
+        until(worker, lambda state: state.progress.left == 50)
+        asked = [item.comparison.prompt for item in supplied(worker)]
+        assert asked == [f"question {n}" for n in range(len(asked))]
+        state = label_all(worker)
+        assert (state.record.items, state.progress.left, state.problem) == (100, 0, "")
+
+
+def test_a_session_with_a_limit_ends_there_also_when_it_is_resumed(path: Path, tmp_path: Path) -> None:
+    with opened(path) as worker:
+        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 100), limit=15))
+        state = until(worker, lambda state: state.ahead >= AHEAD and state.current)
+        assert state.progress.left == 15
+        assert state.current is not None
+        worker.label(state.current, A).result()
+        worker.leave()
+        worker.resume(1)
+        state = label_all(worker)
+        assert (state.record.items, state.record.done, state.problem, state.waiting) == (15, 15, "", "")
+        assert len({item.comparison.key for item in supplied(worker)}) == 15
+
+
+def test_items_are_repeated_to_measure_agreement(path: Path, tmp_path: Path) -> None:
+    with opened(path) as worker:
+        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 60), repeats=0.1))
+        state = label_all(worker)
+        assert (state.record.items, state.record.done, state.problem) == (66, 66, "")
+        assert state.progress.same.total == 6
+
+
+def test_the_reason_for_having_no_items_is_reported(path: Path, tmp_path: Path) -> None:
+    with opened(path) as worker:
+        worker.begin("ann", plan(QueuePlan(queue="samples", source=str(tmp_path / "gone"))))
+        assert until(worker, lambda state: state.exhausted).problem.startswith("no run 'gone' in")
+        for _ in range(2):
+            worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 1))).result()
+            state = label_all(worker)
+        assert state.problem == "ann has judged everything: add another queue"
+
+
+def test_a_left_out_queue_is_reported_while_the_others_continue(path: Path, tmp_path: Path) -> None:
+    with opened(path) as worker:
+        lost = QueuePlan(queue="samples", source=str(tmp_path / "gone"))
+        worker.begin("ann", plan(lost, pair_rows(tmp_path / "pairs.jsonl", 100)))
+        state = until(worker, lambda state: state.ahead >= AHEAD)
+        assert [line[:13] for line in state.left_out] == ["no run 'gone'"]
+        assert state.problem == ""
+
+
+def test_waiting_for_a_model_is_reported_and_items_come_once_written(path: Path, tmp_path: Path) -> None:
+    asked, may_write = threading.Semaphore(0), threading.Semaphore(0)
+    write = answering()
+
+    def ask(_: Path, question: Any, left: threading.Event) -> Any:
+        if question.writer == "policy":
+            asked.release()
+            assert may_write.acquire(timeout=60)
+        return write(question)
+
+    with opened(path, ask) as worker:
+        worker.begin("ann", plan(of_run("policy-reference", run_folder(tmp_path / "run", prompts=3, samples=1))))
+        assert asked.acquire(timeout=60)
+        for number in range(1, 4):
+            may_write.release()
+            assert asked.acquire(timeout=60), "the next one is asked for before it is needed"
+            until(worker, lambda state: state.record.items >= number)  # noqa: B023
+        state = until(worker, lambda state: state.waiting.endswith("pair 4"))
+        assert state.waiting == "policy and reference are writing pair 4"
+        worker.leave()
+        worker.undo().exception()  # the thread goes on although the model has not answered
+        assert worker.state is None
+        may_write.release()
+
+
+def test_a_quick_queue_fills_in_for_a_slow_one_only_where_items_run_short(path: Path, tmp_path: Path) -> None:
+    may_write = threading.Event()
+    write = answering()
+
+    def ask(_: Path, question: Any, left: threading.Event) -> Any:
+        assert may_write.wait(60)
+        return write(question)
+
+    run = run_folder(tmp_path / "run", prompts=50, samples=1)
+    with opened(path, ask) as worker:
+        worker.begin("ann", plan(of_run("policy-reference", run), pair_rows(tmp_path / "pairs.jsonl", 200)))
+        until(worker, lambda state: state.ahead >= AHEAD)
+        assert [item.queue for item in supplied(worker)].count("dataset") == AHEAD + 1
+        may_write.set()
+        until(worker, lambda state: state.ahead >= 24)
+        assert [item.queue for item in supplied(worker)].count("policy-reference") == 12, "of 25 items"
+
+
+def test_items_of_newer_iterations_come_as_they_are_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_supply, "_LOOK", 0.01)
+    run = run_folder(tmp_path / "run", prompts=2)
+    with opened(path) as worker:
+        with run.lock():
+            worker.begin("ann", plan(of_run("samples", run)))
+            state = until(worker, lambda state: state.waiting)
+            assert (state.record.items, state.waiting) == (2, "waiting for the samples of iteration 2")
+            add_samples(run, 2, prompts=3)
+            assert not until(worker, lambda state: state.record.items == 5).exhausted
+        until(worker, lambda state: state.exhausted)
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[list[Item]], Exception | None]) -> None:
+    """Let a session refuse to append items for which `refuse` returns an error."""
+    put = LabelSession.put
+
+    def try_put(session: LabelSession, given: list[Item]) -> None:
+        if error := refuse(given):
+            raise error
+        put(session, given)
+
+    monkeypatch.setattr(LabelSession, "put", try_put)
+
+
+def test_a_full_disk_is_reported_and_no_item_is_lost(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_supply, "_RETRY", 0.01)
+    full = [True]
+    refusing(monkeypatch, lambda given: StorageError("the disk is full") if full[0] and len(given) > 1 else None)
+    with opened(path) as worker:
+        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 6)))
+        until(worker, lambda state: state.problem == "the disk is full")
+        full.insert(0, False)
+        assert until(worker, lambda state: state.exhausted).problem == ""
+        assert [item.comparison.prompt for item in supplied(worker)] == [f"question {n}" for n in range(6)]
+
+
+def test_an_item_that_the_store_cannot_keep_is_left_out_and_reported(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(given: list[Item]) -> Exception | None:
+        wrong = any(item.comparison.prompt == "question 5" for item in given)
+        return DataError("an item that cannot be asked") if wrong else None
+
+    refusing(monkeypatch, refuse)
+    with opened(path) as worker:
+        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
+        state = until(worker, lambda state: state.exhausted)
+        asked = [item.comparison.prompt for item in supplied(worker)]
+        assert asked == [f"question {n}" for n in range(9) if n != 5]
+        assert state.left_out == ("an item that cannot be asked",)
+
+
+def test_a_bug_is_reported_and_its_traceback_goes_to_the_log(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusing(monkeypatch, lambda given: RuntimeError("[bold]no[/bold]"))
+    with opened(path) as worker:
+        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
+        problem = until(worker, lambda state: state.exhausted).problem
+        assert problem == "unexpected RuntimeError: [bold]no[/bold]: this is a bug, its traceback is in the log"
+    assert "Traceback" in capsys.readouterr().out
+
+
+# The win rate of the run that is labelled.
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """Return a finished run whose policy is compared with its reference; counts are made without a pause."""
+    monkeypatch.setattr(session_worker, "_PAUSE", 0.0)
+    monkeypatch.setattr(session_worker, "_SHARE", 0)
+    folder = run_folder(tmp_path / "run", prompts=30, samples=1)
+    journal = Journal(folder.events)
+    journal.emit(StateChanged(state="done"))
+    journal.close()
+    return folder
+
+
+def win_rates(run: RunFolder) -> list[HumanEvaluation]:
+    return [event for event in read_journal(run.events).events if isinstance(event, HumanEvaluation)]
+
+
+def wins(worker: SessionWorker, number: int) -> None:
+    """Prefer the policy in the next `number` pairs."""
+    for _ in range(number):
+        current = until(worker, lambda state: state.current).current
+        assert current is not None
+        writers = [origin.writer for origin in current.item.comparison.origins]
+        chosen = Judgement.chosen("ab"[writers.index("policy")])  # type: ignore[arg-type]
+        worker.label(current, chosen).result()
+
+
+@contextmanager
+def comparing(path: Path, run: RunFolder, *known: Any) -> Iterator[SessionWorker]:
+    """Open a session that compares the policy of `run` with its reference."""
+    with opened(path, lambda _, question, left: answering()(question), *known) as worker:
+        worker.begin("ann", plan(of_run("policy-reference", run)))
+        yield worker
+
+
+def wait(condition: Callable[[], object]) -> None:
+    pause = threading.Event()
+    assert any(condition() or pause.wait(0.01) for _ in range(6000))
+
+
+def test_a_changed_win_rate_is_reported_to_the_run_and_a_known_one_is_not(path: Path, run: RunFolder) -> None:
+    with comparing(path, run) as worker:
+        wins(worker, 1)
+        wait(lambda: len(win_rates(run)) == 1)
+        wins(worker, 1)
+        wait(lambda: len(win_rates(run)) == 2)
+        worker.undo().result()
+        wait(lambda: len(win_rates(run)) == 3)
+    reported = win_rates(run)
+    assert [(event.comparisons, event.win_rate) for event in reported] == [(1, 1.0), (2, 1.0), (1, 1.0)]
+    with comparing(path, run, lambda folder: reported[1]) as worker:
+        wins(worker, 1)
+    assert len(win_rates(run)) == 3, "the run knows this one"
+
+
+def test_labels_right_before_the_end_are_counted_together_and_reported(
+    path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_worker, "_PAUSE", 60.0)
+    with comparing(path, run) as worker:
+        wins(worker, 1)
+        wait(lambda: win_rates(run))
+        wins(worker, 9)
+    assert [event.comparisons for event in win_rates(run)] == [1, 10]
+
+
+def test_a_failed_report_is_shown_and_made_up_for_with_the_next_label(
+    path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("cannot write\nthe journal")
+
+    with comparing(path, run) as worker:
+        with monkeypatch.context() as patched:
+            patched.setattr(session_worker, "add_event", refuse)
+            wins(worker, 1)
+            wait(lambda: worker.win_rate_problem == "cannot write the journal")
+        wins(worker, 1)
+        wait(lambda: not worker.win_rate_problem)
+    assert [event.comparisons for event in win_rates(run)] == [2]
+
+
+def test_the_worker_loads_no_heavy_package() -> None:
+    program = "import sys, workbench.labelling.session_worker; print(*{name.partition('.')[0] for name in sys.modules})"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"mlx", "numpy", "pyarrow", "datasets", "textual", "rich"} & set(result.stdout.split())

@@ -1,0 +1,344 @@
+"""Worker of the open labelling session: one thread saves labels, draws items ahead and reports the win rate."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from trainer.control.questions import Answer, Question
+from trainer.errors import (
+    TrainerError,
+    UsageError,
+    one_line,
+)
+from trainer.evaluation.human import add_event, human_evaluation
+from trainer.events import HumanEvaluation
+from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
+from trainer.preferences.queues import QueueContext
+from trainer.preferences.records import Judgement, Preference
+from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, list_sessions, open_session
+from trainer.preferences.store import PreferenceStore
+from trainer.runs.folder import RunFolder
+from workbench.labelling.item_supply import ItemSupply, score
+
+T = TypeVar("T")
+
+_PAUSE = 2.0  # least seconds between two counts of the win rate
+_SHARE = 20  # pause after a count, as a multiple of its duration: labels wait for a count
+
+Ask = Callable[[Path, Question, threading.Event], Answer]
+"""Function that asks the model of the run in a folder, called on the queues' threads; it blocks.
+
+Raises TrainerError, and Interrupted once the event is set: the session was left.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionState:
+    """Current state of a session.
+
+    exhausted: no more items will come. waiting: what the next item waits for. problem: why none comes. left_out:
+    queues, rows and items that were left out, a line each. All are empty if there is nothing to report.
+    """
+
+    record: SessionRecord
+    guidelines: str = ""  # their text
+    current: SessionItem | None  # the first item without a label
+    ahead: int  # items left to judge besides `current`
+    progress: Progress
+    last: SessionItem | None  # the item that was labelled last
+    exhausted: bool
+    waiting: str = ""
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+
+
+class SessionWorker:
+    """Thread with the labelling sessions of the store at `path`, one at a time.
+
+    Any thread may call. Each call returns a future; calls are handled in order, before any item is drawn. When the
+    future of `label` or `undo` is set, the change is on disk. If it raises a TrainerError, nothing has changed and the
+    call can be repeated. A future cannot be cancelled: a label is saved even if nobody waits for it any more.
+
+    ask: asks a run's model. known: returns the last win rate that a run has received. state: newest state of the open
+    session. win_rate_problem: why the last report failed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        ask: Ask | None = None,
+        known: Callable[[Path], HumanEvaluation | None] = lambda folder: None,
+    ) -> None:
+        self.path = path
+        self.state: SessionState | None = None
+        self.win_rate_problem = ""
+        self._ask = ask
+        self._known = known
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # no call is queued after the one that ends the thread
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="labels")
+        self._left = threading.Event()  # set when the open session is left
+        self._store: PreferenceStore | None = None  # this and all below: used on the thread only
+        self._session_id: int | None = None
+        self._session: LabelSession | None = None  # None: read it from the store first
+        self._supply: ItemSupply | None = None
+        self._shown: tuple[object, ...] = ()  # the supply's report in `state`
+        self._win_rate: _WinRate | None = None
+
+    def sessions(self) -> Future[list[SessionRecord]]:
+        """Return the sessions in the store, the newest first; empty if there is no store yet."""
+        return self._call(lambda: list_sessions(self._opened()) if self.path.exists() else [])
+
+    def flagged(self) -> Future[list[str]]:
+        """Return the keys of the comparisons that are flagged; empty if there is no store yet."""
+        return self._call(lambda: self._opened().flagged() if self.path.exists() else [])
+
+    def begin(self, labeller: str, plan: SessionPlan, guidelines: str = "") -> Future[SessionState]:
+        """Leave the open session and begin another. guidelines: their text."""
+        return self._call(lambda: self._enter(lambda store: begin_session(store, labeller, plan, guidelines)))
+
+    def resume(self, session_id: int) -> Future[SessionState]:
+        """Leave the open session and resume another; UsageError if there is none with this id."""
+        return self._call(lambda: self._enter(lambda store: open_session(store, session_id)))
+
+    def label(self, item: SessionItem, judgement: Judgement) -> Future[SessionState]:
+        """Save the judgement of `item`, in place of the one that it has."""
+
+        def save(session: LabelSession) -> SessionItem:
+            write = session.label if item.label is None else session.relabel
+            id_ = write(item.position, judgement)
+            label = Preference(comparison=item.item.comparison, judgement=judgement, id=id_)
+            return replace(item, label=label)
+
+        return self._call(lambda: self._change(save))
+
+    def undo(self) -> Future[SessionState]:
+        """Undo the newest label, if there is one; its item is the current one again."""
+
+        def undo(session: LabelSession) -> SessionItem | None:
+            session.undo()
+            return session.newest()
+
+        return self._call(lambda: self._change(undo))
+
+    def put(self, items: Sequence[Item]) -> Future[SessionState]:
+        """Append items to the session."""
+        return self._call(lambda: self._put(items))
+
+    def item(self, position: int) -> Future[SessionItem]:
+        """Return the item at `position`, with its label."""
+        return self._call(lambda: self._open().item(position))
+
+    def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
+        """Return up to `limit` labelled items, the newest label first; with `before`, those with an older label."""
+        return self._call(lambda: self._open().history(limit, before))
+
+    def leave(self) -> None:
+        """Leave the open session, which can be resumed, after all calls made so far; returns at once."""
+        self._left.set()
+        if self._thread.ident is not None:
+            self._call(self._leave)
+
+    def close(self) -> None:
+        """Leave the session and end the thread after all calls made so far; returns at once."""
+        self.leave()
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._calls.put(None)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the store is closed after `close`."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _call(self, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()
+
+        def settle() -> None:
+            try:
+                future.set_result(work())
+            except Exception as error:  # noqa: BLE001  the future reports it; the next call may succeed
+                future.set_exception(error)
+
+        with self._gate:
+            if self._closed:
+                future.set_exception(UsageError("labelling has ended: begin or resume a session"))
+                return future
+            if self._thread.ident is None:
+                self._thread.start()
+            self._calls.put(settle)
+        return future
+
+    def _run(self) -> None:
+        wait: float | None = None
+        try:
+            while True:
+                try:
+                    call = self._calls.get(timeout=wait)
+                except queue.Empty:
+                    wait = self._work()
+                    continue
+                if call is None:
+                    return
+                call()
+                wait = 0.0  # another call may be queued
+        finally:
+            with self._gate:
+                self._closed = True
+            self._leave()
+            if self._store is not None:
+                self._store.close()
+
+    def _work(self) -> float | None:
+        """Do one small step while nobody calls; return the seconds until the next one, None if a call must come."""
+        supply, waits = self._supply, list[float]()
+        if supply is not None and self.state is not None and not supply.ended:
+            waits += [wait] if (wait := supply.step(self.state.record, self.state.ahead, self._put)) is not None else []
+            if self._shown != supply.report:
+                with contextlib.suppress(TrainerError):  # the next call reports it
+                    self.state = self._read_state(self.state.last)
+        if 0.0 not in waits:
+            waits += [wait] if (wait := self._report_win_rate()) is not None else []
+        return min(waits, default=None)
+
+    def _report_win_rate(self, *, at_once: bool = False) -> float | None:
+        """Report a changed win rate to its run; return the seconds until that is due, None if nothing has changed."""
+        if self._win_rate is None:
+            return None
+        wait = self._win_rate.report(self._opened, at_once=at_once)
+        self.win_rate_problem = self._win_rate.problem
+        return wait
+
+    def _opened(self) -> PreferenceStore:
+        if self._store is None:
+            self._store = PreferenceStore(self.path)
+        return self._store
+
+    def _open(self) -> LabelSession:
+        if self._session_id is None:
+            raise UsageError("no labelling session is open: begin or resume one")
+        if self._session is None:
+            self._session = open_session(self._opened(), self._session_id)
+        return self._session
+
+    def _enter(self, opening: Callable[[PreferenceStore], LabelSession]) -> SessionState:
+        self._leave()
+        session = opening(self._opened())
+        record = session.record
+        self._session_id, self._session, self._left = record.id, session, (left := threading.Event())
+        # The run that the plan asks about.
+        sources = (queue.source for queue in record.plan.queues if queue.queue not in ("dataset", "again"))
+        run = next((Path(source) for source in sources if source), None)
+        context = QueueContext(
+            labeller=record.labeller,
+            store=self.path,
+            served=session.served(),
+            ask=partial(_asked, self._ask, run, left) if self._ask is not None and run is not None else None,
+            score=partial(score, closing=left),
+            wake=lambda: self._calls.put(lambda: None),
+        )
+        self._supply = ItemSupply(record.plan, context)
+        self._win_rate = _WinRate(run, self._known(run)) if run is not None else None
+        self.state = self._read_state(session.newest(), guidelines_text(self._opened(), record.guidelines))
+        return self.state
+
+    def _leave(self) -> None:
+        self._left.set()
+        self._report_win_rate(at_once=True)
+        if self._supply is not None:
+            self._supply.close()
+        self._session_id = self._session = self._supply = self._win_rate = self.state = None
+
+    def _change(self, change: Callable[[LabelSession], SessionItem | None]) -> SessionState:
+        """Make a change of the labels, and return the new state with the item that `change` returns as the last one."""
+        session = self._open()
+        try:
+            with self._opened().log.transaction():  # rolled back, too, if reading the new state fails
+                self.state = self._read_state(change(session))
+        except BaseException:
+            self._session = None  # it may contain what was rolled back
+            raise
+        if self._win_rate is not None:
+            self._win_rate.changed = True
+        return self.state
+
+    def _put(self, items: Sequence[Item]) -> SessionState:
+        self._open().put(items)
+        last = self.state.last if self.state is not None else None
+        self.state = self._read_state(last)
+        return self.state
+
+    def _read_state(self, last: SessionItem | None, guidelines: str | None = None) -> SessionState:
+        session, supply = self._open(), self._supply
+        assert supply is not None
+        self._shown = supply.report
+        if guidelines is None:
+            guidelines = self.state.guidelines if self.state is not None else ""
+        current, record = session.next_open(), session.record
+        still_open, limit = record.left, record.plan.limit
+        known = [still_open] if supply.ended else []  # bounds of the number of items to judge
+        if not supply.ended:
+            known += [limit - record.done] if limit else []
+            known += [still_open + supply.left] if supply.left is not None else []
+        return SessionState(
+            record=record,
+            guidelines=guidelines,
+            current=current,
+            ahead=still_open - (current is not None),
+            progress=session.progress(max(min(known), still_open) if known else None),
+            last=last,
+            exhausted=supply.ended,
+            waiting=supply.waiting,
+            problem=supply.problem,
+            left_out=supply.left_out,
+        )
+
+
+class _WinRate:
+    """Win rate of the run in `folder`, counted from the labels and reported to the run when it has changed.
+
+    changed: labels were made, changed or undone since the last count. known: the last one that the run has received.
+    """
+
+    def __init__(self, folder: Path, known: HumanEvaluation | None) -> None:
+        self.changed = False
+        self.problem = ""
+        self._run = RunFolder(folder.resolve())
+        self._known = known
+        self._due = -math.inf  # when the labels may be counted again
+
+    def report(self, store: Callable[[], PreferenceStore], *, at_once: bool) -> float | None:
+        began = time.monotonic()
+        if not self.changed:
+            return None
+        if began < self._due and not at_once:
+            return self._due - began
+        self.changed = False
+        try:
+            found = human_evaluation(store().preferences(run=self._run.name), self._run.name)
+            if found is not None and found != self._known:
+                add_event(self._run.root, found)
+                self._known = found
+            self.problem = ""
+        except TrainerError as error:
+            self.problem = one_line(error)
+        now = time.monotonic()
+        self._due = now + max(_PAUSE, _SHARE * (now - began))
+        return None
+
+
+def _asked(ask: Ask, run: Path, left: threading.Event, question: Question) -> Answer:
+    return ask(run, question, left)

@@ -32,7 +32,7 @@ Train one run in several processes, called ranks. All other arguments are those 
   ppo-workbench launch --local 2 --resume quickstart-1
 
 The first host keeps the run's folder, and ctrl+c stops the run there. Model, prompts and Python must have the same
-paths on all hosts, and ssh must reach them without a password. See docs/several-machines.md.
+paths on all hosts, and ssh must reach them without a password. See docs/memory.md.
 """
 
 

@@ -22,7 +22,7 @@ from trainer.events import DPOStep, Iteration, RunStarted
 from trainer.format_versions import FileFormat
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.ppo_run.answers import SavedPolicy
-from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
+from trainer.ppo_run.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card
@@ -114,9 +114,10 @@ def test_a_runs_adapter_keeps_the_layers_that_auto_meant_when_it_began(
     whole = record(tiny_config(tmp_path, "run.name=whole", "ppo.iterations=2", "data.eval_fraction=0.3"))
     run = RunFolder(tmp_path / "runs/part")
     record(tiny_config(tmp_path, "run.name=part", "ppo.iterations=1", "data.eval_fraction=0.3"))
-    evaluated = evaluate_checkpoint(run, EvaluationOptions(), trust=trust_all).report
+    path, _ = find_checkpoint(run, LAST)
+    evaluated, _ = evaluate_checkpoint(run, path, EvaluationOptions(), trust=trust_all)
     monkeypatch.setattr("trainer.models.adapters._AUTO", frozenset(["o_proj"]))
-    assert evaluate_checkpoint(run, EvaluationOptions(), trust=trust_all).report == evaluated
+    assert evaluate_checkpoint(run, path, EvaluationOptions(), trust=trust_all)[0] == evaluated
     assert SavedPolicy(run, trust=trust_all).iteration == 1
     config = load_config(run.config, {"ppo": {"iterations": 2}})
     resumed = record(config, resume=run.root)

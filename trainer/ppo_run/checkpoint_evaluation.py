@@ -52,7 +52,6 @@ LAST, BEST = "last", "best"
 class EvaluationOptions(NamedTuple):
     """Options of an evaluation."""
 
-    checkpoint: str = LAST  # or BEST, or the number of an iteration
     prompts: int | None = None  # how many of the held-out ones; None for as many as the run uses
     file: str = ""  # of prompts, instead of the held-out ones
     samples: int = 1  # responses to each prompt
@@ -62,26 +61,20 @@ class EvaluationOptions(NamedTuple):
     reward: str = ""  # as `--set reward.sources=` takes it; empty for the run's own
 
 
-class Evaluated(NamedTuple):
-    """An evaluation, and warnings for the user, one line each."""
-
-    report: EvaluationReport
-    warnings: list[str]
-
-
 def evaluate_checkpoint(
     folder: RunFolder,
+    path: Path,
     options: EvaluationOptions,
     emit: Callable[[Event], None] = lambda event: None,
     *,
     trust: Trust = trust_none,
-) -> Evaluated:
+) -> tuple[EvaluationReport, list[str]]:
     """Sample and score policy and reference on the prompts, with the same draws, all on the calling thread.
 
-    emit: receives the progress. trust: as for `build_rewards`; without it no Python code of the run is executed. Raises
-    a TrainerError if something that `options` names is not available.
+    path: of the checkpoint. emit: receives the progress. trust: as for `build_rewards`; without it no Python code of
+    the run is executed. Returns the evaluation, and warnings of one line each. Raises a TrainerError if something that
+    `options` names is not available.
     """
-    path, damaged = find_checkpoint(folder, options.checkpoint)
     run = _load(folder, options, trust)
     key = key_for(run.config.run.seed, Purpose.ADAPTER)
     actor = ActorCriticLLM(run.model.backbone, with_saved_layers(run.config, path / "policy").model, key=key)
@@ -106,8 +99,7 @@ def evaluate_checkpoint(
         "samples": samples,
         "seed": ppo.config.run.seed,
     }
-    warnings = damaged + run.warnings
-    return Evaluated(_report(measured, about, best_of), warnings)
+    return _report(measured, about, best_of), run.warnings
 
 
 def find_checkpoint(folder: RunFolder, which: str) -> tuple[Path, list[str]]:

@@ -76,13 +76,13 @@ def run(args: argparse.Namespace) -> int:
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
     from trainer.ppo_run.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
 
-    output.note(f"evaluating '{find_checkpoint(folder, options.checkpoint)[0].name}' of run '{folder.name}'")
+    path, damaged = find_checkpoint(folder, args.checkpoint)
+    output.note(f"evaluating '{path.name}' of run '{folder.name}'")
     require_trust(reward_of(folder, options), given=args.trust_code or bool(options.reward))
     with _progress() as emit:
-        found = evaluate_checkpoint(folder, options, emit, trust=trusted_code().check)
-    for warning in found.warnings:
+        report, warnings = evaluate_checkpoint(folder, path, options, emit, trust=trusted_code().check)
+    for warning in [*damaged, *warnings]:
         output.warning(warning)
-    report = found.report
     output.data(json.dumps(report.as_dict(), allow_nan=False) if args.json else "\n".join(report_lines(report)))
     return 0
 
@@ -104,7 +104,6 @@ def _options(args: argparse.Namespace) -> EvaluationOptions:
     from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions
 
     return EvaluationOptions(
-        checkpoint=args.checkpoint,
         prompts=count,
         file="" if count else args.prompts or "",
         samples=args.samples,

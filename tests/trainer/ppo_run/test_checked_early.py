@@ -17,7 +17,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import TrainerError
 from trainer.ppo_run import checkpoint_evaluation, training
-from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
+from trainer.ppo_run.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
 from trainer.preference_data import comparisons
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import trust_all
@@ -116,6 +116,10 @@ def test_a_missing_adapter_is_reported_before_the_model_is_loaded(folder: Path) 
             load(config.model)
 
 
+def evaluate_last(run: RunFolder, options: EvaluationOptions) -> None:
+    evaluate_checkpoint(run, find_checkpoint(run, LAST)[0], options, trust=trust_all)
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
@@ -130,7 +134,7 @@ def test_an_evaluation_says_what_is_missing_before_it_loads_the_model(
 ) -> None:
     values = {name: value.format(folder=folder) for name, value in wanted.items()}
     with pytest.raises(TrainerError, match=message):
-        evaluate_checkpoint(RunFolder(folder / "runs/a"), EvaluationOptions(**values), trust=trust_all)  # type: ignore[arg-type]
+        evaluate_last(RunFolder(folder / "runs/a"), EvaluationOptions(**values))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("loads_no_model")
@@ -142,7 +146,7 @@ def test_an_evaluation_says_that_the_runs_own_prompts_are_gone_before_it_loads_t
     text = (run / "config.toml").read_text().replace("prompts.jsonl", "gone.jsonl")
     (run / "config.toml").write_text(text)
     with pytest.raises(TrainerError, match=r"gone\.jsonl': no such file"):
-        evaluate_checkpoint(RunFolder(run), EvaluationOptions(), trust=trust_all)
+        evaluate_last(RunFolder(run), EvaluationOptions())
 
 
 def test_a_file_of_rewards_is_run_once(folder: Path) -> None:

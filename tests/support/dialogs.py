@@ -28,8 +28,6 @@ from workbench.labelling.plans import SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.run.sample_table import Sample, SampleKey
-from workbench.runs.branch_form import BranchPoint, Parent
-from workbench.runs.branch_screen import BranchScreen
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
@@ -53,9 +51,6 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     AlarmScreen: lambda: AlarmScreen([scripted_run.alarm(1)], lambda _: FIXES),
     AnswerScreen: lambda: AnswerScreen("Which?", [Answer("a", "A")]),
     AskScreen: lambda: AskScreen(cast("Any", no_labels), StartingPoint(), temperature=1.0, max_new_tokens=4),
-    BranchScreen: lambda: BranchScreen(
-        Parent(RunFolder(Path("runs/past")), [], 4, [BranchPoint(2, 0.5, 1.0, is_best=True)]), cast("Any", no_labels)
-    ),
     ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),
     DocScreen: lambda: DocScreen("# Title\n\nText.", "Title"),

@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config import (
-    Config,
-    config_warnings,
-    load_config,
-    parse_overrides,
-    resolve_paths,
-    validate,
-    with_later_seed,
-)
+from trainer.config import Config, config_warnings, load_config, parse_overrides, resolve_paths, with_later_seed
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import differences, with_overrides
 from trainer.errors import UsageError
@@ -29,8 +21,10 @@ from trainer.files import read_json
 from trainer.plurals import counted
 from trainer.runs.branch_folder import checkpoint_at, create_branch, identity, name_in_use, start_of
 from trainer.runs.checkpoint_files import STATE
-from trainer.runs.folder import RunFolder, read_config, run_folders
+from trainer.runs.checkpoint_index import checkpoints, iteration_of
+from trainer.runs.folder import TRASH, RunFolder, read_config, run_folders
 from trainer.runs.journal import read_journal
+from trainer.runs.listing import PPO
 
 _HELD_OUT = "it would hold out prompts that the run has trained on"
 _REFUSED = {
@@ -44,8 +38,8 @@ _FREE_OF_STATE = ("model.memory_limit",)  # of [model]
 _COUNT = "ppo.iterations"
 
 
-class Wanted(NamedTuple):
-    """Request for branches, as a command line has it."""
+class BranchRequest(NamedTuple):
+    """Request for branches, as a command line has it, or with a whole configuration, as the Config pane has it."""
 
     at: int  # iteration of the checkpoint
     overrides: Sequence[str] = ()  # assignments as of --set
@@ -53,6 +47,7 @@ class Wanted(NamedTuple):
     iterations: int | None = None  # to train after `at`; None: those that the run has left
     control: bool = False  # also branches with the same seeds and without changes
     name: str = ""  # of the branches, before their number; empty: the run's name and "branch"
+    config: Config | None = None  # in place of the run's with `overrides`; its name is that of the branch
 
 
 class Branch(NamedTuple):
@@ -64,7 +59,7 @@ class Branch(NamedTuple):
     is_new: bool
 
 
-class Plan(NamedTuple):
+class BranchPlan(NamedTuple):
     """All branches of a request, in the order in which they train, each control after its branch."""
 
     parent: RunFolder
@@ -94,105 +89,79 @@ class Plan(NamedTuple):
         )
 
 
-def plan_branches(parent: RunFolder, wanted: Wanted) -> Plan:
+def plan_branches(parent: RunFolder, request: BranchRequest) -> BranchPlan:
     """Plan the branches of the run `parent`. A branch that an earlier request created is found, whatever its name.
 
     Nothing is written. Raises UsageError for a run of another kind, a checkpoint that does not exist, a name in use and
     settings that cannot change; ConfigError for settings that break a rule; StorageError for damaged files.
     """
-    kind = str(read_config(parent).get("kind", "ppo"))
-    if kind != "ppo":
-        raise UsageError(f"run '{parent.name}' is of kind '{kind}': only PPO runs can be branched")
-    checkpoint = checkpoint_at(parent, wanted.at)
+    _check_kind(parent)
+    checkpoint = checkpoint_at(parent, request.at)
     past = read_journal(parent.events).events
-    base = config_at(parent, past, wanted.at)
-    new = _changed(base, wanted)
+    base = _config_at(parent, past, request.at)
+    if request.config:
+        request = request._replace(name=request.config.run.name)
+    new = _changed(base, request)
     changes = {key: values for key, values in differences(base, new) if key != _COUNT}
-    base = base.model_copy(update={"ppo": base.ppo.model_copy(update={"iterations": new.ppo.iterations})})
-    _check_changes(base, new, changes, checkpoint, wanted.at)
-    if wanted.control and not changes:
+    _check_changes(base, new, changes, checkpoint, request.at)
+    if request.control and not changes:
         raise UsageError("--control trains without the changes, and there are none: give --set KEY=VALUE")
-    since = BranchedFrom(run=parent.name, iteration=wanted.at, checkpoint=identity(checkpoint))
+    if request.name and not re.fullmatch(RUN_NAME, request.name):
+        raise UsageError(f"--name {request.name!r}: {PATTERNS[RUN_NAME]}")
+    control = base.model_copy(update={"ppo": base.ppo.model_copy(update={"iterations": new.ppo.iterations})})
     values = {key: plain(value) for key, (_, value) in changes.items()}
-    changed = BranchedFrom(run=since.run, iteration=since.iteration, checkpoint=since.checkpoint, changes=values)
-    names = _Names(parent, wanted)
+    since = [
+        BranchedFrom(run=parent.name, iteration=request.at, checkpoint=identity(checkpoint), changes=of_role)
+        for of_role in (values, {})
+    ]
+    taken = {folder.name: start_of(folder) for folder in run_folders(parent.root.parent)}
+    names: set[str] = set()
     branches = []
-    for number in range(wanted.seeds):
-        branches.append(names.branch(with_later_seed(new, number), changed, "branch"))
-        if wanted.control:
-            branches.append(names.branch(with_later_seed(base, number), since, "control"))
-    return Plan(parent, past, changes, branches)
+    for number in range(request.seeds):
+        for role, config, branched_from in zip(("branch", "control"), (new, control), since, strict=True):
+            if role == "branch" or request.control:
+                branch = _branch(parent, request, role, with_later_seed(config, number), branched_from, taken, names)
+                names.add(branch.name)
+                branches.append(branch)
+    return BranchPlan(parent, past, changes, branches)
 
 
-class _Names:
-    """Names of the branches: of those that exist, and free ones for the others."""
+def branch_points(parent: RunFolder) -> list[int]:
+    """Return the iterations of the whole checkpoints of a run, the newest one with iterations left to train first.
 
-    def __init__(self, parent: RunFolder, wanted: Wanted) -> None:
-        if wanted.name and not re.fullmatch(RUN_NAME, wanted.name):
-            raise UsageError(f"--name {wanted.name!r}: {PATTERNS[RUN_NAME]}")
-        self._parent = parent
-        self._wanted = wanted
-        self._found = set[str]()  # of the branches of this request
-        self._taken = {folder.name for folder in run_folders(parent.root.parent)}
-        self._starts = {
-            name: start
-            for name in sorted(self._taken)
-            if (start := start_of(RunFolder(parent.root.with_name(name)))) and start.branched_from
-        }
-
-    def branch(self, config: Config, branched_from: BranchedFrom, role: str) -> Branch:
-        """Return the branch with `config`, by its own name if it exists. role: branch or control."""
-        for name, start in self._starts.items():
-            if _is_branch(start, config, branched_from):
-                self._found.add(name)
-                return Branch(name, config, branched_from, is_new=False)
-        name = next(self._free(role))
-        self._taken.add(name)
-        self._found.add(name)
-        return Branch(name, config, branched_from, is_new=True)
-
-    def _free(self, role: str) -> Iterator[str]:
-        given = self._wanted.name
-        if not given:
-            names = (f"{self._parent.name}-{role}-{number}" for number in itertools.count(1))
-            yield from (name for name in names if name not in self._taken)
-            return
-        stem = given if role == "branch" else f"{given}-{role}"
-        for number in range(1, self._wanted.seeds + 1):
-            name = f"{stem}-{number}" if self._wanted.seeds > 1 else stem
-            if name not in self._taken:
-                yield name
-            elif name not in self._found:
-                raise name_in_use(RunFolder(self._parent.root.with_name(name)))
-        raise name_in_use(RunFolder(self._parent.root.with_name(stem)))
-
-
-def _is_branch(start: RunStarted, config: Config, branched_from: BranchedFrom) -> bool:
-    """Return whether a run that began with `start` is the branch that begins with `config`."""
-    same = (start.seed, start.iterations) == (config.run.seed, config.ppo.iterations)
-    return same and plain(start.branched_from) == plain(branched_from)
-
-
-def config_at(parent: RunFolder, past: Sequence[Event], iteration: int) -> Config:
-    """Return the configuration that a run had for the iteration after `iteration`.
-
-    past: its journal, whose later changes are undone. Raises UsageError, ConfigError.
+    Raises UsageError for a run that cannot be branched from the screen, StorageError.
     """
-    raw = load_config(parent.config).model_dump()
-    for event in reversed(past):
+    if parent.root.parent.name == TRASH:
+        raise UsageError(f"{parent.name} is in the trash: restore it, then branch it")
+    _check_kind(parent)
+    if parent.is_live():
+        raise UsageError(
+            f"{parent.name} is being trained by another process: branch it once it has ended, or in a terminal with "
+            "ppo-workbench branch"
+        )
+    found = checkpoints(parent)
+    if not found.paths:
+        why = "; ".join(found.problems.values()) or "it has no checkpoint yet"
+        raise UsageError(f"cannot branch {parent.name}: {why}; resume it, and save one")
+    points = [iteration_of(path) for path in reversed(found.paths)]
+    iterations = load_config(parent.config).ppo.iterations
+    return sorted(points, key=lambda point: (point >= iterations, -point))
+
+
+def later_changes(past: Sequence[Event], iteration: int) -> dict[str, dict[str, Any]]:
+    """Return the tables of settings that undo the changes that a run made after the checkpoint of `iteration`.
+
+    past: its journal.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for event in past:
         if isinstance(event, SettingChanged) and event.iteration > iteration + 1:
             table, _, name = event.key.partition(".")
-            if name in raw.get(table, {}):  # not a setting of an earlier version
-                raw[table][name] = event.old
-    return resolve_paths(validate(raw), Path.cwd())
+            tables.setdefault(table, {}).setdefault(name, event.old)
+    return tables
 
 
-def can_change(key: str) -> bool:
-    """Return whether a branch can differ from its run in the setting `key`."""
-    return key not in _REFUSED and (not key.startswith("model.") or key in _FREE_OF_STATE)
-
-
-def plan_warnings(plan: Plan) -> list[str]:
+def plan_warnings(plan: BranchPlan) -> list[str]:
     """Return what a user should know before the branches of `plan` train, one line each. Raises as `load_config`."""
     config = plan.branches[0].config
     found = config_warnings(config)
@@ -205,21 +174,60 @@ def plan_warnings(plan: Plan) -> list[str]:
     return found
 
 
-def _changed(base: Config, wanted: Wanted) -> Config:
-    """Return `base` with the settings and the number of iterations of a request. Raises UsageError, ConfigError."""
-    overrides = list(wanted.overrides)
-    keys = [assignment.partition("=")[0].strip() for assignment in overrides]
-    for key in keys:
-        if key in _REFUSED:
-            raise UsageError(f"--set {key} cannot change in a branch: {_REFUSED[key]}")
-    if wanted.iterations is not None:
-        if _COUNT in keys:
-            raise UsageError(f"--iterations {wanted.iterations} and --set {_COUNT}: give only one of them")
-        overrides.append(f"{_COUNT}={wanted.at + wanted.iterations}")
-    new = resolve_paths(with_overrides(base, parse_overrides(overrides)), Path.cwd())
-    if new.ppo.iterations <= wanted.at:
+def _branch(
+    parent: RunFolder,
+    request: BranchRequest,
+    role: str,
+    config: Config,
+    branched_from: BranchedFrom,
+    taken: Mapping[str, RunStarted | None],
+    names: set[str],
+) -> Branch:
+    """Return the branch with `config`, by its own name if it exists. taken: runs beside it. names: of this request."""
+    for name, start in taken.items():
+        same = start and (start.seed, start.iterations) == (config.run.seed, config.ppo.iterations)
+        if same and start and plain(start.branched_from) == plain(branched_from):
+            return Branch(name, config, branched_from, is_new=False)
+    if not request.name:
+        numbered = (f"{parent.name}-{role}-{number}" for number in itertools.count(1))
+        return Branch(
+            next(n for n in numbered if n not in taken and n not in names), config, branched_from, is_new=True
+        )
+    stem = request.name if role == "branch" else f"{request.name}-{role}"
+    wanted = [f"{stem}-{number}" for number in range(1, request.seeds + 1)] if request.seeds > 1 else [stem]
+    free = next((name for name in wanted if name not in names), stem)
+    if free in taken or free in names:
+        raise name_in_use(RunFolder(parent.root.with_name(free)))
+    return Branch(free, config, branched_from, is_new=True)
+
+
+def _check_kind(parent: RunFolder) -> None:
+    kind = str(read_config(parent).get("kind", PPO))
+    if kind != PPO:
+        raise UsageError(f"run '{parent.name}' is of kind '{kind}': only PPO runs can be branched")
+
+
+def _config_at(parent: RunFolder, past: Sequence[Event], iteration: int) -> Config:
+    """Return the configuration that a run had for the iteration after `iteration`. Raises UsageError, ConfigError."""
+    return resolve_paths(load_config(parent.config, later_changes(past, iteration)), Path.cwd())
+
+
+def _changed(base: Config, request: BranchRequest) -> Config:
+    """Return the configuration of the branches. Raises UsageError, ConfigError."""
+    overrides = list(request.overrides)
+    if request.iterations is not None:
+        if any(assignment.partition("=")[0].strip() == _COUNT for assignment in overrides):
+            raise UsageError(f"--iterations {request.iterations} and --set {_COUNT}: give only one of them")
+        overrides.append(f"{_COUNT}={request.at + request.iterations}")
+    new = request.config or with_overrides(base, parse_overrides(overrides))
+    if request.config:
+        place = new.run.model_copy(update={"name": base.run.name, "dir": base.run.dir})
+        new = new.model_copy(update={"run": place})
+    new = resolve_paths(new, Path.cwd())
+    if new.ppo.iterations <= request.at:
         raise UsageError(
-            f"{_COUNT} = {new.ppo.iterations}: nothing is left to train after iteration {wanted.at}; use --iterations M"
+            f"{_COUNT} = {new.ppo.iterations}: nothing is left to train after iteration {request.at}; choose more, as "
+            "with --iterations M"
         )
     return new
 
@@ -229,28 +237,27 @@ def _check_changes(
 ) -> None:
     """Raise UsageError for changes that do not fit the checkpoint, or would change nothing after it."""
     for key in changes:
-        if key.startswith("model.") and not can_change(key):
+        if key in _REFUSED:
+            raise UsageError(f"{key} cannot change in a branch: {_REFUSED[key]}")
+        if key.startswith("model.") and key not in _FREE_OF_STATE:
             raise UsageError(
-                f"--set {key} cannot change in a branch: the checkpoint is of this model and its adapters; begin a new "
-                f"run, with model.policy_init = '{checkpoint / 'policy'}' to begin as this policy"
+                f"{key} cannot change in a branch: the checkpoint is of this model and its adapters; begin a new run, "
+                f"with model.policy_init = '{checkpoint / 'policy'}' to begin as this policy"
             )
     warmup = max(base.ppo.critic_warmup, new.ppo.critic_warmup)
     if "ppo.critic_warmup" in changes and warmup <= iteration:
         raise UsageError(
-            f"--set ppo.critic_warmup = {new.ppo.critic_warmup} changes nothing: it is about the first "
+            f"ppo.critic_warmup = {new.ppo.critic_warmup} changes nothing: it is about the first "
             f"{counted(warmup, 'iteration')}, and the branch begins after iteration {iteration}"
         )
-    warmup, steps = max(base.optim.warmup_steps, new.optim.warmup_steps), _steps(checkpoint)
-    if "optim.warmup_steps" in changes and warmup <= steps and new.optim.schedule == "constant":
-        raise UsageError(
-            f"--set optim.warmup_steps = {new.optim.warmup_steps} changes nothing: it is about the first "
-            f"{counted(warmup, 'step')}, and the checkpoint is after step {steps}"
-        )
-
-
-def _steps(checkpoint: Path) -> int:
-    """Return the optimiser steps of a checkpoint, 0 if that cannot be read: resuming says what is wrong."""
-    try:
-        return int(read_json(checkpoint / STATE)["optimizer_steps"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+    if "optim.warmup_steps" in changes and new.optim.schedule == "constant":
+        warmup = max(base.optim.warmup_steps, new.optim.warmup_steps)
+        try:
+            steps = int(read_json(checkpoint / STATE)["optimizer_steps"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # resuming says what is wrong
+        if warmup <= steps:
+            raise UsageError(
+                f"optim.warmup_steps = {new.optim.warmup_steps} changes nothing: it is about the first "
+                f"{counted(warmup, 'step')}, and the checkpoint is after step {steps}"
+            )

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from trainer.config import Config
 from trainer.errors import StorageError, UsageError, cannot_write
@@ -53,7 +52,6 @@ from trainer.runs.journal_lines import parsed
 
 _HEAD_LINES = 2  # the journal's header and its first event
 _LINE_BYTES = 1024 * 1024
-_SETTING = b'"setting"'  # within a JSON string the quotes are escaped
 _CHUNK = 1 << 20
 _DIGITS = 16  # of a SHA-256
 _HISTORY = (Alert, CheckpointSaved, Evaluation, HumanEvaluation, Iteration, RolledBack)
@@ -74,29 +72,6 @@ def start_of(folder: RunFolder) -> RunStarted | None:
         return None
     started = [event[1] for event in parsed(lines) if event and isinstance(event[1], RunStarted)]
     return started[0] if started else None
-
-
-def branch_changes(folder: RunFolder, origin: BranchedFrom) -> dict[str, tuple[Any, Any]]:
-    """Return old and new values of the settings that the branch in `folder` changed, by dotted key.
-
-    origin: where it was branched from. An old value is None if the journal does not have it.
-    """
-    old: dict[str, Any] = {}
-    with contextlib.suppress(OSError), open_regular(folder.events) as file:
-        for line in file:
-            if len(old) == len(origin.changes):
-                break
-            found = [event[1] for event in parsed([line]) if event] if _SETTING in line else []
-            for event in found:
-                if isinstance(event, SettingChanged) and _is_own(event, origin):
-                    old.setdefault(event.key, event.old)
-    return {key: (old.get(key), new) for key, new in origin.changes.items()}
-
-
-def _is_own(change: SettingChanged, origin: BranchedFrom) -> bool:
-    """Return whether a branch began with `change`, and its run had not made it."""
-    begins = change.iteration == origin.iteration + 1
-    return begins and change.key in origin.changes and change.value == origin.changes[change.key]
 
 
 def checkpoint_at(folder: RunFolder, iteration: int) -> Path:

@@ -8,7 +8,7 @@ import gc
 from trainer.config import load_config
 from trainer.errors import TrainerError, UsageError
 from trainer.plurals import counted
-from trainer.ppo_run.branching import Plan, Wanted, plan_branches, plan_warnings
+from trainer.ppo_run.branching import BranchPlan, BranchRequest, plan_branches, plan_warnings
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     parent = open_run(args.run, runs_dir(args))
     plan = plan_branches(
         parent,
-        Wanted(
+        BranchRequest(
             at=args.at,
             overrides=args.overrides,
             seeds=args.seeds,
@@ -115,7 +115,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--seeds {args.seeds}: must be at most {_MOST}")
 
 
-def _comparison(plan: Plan, where: str | None) -> str:
+def _comparison(plan: BranchPlan, where: str | None) -> str:
     """Return the command that compares the branches: their pairs if there are several, else every run."""
     names = [branch.name for branch in plan.branches]
     changed = [branch.name for branch in plan.branches if branch.branched_from.changes]

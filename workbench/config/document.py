@@ -77,6 +77,8 @@ class ConfigDocument:
         self.preset = preset
         """Name of the preset that changes are relative to; empty for the schema's defaults."""
         self._copied = ""  # name of the run that this is a copy of
+        self.title = ""
+        """What `name` is in place of its own, such as that of a branch."""
         self._on_disk = content  # of the file that was read or written last; `text` has plain newlines and no mark
         self._preset_text = (PRESETS / f"{preset}.toml").read_text(encoding="utf-8") if preset else ""
         self._base = parse_toml(self._preset_text)
@@ -237,8 +239,8 @@ class ConfigDocument:
     @property
     def name(self) -> str:
         """Name of the file, the preset or the copied run, for display."""
-        if self.path is not None:
-            return str(self.path)
+        if self.title or self.path is not None:
+            return self.title or str(self.path)
         if self.preset:
             return f"preset {self.preset}"
         return f"{'copy' if self.kind == PPO else 'config.toml'} of {self._copied}"

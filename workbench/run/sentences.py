@@ -191,7 +191,7 @@ def _run(event: RunStarted) -> list[str]:
         f"{event.eval_prompts:,} held out, {counted(event.iterations, 'iteration')}",
     ]
     if event.branched_from is not None:
-        lines.append(_branched(event.branched_from))
+        lines.append(branched(event.branched_from))
     if event.resumed_at is not None:
         lines.append(resumption(event.resumed_at))
     return lines + [f"warning: {warning}" for warning in event.warnings]
@@ -202,7 +202,8 @@ def resumption(iteration: int) -> str:
     return f"resumed after iteration {iteration}" if iteration >= 0 else "begun again: there was no checkpoint"
 
 
-def _branched(origin: BranchedFrom) -> str:
+def branched(origin: BranchedFrom) -> str:
+    """Return which run and iteration a branch is from, and what it changed."""
     changes = ", ".join(f"{key} = {in_words(value)}" for key, value in origin.changes.items())
     return f"branched from {origin.run} after iteration {origin.iteration}, {changes or 'without changes'}"
 

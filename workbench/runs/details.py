@@ -11,7 +11,6 @@ from textual.content import Content
 
 from trainer.errors import StorageError
 from trainer.plurals import counted
-from trainer.runs.branch_folder import branch_changes
 from trainer.runs.branch_folder import origin as branch_origin
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
@@ -21,7 +20,7 @@ from workbench.compare.settings import cautions
 from workbench.kit.lines import TABLE_GAP, Line, table_line
 from workbench.numbers import moment
 from workbench.run.config_differences import MOST, RunComparison, difference_rows
-from workbench.run.sentences import change_words
+from workbench.run.sentences import branched
 from workbench.text import visible
 
 _LONGEST_PROBLEM = 500  # characters, at most
@@ -51,14 +50,9 @@ def read_detail(folder: RunFolder) -> Detail:
     whole, problems = checkpoints(folder)
     best = best_checkpoint(folder)
     newest = whole[-1].name if whole else ""
-    return Detail(folder, seed, len(whole), newest, list(problems.values()), best.name if best else "", _origin(folder))
-
-
-def _origin(folder: RunFolder) -> str:
-    if (origin := branch_origin(folder)) is None:
-        return ""
-    changes = [change_words(key, old, new)[:_LONGEST] for key, (old, new) in branch_changes(folder, origin).items()]
-    return f"branched from {origin.run} at iteration {origin.iteration}: {', '.join(changes) or 'no setting changed'}"
+    origin = branch_origin(folder)
+    about = branched(origin)[:_LONGEST] if origin else ""
+    return Detail(folder, seed, len(whole), newest, list(problems.values()), best.name if best else "", about)
 
 
 def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tuple[str, str]]) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -15,16 +16,21 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from trainer.config import Config, config_warnings
+from trainer.events import plain
 from trainer.plurals import counted
+from trainer.ppo_run.branching import BranchPlan, plan_warnings
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.checkpoint_index import iteration_of
 from trainer.runs.folder import RunFolder, expected_run
+from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate
-from workbench.config.fields import fields_by_key, shown
+from workbench.config.fields import fields_by_key, shown, toml_line
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
+from workbench.run.sentences import change_words
 from workbench.system.machine import room_for
+from workbench.system.output import PROGRAM
 from workbench.text import visible
 
 _LABEL = 12  # columns
@@ -72,6 +78,24 @@ def resume_plan(folder: Path, config: Config) -> Plan:
         _memory(config),
     ]
     return Plan(f"Resume {run.name}?", facts, damaged + config_warnings(config))
+
+
+def branch_question(plan: BranchPlan) -> Plan:
+    """Return the plan of making the one branch of `plan` and training it, and the command that makes several."""
+    [branch] = plan.branches
+    at, last = branch.branched_from.iteration, branch.config.ppo.iterations
+    changes = [change_words(key, old, new) for key, (old, new) in plan.changes.items()]
+    settings = [word for key, (_, new) in plan.changes.items() for word in ("--set", toml_line(key, plain(new)))]
+    seeds = [*settings, *(["--control"] if settings else []), "--seeds", "3"]
+    state = summary_of(RunFolder(plan.parent.root.with_name(branch.name))).state if not branch.is_new else ""
+    facts = [
+        ("branch", f"{branch.name}, iterations {at + 1} to {last}{f'; exists already, {state}' if state else ''}"),
+        ("changed", ", ".join(changes) or "no setting: it does the same as the run from there on"),
+        *_material(branch.config, str(last - at)),
+        _memory(branch.config),
+        ("three seeds", shlex.join([PROGRAM, "branch", str(plan.parent.root), "--at", str(at), *seeds])),
+    ]
+    return Plan(f"Branch {plan.parent.name} after iteration {at}?", facts, plan_warnings(plan))
 
 
 def _material(config: Config, iterations: str) -> list[tuple[str, str]]:

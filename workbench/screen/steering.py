@@ -10,21 +10,20 @@ from typing import Any
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import Config, RewardConfig
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import TrainerError
 from trainer.events import Alarm, Fix
-from trainer.ppo_run.branching import Wanted, plan_branches
+from trainer.ppo_run.branching import BranchPlan, BranchRequest, branch_points, later_changes, plan_branches
 from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
 from trainer.runs.listing import is_complete, summary_of
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.wait_screen import WaitScreen
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Request, Supervisor
-from workbench.runs.branch_form import Parent, read_parent
-from workbench.runs.branch_screen import BranchScreen
 from workbench.screen.dialogs import TrustScreen, UnsavedScreen
 from workbench.screen.host import Host, attempt, tried
-from workbench.screen.run_question import Plan, RunQuestion, resume_plan, start_plan
+from workbench.screen.run_question import Plan, RunQuestion, branch_question, resume_plan, start_plan
 from workbench.system.code_trust import trusted_code, untrusted_code
 from workbench.training.alarms import AlarmScreen, FixScreen
 
@@ -40,6 +39,7 @@ class Steering:
         self._supervisor = supervisor
         self._sending = asyncio.Lock()
         self._go_on: Callable[[], None] = lambda: None  # resumes the last run again, with other prompts
+        self._branching: tuple[RunFolder, int, ConfigDocument] | None = None  # run, iteration and configuration
 
     def request(self, request: Request) -> None:
         """Do what a key requests of the run."""
@@ -81,9 +81,9 @@ class Steering:
         self._screen.app.push_screen(ConfirmScreen(question, detail, yes="Go on", no="Cancel"), answered)
 
     def branch(self, folder: Path) -> None:
-        """Ask how the run in `folder` should be branched, and train the branch here, or show one that is complete.
+        """Ask for a checkpoint of the run in `folder` and open the configuration that a branch begins with.
 
-        As in `resume`, its configuration takes the place of the one on the screen.
+        Starting that configuration makes the branch and trains it here.
         """
         self._train_another(partial(self._ask_to_branch, folder))
 
@@ -185,6 +185,10 @@ class Steering:
             count = "a problem" if len(problems) == 1 else f"{len(problems)} problems; the first"
             self._screen.say(f"The configuration has {count}: {problems[0].message}", about="configuration")
             return
+        if self._branching and self._branching[2] is document:
+            run, at, _ = self._branching
+            self._screen.app.push_screen(WaitScreen(partial(self._ask_to_start_branch, run, at, config)))
+            return
         preset = document.preset or str(document.path or "run")
         changed = [key for key, change in document.changes.items() if change.from_preset]
         plan = partial(start_plan, config, preset, changed, one_iteration=one_iteration)
@@ -249,26 +253,54 @@ class Steering:
         await self._once_trusted(config.reward, train, about="start")
 
     async def _ask_to_branch(self, folder: Path) -> None:
-        """Show the checkpoints of a run, make the branch that the user describes, and train it."""
-        parent = await tried(self._screen, asyncio.to_thread(read_parent, folder), "start")
-        if parent is None:
+        """Ask after which iteration a branch begins, and open its configuration in the Config pane."""
+        run = RunFolder(folder.absolute())
+        points = await tried(self._screen, asyncio.to_thread(branch_points, run), "start")
+        if points is None:
             return
-        make = partial(self._make_branch, parent)
-        made: RunFolder | None = await self._screen.app.push_screen_wait(BranchScreen(parent, make))
+        there = ", ".join(map(str, sorted(points)))
+
+        def problem(text: str) -> str:
+            return "" if text.strip().isdecimal() and int(text) in points else f"Enter one of {there}"
+
+        question = f"Branch {run.name} after which iteration? Checkpoints: {there}"
+        at = await self._screen.app.push_screen_wait(TextPromptScreen(question, str(points[0]), problem))
+        if at is None:
+            return
+
+        def read() -> ConfigDocument:
+            document = ConfigDocument.of_run(run.root, later_changes(read_journal(run.events).events, int(at)))
+            document.title = f"branch of {run.name} after iteration {int(at)}"
+            return document
+
+        if (document := await tried(self._screen, asyncio.to_thread(read), "configuration")) is not None:
+            self._branching = run, int(at), document
+            self._screen.config.show_document(document)
+            self._screen.action_show_pane("config")
+            self._screen.notify("Change its settings, then start it", title=document.title, markup=False)
+
+    async def _ask_to_start_branch(self, run: RunFolder, at: int, config: Config) -> None:
+        """Make the branch with `config` once the user agrees, and train it, or show one that has ended."""
+
+        def read() -> tuple[BranchPlan, Plan]:
+            plan = plan_branches(run, BranchRequest(at, config=config))
+            return plan, branch_question(plan)
+
+        if (found := await tried(self._screen, asyncio.to_thread(read), "start")) is None:
+            return
+        plan, question = found
+        [branch] = plan.branches
+        if not await self._screen.app.push_screen_wait(RunQuestion(question, "Start branch")):
+            return
+        if not await tried(self._screen, self._trusts(branch.config.reward), "start"):
+            return
+        made = await tried(self._screen, asyncio.to_thread(plan.create, branch), "start")
         if made is None:
             return
         if (await asyncio.to_thread(summary_of, made)).state in ("done", "training"):  # it existed
             await self._watch(made.root, "training")
         else:
             await self._ask_to_resume(made.root, (), agreed=True)
-
-    async def _make_branch(self, parent: Parent, wanted: Wanted) -> RunFolder:
-        """Make a branch, unless it exists. Raises UsageError for code that is not trusted, else as `plan_branches`."""
-        plan = await asyncio.to_thread(plan_branches, parent.folder, wanted)
-        [branch] = plan.branches
-        if not await self._trusts(branch.config.reward):
-            raise UsageError("the reward's code is not trusted: no branch was made")
-        return await asyncio.to_thread(plan.create, branch)
 
     def _stop(self) -> None:
         """Stop the run once the user agrees: even a capital letter can be typed by mistake."""

@@ -17,7 +17,7 @@ from trainer.config import load_config
 from trainer.control.inbox import send
 from trainer.distributed.ranks import HUNG
 from trainer.events import Alert, Evaluation, Event, Iteration, RunEnded, SettingChanged
-from trainer.ppo_run.branching import Wanted, plan_branches
+from trainer.ppo_run.branching import BranchRequest, plan_branches
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
@@ -180,7 +180,7 @@ def test_a_branch_on_two_ranks_goes_on_as_on_one(tmp_path: Path) -> None:
     workspace(tmp_path)
     record(tiny_config(tmp_path, "run.name=parent", "checkpoint.every=1", *SETTINGS))
     parent, overrides = RunFolder(tmp_path / "runs" / "parent"), ["ppo.kl_coef=0.5"]
-    plan = plan_branches(parent, Wanted(at=2, overrides=overrides, name="one"))
+    plan = plan_branches(parent, BranchRequest(at=2, overrides=overrides, name="one"))
     folder = plan.create(plan.branches[0]).root
     shutil.copytree(folder, folder.with_name("several"))
     results = run_ranks(tmp_path, 2, "--resume", str(tmp_path / "runs" / "several"))

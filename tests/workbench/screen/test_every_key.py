@@ -63,7 +63,7 @@ HIDDEN = {"alarm.open"}
 
 
 ELSEWHERE = {"home.watch", "home.training"}  # on the row of a run that trains: see test_home_pane.py
-IN_DIALOGS = {"advantage", "ask", "branch", "diff", "label-start"}  # areas of the ids of widgets that only dialogs have
+IN_DIALOGS = {"advantage", "ask", "diff", "label-start"}  # areas of the ids of widgets that only dialogs have
 
 
 class Keyboard:

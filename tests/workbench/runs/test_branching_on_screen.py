@@ -1,0 +1,243 @@
+"""A branch begins in the Config pane, with the configuration of its checkpoint, and is made when that is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_run
+from config_files import save_config
+from scripted_run import Script, iteration, make_run, started
+from textual.pilot import Pilot
+from textual.widgets import Input
+from waiting import until
+from workbench_app import press_when_asked, screen_text, settle, start_run, status, workbench
+
+from trainer.config import Config
+from trainer.errors import UsageError
+from trainer.events import BranchedFrom, SettingChanged
+from trainer.ppo_run.branching import BranchRequest, branch_points, plan_branches
+from trainer.runs.branch_folder import origin
+from trainer.runs.folder import RunFolder, trash_run
+from trainer.runs.journal import Journal
+from trainer.runs.listing import summary_of
+from workbench.kit.banner import Banner
+from workbench.kit.dialog import TextPromptScreen
+from workbench.runs.details import detail_content, read_detail
+from workbench.runs.pane import RunsPane
+from workbench.screen.dialogs import TrustScreen
+from workbench.screen.main_screen import MainScreen
+
+
+def checkpoint(folder: Path, number: int) -> Path:
+    """Save a whole checkpoint, as far as a branch reads it."""
+    path = RunFolder(folder).checkpoint(number)
+    path.mkdir(parents=True)
+    (path / "state.json").write_text(json.dumps({"version": 1, "files": {}, "iteration": number}))
+    return path
+
+
+def branchable(name: str = "past", **reward: Any) -> Path:
+    """Make a run that stopped after iteration 2 of 100, with a checkpoint of each."""
+    folder = make_run(name)
+    save_config(Config.model_validate({"reward": reward} if reward else {}), folder / "config.toml")
+    checkpoint(folder, 1)
+    checkpoint(folder, 2)
+    return folder
+
+
+def write(folder: Path, *events: Any) -> None:
+    journal = Journal(folder / "events.jsonl")
+    for event in events:
+        journal.emit(event)
+    journal.close()
+
+
+def branch(folder: Path, *overrides: str, at: int = 1) -> RunFolder:
+    plan = plan_branches(RunFolder(folder.resolve()), BranchRequest(at=at, overrides=overrides))
+    return plan.create(plan.branches[0])
+
+
+def test_the_newest_checkpoint_with_iterations_left_is_offered_first() -> None:
+    folder = branchable()
+    (checkpoint(folder, 9) / "state.json").unlink()
+    assert branch_points(RunFolder(folder)) == [2, 1]
+    save_config(Config.model_validate({"ppo": {"iterations": 2}}), folder / "config.toml")
+    assert branch_points(RunFolder(folder)) == [1, 2]
+
+
+@contextmanager
+def live(folder: Path) -> Iterator[None]:
+    with RunFolder(folder).lock():
+        yield
+
+
+def of_another_kind(folder: Path) -> None:
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(f'kind = "reward-model"\n{text}')
+
+
+def damaged(folder: Path) -> None:
+    for number in (1, 2):
+        (RunFolder(folder).checkpoint(number) / "state.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("make", "during", "notice"),
+    [
+        (of_another_kind, nullcontext, "of kind 'reward-model': only PPO runs"),
+        (damaged, nullcontext, "'step-000001' ignored: state.json cannot be read"),
+        (lambda _: None, live, "is being trained by another process"),
+    ],
+)
+def test_a_run_that_cannot_be_branched_says_why(
+    make: Callable[[Path], object], during: Callable[[Path], AbstractContextManager[None]], notice: str
+) -> None:
+    folder = branchable()
+    make(folder)
+    with during(folder), pytest.raises(UsageError, match=notice):
+        branch_points(RunFolder(folder))
+
+
+def test_neither_a_run_without_checkpoints_nor_one_in_the_trash_is_branched() -> None:
+    with pytest.raises(UsageError, match="no checkpoint yet"):
+        branch_points(RunFolder(make_run("new")))
+    with pytest.raises(UsageError, match="in the trash: restore it"):
+        branch_points(RunFolder(trash_run(RunFolder(branchable()))))
+
+
+# Details of a branch
+
+
+def test_details_say_where_a_run_was_branched_and_what_was_changed() -> None:
+    folder = branchable()
+    made = branch(folder, "ppo.kl_coef=0.1", "ppo.clip=0.3")
+    assert read_detail(made).origin == "branched from past after iteration 1, ppo.kl_coef = 0.1, ppo.clip = 0.3"
+    assert read_detail(branch(folder)).origin == "branched from past after iteration 1, without changes"
+    assert read_detail(RunFolder(folder)).origin == ""
+
+
+def test_the_origin_of_a_branch_is_text_whatever_it_holds() -> None:
+    folder = make_run("odd")
+    (folder / "events.jsonl").unlink()
+    changes = {"\x1b[31m.[x]": "\u202e" + "y" * 10_000}
+    write(folder, started(branched_from=BranchedFrom(run="[/b]\x1b[2J", iteration=7, changes=changes)))
+    detail = read_detail(RunFolder(folder))
+    shown = detail_content(summary_of(RunFolder(folder)), detail, []).plain
+    assert "branched from [/b]␛[2J after iteration 7, ␛[31m.[x] = " in shown
+    assert not {"\x1b", "\u202e"} & {*shown}
+    assert len(shown) < 2000
+
+
+async def test_the_pane_shows_the_origin_at_80_columns() -> None:
+    branch(branchable("a-run-with-a-rather-long-name"), "ppo.kl_coef=0.1")
+    async with workbench(size=(80, 24), pane="runs") as (screen, pilot):
+        pane = screen.query_one(RunsPane)
+        await until(pilot, lambda: pane.selected is not None)
+        await settle(pilot)
+        assert "branched from a-run-with-a-rather-long-name after iteration 1" in screen_text(screen)
+
+
+# In the application
+
+
+async def opened(pilot: Pilot[Any], screen: MainScreen, at: str = "") -> None:
+    """Open the configuration of a branch of the selected run. at: the iteration; as offered without one."""
+    pane = screen.query_one(RunsPane)
+    await until(pilot, lambda: pane.selected is not None)
+    await pilot.press("b")
+    await until(pilot, lambda: isinstance(screen.app.screen, TextPromptScreen))
+    if at:
+        screen.app.screen.query_one(Input).value = at
+    await pilot.press("enter")
+    await until(pilot, lambda: "branch of past" in screen.config.document.name and screen.app.screen is screen)
+
+
+async def test_a_branch_is_edited_in_the_config_pane_made_beside_its_run_and_trained() -> None:
+    folder = branchable()
+    write(folder, SettingChanged(iteration=3, key="ppo.clip", old=0.3, value=0.2))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+    script = Script(scripted_run.done)
+    async with workbench(script, pane="runs") as (screen, pilot):
+        await opened(pilot, screen, "1")
+        document = screen.config.document
+        assert document.name == "branch of past after iteration 1"
+        assert document.get("ppo.clip") == 0.3, "a later change of the run is undone"
+        document.set("ppo.kl_coef", 0.1)
+        await start_run(pilot)
+        await until(pilot, lambda: "✓ done" in status(screen))
+        assert script.received["resume"] == Path("runs/past-branch-1").resolve()
+        assert script.received["config"].ppo.kl_coef == 0.1
+        assert screen.config.document.get("ppo.kl_coef") == 0.1
+    made = origin(RunFolder(Path("runs/past-branch-1")))
+    assert made is not None
+    assert (made.run, made.iteration, made.changes) == ("past", 1, {"ppo.kl_coef": 0.1})
+    assert {path: path.read_bytes() for path in before} == before
+
+
+async def test_what_the_branch_cannot_change_is_refused_and_what_was_typed_stays() -> None:
+    branchable()
+    async with workbench(scripted_run.done, pane="runs") as (screen, pilot):
+        await opened(pilot, screen)
+        for key, value, reason in (
+            ("model.lora_rank", 3, "model.lora_rank cannot change in a branch"),
+            ("ppo.iterations", 2, "nothing is left to train after iteration 2"),
+        ):
+            screen.config.document.set(key, value)
+            await pilot.press("space")
+            await until(pilot, lambda reason=reason: reason in str(screen.query_one(Banner).render()))
+            assert screen.config.document.get(key) == value
+            screen.config.document.undo()
+        assert sorted(path.name for path in Path("runs").iterdir()) == ["past"]
+
+
+async def test_no_branch_is_made_of_code_that_is_not_trusted() -> None:
+    Path("rewards.py").write_text("def score(completions, **_):\n    return [0.0 for _ in completions]\n")
+    branchable(sources=["rewards.py:score"])
+    script = Script(scripted_run.done)
+    async with workbench(script, pane="runs") as (screen, pilot):
+        await opened(pilot, screen)
+        for answer, names in (("n", ["past"]), ("y", ["past", "past-branch-1"])):
+            await start_run(pilot)
+            await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
+            await press_when_asked(pilot, answer)
+            await until(pilot, lambda: screen.app.screen is screen)
+            await settle(pilot)
+            assert sorted(path.name for path in Path("runs").iterdir()) == names
+        await until(pilot, lambda: "✓ done" in status(screen))
+
+
+async def test_a_branch_that_is_done_is_shown_and_not_trained_again() -> None:
+    made = branch(branchable(), "ppo.kl_coef=0.1")
+    write(made.root, iteration(100), scripted_run.ended("done", 100))
+    script = Script(scripted_run.done)
+    async with workbench(script, pane="runs") as (screen, pilot):
+        pane = screen.query_one(RunsPane)
+        while pane.selected is None or pane.selected.name != "past":
+            await pilot.press("down")
+        await opened(pilot, screen, "1")
+        screen.config.document.set("ppo.kl_coef", 0.1)
+        await start_run(pilot)
+        await until(pilot, lambda: screen.supervisor.folder == made.root)
+        assert script.received == {}
+
+
+async def test_no_run_is_branched_while_another_trains_here_nor_one_that_cannot_be() -> None:
+    branchable()
+    async with workbench(scripted_run.wait, pane="runs") as (screen, pilot):
+        pane = screen.query_one(RunsPane)
+        await until(pilot, lambda: pane.selected is not None)
+        with RunFolder(Path("runs/past")).lock():
+            await pilot.press("b")
+            await until(pilot, lambda: "trained by another process" in str(screen.query_one(Banner).render()))
+        screen.action_show_pane("training")
+        await start_run(pilot)
+        await until(pilot, lambda: screen.supervisor.trains_here)
+        screen.action_show_pane("runs")
+        await pilot.press("b")
+        await until(pilot, lambda: "is training here: stop it" in str(screen.query_one(Banner).render()))
+        assert screen.app.screen is screen

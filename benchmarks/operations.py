@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainer.config import Config
-from trainer.memory.passes import adapter_parameters
+from trainer.memory.footprint import adapter_parameters
 from trainer.memory.shape import ModelShape
 
 

@@ -14,8 +14,7 @@ from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig
 from trainer.errors import TrainerError
 from trainer.files import read_json
-from trainer.memory.footprint import Footprint, RewardModels, RewardPass, footprint
-from trainer.memory.passes import adapter_parameters, held_model
+from trainer.memory.footprint import Footprint, RewardModels, RewardPass, adapter_parameters, footprint, held_model
 from trainer.memory.shape import ModelShape, decoder_shape, shape_of
 
 Configured = TypeVar("Configured", bound=AnyConfig)

@@ -1,35 +1,249 @@
-"""Memory of a run by part and phase, from its configuration and the shape of its model."""
+"""Memory of a run by part and phase, from its configuration and the shape of its model.
+
+The factors are fitted to measurements on a CPU; see docs/memory.md. There MLX allocates the results of up to ten
+operations before it computes them, so more arrays are alive than the operations need.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 from trainer.config import AnyConfig
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
-from trainer.config.schema import Config, RolloutConfig
-from trainer.memory.passes import (
-    EXACT_KL,
-    TRAINED,
-    TRAINED_AND_SCORED,
-    Alive,
-    HeldModel,
-    MicroBatch,
-    Parts,
-    adapted_layers,
-    adapter_parameters,
-    decoding,
-    held_model,
-    micro_batch,
-    scoring,
-    training,
-)
+from trainer.config.schema import BackboneConfig, Config, RolloutConfig
 from trainer.memory.shape import ModelShape
+
+Part = Literal["weights", "adapters", "optimiser", "KV cache", "activations", "logits", "gradients", "reward model"]
+Parts = dict[Part, int]  # bytes
 
 MemoryPhase = Literal["generate", "score", "reward", "update", "evaluate"]
 Phases = dict[MemoryPhase, Parts]
 
 _STEPPED = 2.3  # copies of the gradient's size while Adam takes a step, besides weights and moments
+
+_WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
+CHUNK = 128
+"""Positions whose logits exist at once on a CPU; see `models.vocabulary`, which imports MLX."""
+PREFILL_TOKENS = 4096
+"""Tokens of prompts that are read together; see `rollout.decoding`, which imports MLX."""
+_CACHE_STEP = 256  # positions by which mlx-lm's caches grow
+_DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
+_SCORED = 5  # arrays [chunk, vocabulary] alive in scoring
+_ATTENDED = 7  # arrays [heads, length] of a token alive in the forward pass of attention on a CPU
+_READS = {  # layers that read the same state
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "attention"),
+    **dict.fromkeys(("gate_proj", "up_proj"), "MLP"),
+}
+_AUTO = ("q_proj", "v_proj")  # what `auto` in model.lora_targets means in the common families
+
+
+class Alive(NamedTuple):
+    """Arrays [chunk, vocabulary] alive at once in a pass with a gradient."""
+
+    one: int  # where a chunk holds all positions
+    more: int  # where more follow: MLX allocates arrays of the next one while it computes the last of this one
+
+
+TRAINED = Alive(7, 11)
+TRAINED_AND_SCORED = {False: Alive(12, 15), True: Alive(17, 19)}
+"""The same where that pass also scores the tokens, with the logits of the reference; by whether the loss has its KL."""
+
+EXACT_KL = {False: 8, True: 4}
+"""Arrays more for the exact KL of policy and reference; by whether the pass has the reference's logits anyway."""
+
+
+class Precision(NamedTuple):
+    """Type and packing of a model's weights on a device."""
+
+    dtype: str
+    packed: tuple[int, int] | None  # bits of a weight and weights of a group, while they stay packed
+
+    @property
+    def name(self) -> str:
+        """Words for it, as in `4 bits` and `float32`."""
+        return f"{self.packed[0]} bits" if self.packed else self.dtype
+
+
+class HeldModel(NamedTuple):
+    """A backbone as a device holds it."""
+
+    shape: ModelShape
+    precision: Precision
+    gpu: bool
+
+    @property
+    def width(self) -> int:
+        """Bytes of an activation."""
+        return _WIDTHS[self.precision.dtype]
+
+    @property
+    def exact(self) -> int:
+        """Bytes of a number in norms and SwiGLU: a CPU computes them in float32, and keeps its copies."""
+        return self.width if self.gpu else 4
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the weights, without vectors."""
+        if self.precision.packed is None:
+            return self.shape.parameters * self.width
+        bits, group = self.precision.packed
+        return math.ceil(self.shape.parameters * (bits / 8 + 4 / group))  # a scale and a bias of 16 bits for a group
+
+
+class MicroBatch(NamedTuple):
+    """Sequences that pass through a model together."""
+
+    rows: int
+    length: int  # tokens of each
+    responses: int = 0  # positions of each whose logits are computed
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return self.rows * self.length
+
+
+class Adapted(NamedTuple):
+    """A linear layer of each block that has an adapter."""
+
+    name: str
+    inputs: int
+    outputs: int
+    experts: int  # that have one each; 1 without a mixture of experts
+
+
+def held_model(model: BackboneConfig, shape: ModelShape, *, gpu: bool) -> HeldModel:
+    """Return how a run holds the model. A CPU unpacks quantised weights, and holds experts in float32."""
+    dtype = model.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if gpu else "float32"
+    if not gpu and shape.has_experts:
+        dtype = "float32"
+    wanted = model.quantize
+    chosen = None if wanted == "off" else (int(wanted.removesuffix("-bit")), 64)
+    return HeldModel(shape, Precision(dtype, shape.packed or chosen if gpu else None), gpu)
+
+
+def micro_batch(rows: int, length: int, budget: int, *, responses: int = 0) -> MicroBatch:
+    """Return as many of `rows` sequences of `length` tokens as `budget` tokens hold, but at least one."""
+    return MicroBatch(min(rows, max(1, budget // length)), length, responses)
+
+
+def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
+    """Return the layers that `model.lora_targets` mean in the common families. Other names count nothing.
+
+    Layers of experts are meant by their full name, such as `mlp.switch_mlp.up_proj`, or all of them by `experts`.
+    """
+    linear, experts = shape.linear_sizes(), shape.expert_sizes()
+    chosen: set[tuple[str, bool]] = set()
+    for target in model.lora_targets:
+        end = target.rpartition(".")[2]
+        if target == "auto":
+            chosen |= {(name, False) for name in _AUTO}
+        elif target == "experts":
+            chosen |= {(name, True) for name in experts}
+        elif end != target and end in experts and "shared" not in target:
+            chosen.add((end, True))
+        elif end in linear:
+            chosen.add((end, False))
+    return [
+        Adapted(name, *experts[name], shape.experts) if of_experts else Adapted(name, *linear[name], 1)
+        for name, of_experts in sorted(chosen)
+    ]
+
+
+def adapter_parameters(model: BackboneConfig, shape: ModelShape) -> int:
+    """Return the number of weights of one adapter."""
+    layers = min(model.lora_layers or shape.layers, shape.layers)
+    sizes = (one.experts * (one.inputs + one.outputs) for one in adapted_layers(model, shape))
+    return layers * model.lora_rank * sum(sizes)
+
+
+def decoding(model: HeldModel, rollout: RolloutConfig, prompt: int, sequences: int) -> Parts:
+    """Return keys and values of all slots, and the larger of the prompts' forward pass and the drawing of a token.
+
+    prompt: tokens of each; sequences: number of responses.
+    """
+    shape, slots = model.shape, min(rollout.slots, sequences)
+    positions = -(-(prompt + rollout.max_new_tokens) // _CACHE_STEP) * _CACHE_STEP
+    cache = slots * positions * 2 * shape.layers * shape.kv_heads * shape.head_size * model.width
+    together = max(min(slots * prompt, PREFILL_TOKENS), prompt)
+    passed = together * _block(model, prompt)
+    drawn = _DRAWN * slots * shape.vocabulary * 4
+    return {"KV cache": cache, "activations": passed if passed > drawn else 0, "logits": 0 if passed > drawn else drawn}
+
+
+def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
+    """Return what a forward pass takes: one block at a time, and then a chunk of logits beside the states."""
+    logits = _logits(model, batch, Alive(_SCORED, _SCORED))
+    block = batch.tokens * _block(model, batch.length)
+    states = 3 * batch.tokens * model.shape.hidden * model.width
+    return {"activations": max(block - logits, states), "logits": logits}
+
+
+def training(
+    model: HeldModel,
+    batch: MicroBatch,
+    adapted: list[Adapted],
+    *,
+    grad_checkpoint: bool = False,
+    alive: Alive = TRAINED,
+) -> Parts:
+    """Return what a pass with a gradient takes: what all blocks keep, and a chunk of logits or one block's gradient.
+
+    adapted: the layers with an adapter. grad_checkpoint: all blocks keep only their inputs, and the one whose gradient
+    is computed what it would have kept. alive: arrays of the logits.
+    """
+    shape, width, exact = model.shape, model.width, model.exact
+    # Keys, values, queries and weights. On a CPU, only attention in float32 has a gradient that needs no more.
+    weights = shape.heads * batch.length * (3 if width < exact else 1)
+    attention = (shape.heads + 2 * shape.kv_heads) * shape.head_size + weights
+    if shape.gelu:
+        kept = (attention + 7 * shape.inner) * width + 6 * shape.hidden * exact
+    else:
+        kept = attention * width + (2 * shape.hidden + 3 * shape.inner) * exact
+    if shape.has_experts:  # each has its own copy of the state
+        kept += 2 * shape.routes * shape.hidden * width
+    kept += 4 * _adapter_inputs(model, adapted)
+    # In the last block, the backward pass of the MLP, or the forward pass of attention, which makes what is kept.
+    block = max((7 * shape.hidden + 10 * shape.inner) * exact, _block(model, batch.length) - kept)
+    if grad_checkpoint:
+        block += kept
+        kept = shape.hidden * width
+    logits = _logits(model, batch, alive)
+    once = max(batch.tokens * block - logits, 0)  # not at the same time as the logits
+    return {"activations": batch.tokens * shape.layers * kept + once, "logits": logits}
+
+
+def _adapter_inputs(model: HeldModel, adapted: list[Adapted]) -> int:
+    """Return how many numbers in float32, of a token and a block, the gradient of adapters needs.
+
+    Layers that read the same state share it, unless it has another type: then each has its own copy.
+    """
+    routed = [one._replace(inputs=model.shape.routes * one.inputs) if one.experts > 1 else one for one in adapted]
+    if model.width < 4:
+        return sum(one.inputs for one in routed)
+    return sum({(_READS.get(one.name, one.name), one.experts): one.inputs for one in routed}.values())
+
+
+def _block(model: HeldModel, length: int) -> int:
+    """Return the bytes of a token in a forward pass of one block, at the larger of attention and MLP."""
+    shape, width, exact = model.shape, model.width, model.exact
+    both = (3 * shape.heads + 4 * shape.kv_heads) * shape.head_size * width
+    both += (6 * shape.hidden + 3 * shape.inner) * exact
+    attention = 0 if model.gpu else _ATTENDED * shape.heads * length * width
+    copied = 0 if exact == width else 3 * shape.inner * width  # from one type to the other
+    return both + max(attention, (6 * shape.hidden + shape.inner) * exact + copied)
+
+
+def _logits(model: HeldModel, batch: MicroBatch, alive: Alive) -> int:
+    """Return the bytes of logits."""
+    positions = batch.rows * batch.responses
+    chunk = min(positions, 2 * CHUNK if model.gpu else CHUNK)
+    arrays = alive.one if chunk == positions else alive.more
+    return arrays * chunk * model.shape.vocabulary * 4
 
 
 class Footprint(NamedTuple):

@@ -11,8 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from trainer.config import Config
-from trainer.memory.footprint import Footprint
-from trainer.memory.passes import Part
+from trainer.memory.footprint import Footprint, Part
 from trainer.plurals import counted
 from workbench.columns import packed
 from workbench.config.estimates import Estimate, estimate

@@ -19,8 +19,7 @@ from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
 from trainer.files import open_regular
 from trainer.memory.estimate import footprint_of as estimate_of_memory
-from trainer.memory.footprint import Footprint
-from trainer.memory.passes import held_model
+from trainer.memory.footprint import Footprint, held_model
 from trainer.memory.shape import SIZES, ModelShape, decoder_shape, folder_of, shape_of
 from trainer.preferences.records import Preference, Text
 

@@ -16,13 +16,17 @@ from trainer.config import Config, load_config, preset_names, validate
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import PRESETS
 from trainer.config.reward_model import RewardModelConfig
-from trainer.memory.footprint import Footprint, MemoryPhase, RewardModels, RewardPass, footprint
-from trainer.memory.passes import (
+from trainer.memory.footprint import (
     CHUNK,
     PREFILL_TOKENS,
     TRAINED,
     TRAINED_AND_SCORED,
+    Footprint,
+    MemoryPhase,
+    RewardModels,
+    RewardPass,
     adapter_parameters,
+    footprint,
     held_model,
 )
 from trainer.memory.shape import STARTER, decoder_shape, shape_of

@@ -165,7 +165,7 @@ CASES = {
     "smollm2, dpo": Case(SMOLLM2, 128, ("train.batch_size=3", F32), "dpo"),
     "checkpointed, reward model": Case(SMOLLM2, 128, ("train.batch_size=4", CHECKPOINTED, F32), "reward-model"),
 }
-FITTED = {  # the factors in trainer/memory/passes.py are fitted to these cases
+FITTED = {  # the factors in trainer/memory/footprint.py are fitted to these cases
     *("quickstart", "long responses", "one long sequence", "large batch", "critic apart", "rloo, all layers"),
     *("bfloat16", "4 bits", "llama, long prompts", "qwen2 0.5B", "qwen3 0.6B", "gemma3 270M", "experts"),
     *("adapters on experts", "reward model apart", "reward model shared", "evaluation of 16 prompts"),

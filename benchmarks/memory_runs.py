@@ -66,6 +66,10 @@ class Numbers(Tokenizer):
         """Return the ids in `text`."""
         return [int(word) for word in text.split()]
 
+    def convert_ids_to_tokens(self, token: int) -> str:
+        """Return the text of `token`."""
+        return str(token)
+
 
 def measured(case: Case) -> dict[str, tuple[float, float]]:
     """Run `case`; return measured and estimated bytes of each phase, and of the peak."""

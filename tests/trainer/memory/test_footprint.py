@@ -19,10 +19,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.memory.footprint import (
     CHUNK,
     PREFILL_TOKENS,
-    TRAINED,
-    TRAINED_AND_SCORED,
     Footprint,
-    MemoryPhase,
     RewardModels,
     RewardPass,
     adapter_parameters,
@@ -124,33 +121,6 @@ def test_memory_grows_with_the_micro_batch_until_the_minibatch_fits() -> None:
     assert of(halves).peak == pytest.approx(sizes[2], rel=1e-9)
 
 
-def test_adapters_keep_what_their_layers_read_in_float32_once_or_in_bfloat16_each() -> None:
-    def activations(dtype: str, *targets: str, gpu: bool = False) -> int:
-        config = settings(model={"dtype": dtype, "lora_targets": list(targets)}, rollout={"batch_size": 1})
-        return of(config, gpu=gpu).phases["update"]["activations"]
-
-    state, inner = (4 * SHAPE.layers * (20 + Config().rollout.max_new_tokens) * size for size in (576, 1536))
-    one, two, down = ["q_proj"], ["q_proj", "v_proj"], ["q_proj", "down_proj"]
-    assert activations("float32", *one) == activations("float32", *two)
-    assert activations("float32", *down) - activations("float32", *one) == inner
-    for gpu in (False, True):
-        assert activations("bfloat16", *two, gpu=gpu) - activations("bfloat16", *one, gpu=gpu) == state
-        assert activations("bfloat16", *down, gpu=gpu) - activations("bfloat16", *one, gpu=gpu) == inner
-
-
-def test_a_cpu_keeps_norms_and_mlp_in_float32_whatever_the_type_of_the_weights() -> None:
-    def activations(dtype: str, inner: int, *, gpu: bool) -> int:
-        config = settings(model={"dtype": dtype}, rollout={"batch_size": 1})
-        shape = SHAPE._replace(inner=inner, expert_inner=inner)
-        return footprint(config, shape, 20, gpu=gpu).phases["update"]["activations"]
-
-    def of_an_inner_size(dtype: str, *, gpu: bool) -> int:
-        return activations(dtype, 1536, gpu=gpu) - activations(dtype, 1535, gpu=gpu)
-
-    assert of_an_inner_size("bfloat16", gpu=False) == of_an_inner_size("float32", gpu=False)
-    assert 2 * of_an_inner_size("bfloat16", gpu=True) == of_an_inner_size("float32", gpu=True)
-
-
 def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
     assert CHUNK == vocabulary.CHUNK
     assert PREFILL_TOKENS == decoding.PREFILL_TOKENS
@@ -160,33 +130,6 @@ def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
         return of(config).phases["update"]["logits"]
 
     assert logits(4) < logits(16) < logits(17) == logits(160)
-
-
-def test_more_arrays_of_logits_are_alive_where_another_chunk_follows() -> None:
-    def arrays(tokens: int, **ppo: Any) -> float:
-        config = settings(ppo=ppo, rollout={"max_new_tokens": tokens, "batch_size": 8, "samples_per_prompt": 4})
-        return of(config).phases["update"]["logits"] / (4 * SHAPE.vocabulary * min(8 * tokens, CHUNK))
-
-    assert [arrays(tokens) for tokens in (4, 16, 17)] == [TRAINED.one, TRAINED.one, TRAINED.more]
-    for kl_coef in (0.0, 0.1):
-        scored = {"estimator": "rloo", "kl_in": "loss", "kl_estimator": "k3", "kl_coef": kl_coef}
-        expected = TRAINED_AND_SCORED[kl_coef > 0]
-        assert [arrays(tokens, **scored) for tokens in (16, 17)] == [expected.one, expected.more]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "gpu", "size"), [("float32", False, 16), ("bfloat16", False, 22), ("bfloat16", True, 8)]
-)
-def test_the_mlp_of_a_forward_pass_takes_more_than_its_type_where_a_cpu_computes_it(
-    dtype: str, gpu: bool, size: int
-) -> None:
-    config = RewardModelConfig.model_validate({"model": {"dtype": dtype}, "optim": {"micro_batch_tokens": 100}})
-
-    def activations(inner: int) -> int:
-        shape = SHAPE._replace(inner=inner, expert_inner=inner)
-        return footprint(config, shape, 20, gpu=gpu).phases["evaluate"]["activations"]
-
-    assert activations(1001) - activations(1000) == 100 * size, "bytes of a token; measured on a CPU"
 
 
 def test_attention_over_long_sequences_takes_more_than_the_mlp_and_grows_with_the_square_of_the_length() -> None:
@@ -200,29 +143,6 @@ def test_attention_over_long_sequences_takes_more_than_the_mlp_and_grows_with_th
     assert steps[2] - steps[1] == steps[1] - steps[0] == 2 * 500**2 * 7 * SHAPE.heads * 4
     assert activations(1000, 1537) - four[1] == 1000 * 3 * 4, "of the MLP before it; measured on a CPU"
     assert activations(2000, 1536, gpu=True) == 2 * activations(1000, 1536, gpu=True), "fused on a GPU"
-
-
-def test_attention_keeps_its_weights_for_the_gradient_and_on_a_cpu_more_where_it_is_mlx_s_own() -> None:
-    def a_head(dtype: str, length: int) -> int:
-        config = settings(model={"dtype": dtype}, rollout={"batch_size": 1, "max_new_tokens": 1})
-        one, two = (SHAPE._replace(heads=heads, head_size=1, kv_heads=1, inner=10**6) for heads in (8, 9))
-        found = [
-            footprint(config, shape, length - 1, gpu=False).phases["update"]["activations"] for shape in (one, two)
-        ]
-        return (found[1] - found[0]) // (SHAPE.layers * length)
-
-    for length in (50, 100):
-        assert a_head("float32", length) == 4 * (length + 1), "weights and query"
-        assert a_head("bfloat16", length) == 2 * (3 * length + 1)
-
-
-@pytest.mark.parametrize("phase", ["score", "update"])
-def test_logits_and_the_largest_block_are_not_there_at_the_same_time(phase: MemoryPhase) -> None:
-    def passing(vocabulary: int) -> int:
-        parts = footprint(Config(), SHAPE._replace(vocabulary=vocabulary), 20, gpu=False).phases[phase]
-        return parts["activations"] + parts["logits"]
-
-    assert passing(10) == passing(1000) < passing(200_000)
 
 
 def test_packed_weights_count_with_their_bits_on_a_gpu_alone(tmp_path: Path) -> None:
@@ -242,18 +162,6 @@ def test_without_a_critic_of_its_own_no_second_adapter_is_counted() -> None:
     apart = {"value_model": "adapter"}
     two = of(settings(model=apart)).parts["adapters"]
     assert of(settings(model=apart, ppo={"estimator": "reinforce"})).parts["adapters"] < two
-
-
-def test_adam_and_activations_are_not_there_at_the_same_time() -> None:
-    def update(rank: int) -> dict[Any, int]:
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"]
-        return dict(of(settings(model={"lora_rank": rank, "lora_targets": targets})).phases["update"])
-
-    small, large = update(8), update(1024)
-    assert small["gradients"] == small["optimiser"] // 2
-    assert small["activations"] > 0
-    assert large["gradients"] > large["optimiser"]
-    assert "activations" not in large
 
 
 def test_a_first_step_that_scores_has_the_logits_of_the_reference_and_there_is_no_phase_for_them() -> None:

@@ -7,7 +7,6 @@ import math
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -85,23 +84,16 @@ def test_the_sigmoid_of_swiglu_is_within_a_millionth() -> None:
     assert abs(error).max() < 1e-6
 
 
-def test_swiglu_is_right_however_large_the_gate() -> None:
-    gate = float64(WIDE)
-    close(cpu.swiglu(mx.array(WIDE), mx.ones(len(WIDE))), gate * sigmoid(gate))
-
-
-def test_the_gradients_of_swiglu_are_those_of_its_definition() -> None:
+def test_swiglu_and_its_gradients_are_right_however_large_the_gate() -> None:
     gate, x = mx.array(WIDE), mx.array(np.linspace(-2, 2, len(WIDE)).astype(np.float32))
     cotangent = mx.array(np.cos(np.arange(len(WIDE))).astype(np.float32))
-    _, gradients = mx.vjp(cpu.swiglu, [gate, x], [cotangent])
+    (found,), gradients = mx.vjp(cpu.swiglu, [gate, x], [cotangent])
+    close(found, float64(gate) * sigmoid(float64(gate)) * float64(x))
+    assert math.isnan(cpu.swiglu(mx.array([NAN]), mx.array([1.0])).item())
     for actual, expected in zip(
         gradients, swiglu_gradients(float64(gate), float64(x), float64(cotangent)), strict=True
     ):
         close(actual, expected)
-
-
-def test_nan_in_a_gate_stays_nan() -> None:
-    assert math.isnan(cpu.swiglu(mx.array([NAN]), mx.array([1.0])).item())
 
 
 def test_a_family_with_the_faster_functions_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,16 +236,6 @@ def test_the_gradient_of_a_log_prob_is_one_hot_less_probabilities(logits: list[f
     close(gradient, float64(weights)[:, None] * (np.eye(4) - np.exp(reference.log_softmax(float64(logits)))))
 
 
-def test_gradients_flow_through_several_axes_and_repeated_use() -> None:
-    logits = mx.array(np.random.default_rng(1).normal(0, 2, (2, 3, 7)).astype(np.float32))
-    tokens = mx.array([[0, 6, 3], [2, 2, 5]])
-
-    def loss(function: Callable[[mx.array, mx.array], mx.array]) -> mx.array:
-        return mx.grad(lambda x: mx.exp(function(x * 2, tokens)).sum() + function(x, tokens)[:, :2].sum())(logits)
-
-    close(loss(cpu.token_logprobs), float64(loss(maths.token_logprobs)), 1e-5)
-
-
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_nan_and_inf_in_logits_come_out_as_nan_and_are_not_hidden(bad: float) -> None:
     logits, tokens = mx.array([[0.0, bad, 1.0], [0.0, 1.0, 2.0]]), mx.array([0, 0])
@@ -316,14 +298,6 @@ def test_the_temperature_divides_the_logits_of_log_probs_and_entropy_alike(tempe
     close(logprobs.token_logprobs(logits, tokens, temperature), exact, 5e-6)
     close(entropy, reference.entropy(scaled), 5e-6)
     close(logprobs.entropy(logits, temperature), reference.entropy(scaled), 5e-6)
-
-
-def test_half_precision_logits_are_taken_in_float32() -> None:
-    logits = mx.array(np.random.default_rng(3).normal(0, 3, (4, 9))).astype(mx.bfloat16)
-    exact = reference.log_softmax(float64(logits.astype(mx.float32)))[np.arange(4), np.arange(4)]
-    logprob = logprobs.token_logprobs(logits, mx.arange(4))
-    assert logprob.dtype == mx.float32
-    close(logprob, exact, 5e-6)
 
 
 class _Mallinfo(ctypes.Structure):

@@ -2,7 +2,6 @@
 
 `preferences_helper.py write STORE LABELLER COUNT` prints the id and the prompt of each label once it is saved.
 `preferences_helper.py kill STORE TIMES SEED` does so in a process that it kills and starts again, TIMES times.
-`preferences_helper.py migrate STORE` is killed during a migration.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.preferences import connection, migrations
+from trainer.preferences import connection
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 
@@ -117,17 +116,6 @@ def _kill(path: Path, times: int, rng: random.Random) -> None:
         print("".join(printed), end="")
 
 
-def _killed_migration(path: Path) -> None:
-    whole = migrations.MIGRATIONS[0]
-
-    def cut(connection: object) -> None:
-        whole(connection)  # type: ignore[arg-type]
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    migrations.MIGRATIONS[0] = cut
-    PreferenceStore(path).close()
-
-
 if __name__ == "__main__":
     connection.BUSY_SECONDS = 120.0  # SQLite does not queue writers: on a slow disk one of them may wait long
     match sys.argv[1:]:
@@ -135,5 +123,3 @@ if __name__ == "__main__":
             _write(Path(store), labeller, iter(range(int(count))), sys.stdout.fileno())
         case ["kill", store, times, seed]:
             _kill(Path(store), int(times), random.Random(int(seed)))
-        case ["migrate", store]:
-            _killed_migration(Path(store))

@@ -1,4 +1,4 @@
-"""Connections to a preference store's file: transactions, and SQLite's errors as ours."""
+"""File of a preference store: its schema, connections, transactions, and SQLite's errors as ours."""
 
 from __future__ import annotations
 
@@ -13,8 +13,86 @@ from trainer.errors import BusyError, StorageError, UsageError
 from trainer.files import PRIVATE, has_locks, open_file
 
 BUSY_SECONDS = 30.0  # how long to wait for another connection's write
-_WRITE_AHEAD_LOG, _SHARED_MEMORY = "-wal", "-shm"  # what SQLite adds to a file's name for its log, and its index
-_LOCKS = Path("/proc/locks")  # of Linux: "1: POSIX  ADVISORY  WRITE 4711 fd:01:1835 120 120" and so on
+_WRITE_AHEAD_LOG = "-wal"  # what SQLite adds to a file's name for its log
+
+SCHEMA = (
+    """CREATE TABLE comparisons (
+        id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL UNIQUE,   -- the same for these completions in any order
+        prompt TEXT NOT NULL,       -- this and all below: JSON
+        completions TEXT NOT NULL,
+        origins TEXT NOT NULL,
+        columns TEXT NOT NULL
+    )""",
+    """CREATE TABLE guidelines (
+        hash TEXT PRIMARY KEY,
+        text TEXT NOT NULL
+    )""",
+    """CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        time REAL NOT NULL,         -- when it was begun, seconds since 1970
+        labeller TEXT NOT NULL,
+        plan TEXT NOT NULL,         -- JSON
+        guidelines TEXT REFERENCES guidelines (hash)
+    )""",
+    # The item that a label is made on; an undo has that of the label that it undoes.
+    """CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        time REAL NOT NULL,         -- when it was written, seconds since 1970
+        kind TEXT NOT NULL CHECK (kind IN ('label', 'undo')),
+        comparison INTEGER NOT NULL REFERENCES comparisons (id),
+        labeller TEXT NOT NULL,
+        source TEXT NOT NULL,
+        choice TEXT CHECK (choice IN ('a', 'b', 'tie', 'both_bad', 'skip', 'ranking')),  -- of a label, for counting
+        payload TEXT NOT NULL,      -- the judgement as JSON; its places are those in the comparison's completions
+        undoes INTEGER UNIQUE REFERENCES events (id),
+        session INTEGER REFERENCES sessions (id),
+        position INTEGER CHECK ((position IS NULL) = (session IS NULL)),
+        CHECK ((kind = 'undo') = (undoes IS NOT NULL)),
+        CHECK ((kind = 'label') = (choice IS NOT NULL))
+    )""",
+    """CREATE TABLE session_items (
+        id INTEGER PRIMARY KEY,
+        session INTEGER NOT NULL REFERENCES sessions (id),
+        position INTEGER NOT NULL CHECK (position >= 0),
+        comparison INTEGER NOT NULL REFERENCES comparisons (id),
+        queue TEXT NOT NULL,
+        payload TEXT NOT NULL,      -- JSON: the order shown; origins and columns, if others than the comparison's
+        repeats INTEGER REFERENCES events (id),  -- the label that is asked for again
+        UNIQUE (session, position)
+    )""",
+    # The process in which a labeller has a session open. Not part of the log: without the process, it means nothing.
+    """CREATE TABLE open_sessions (
+        labeller TEXT PRIMARY KEY,
+        process INTEGER NOT NULL,
+        session INTEGER NOT NULL REFERENCES sessions (id),
+        time REAL NOT NULL          -- when it was opened
+    )""",
+    "CREATE INDEX events_of_comparison ON events (comparison)",
+    "CREATE INDEX events_of_session ON events (session, position) WHERE session IS NOT NULL",
+    *(
+        f"CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table} BEGIN "
+        f"SELECT RAISE(ABORT, '{table} are append-only'); END"
+        for table in ("comparisons", "events", "guidelines", "sessions", "session_items")
+        for verb in ("update", "delete")
+    ),
+    # INSERT OR REPLACE deletes without firing the triggers above.
+    *(
+        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} "  # noqa: S608
+        f"WHERE {same}) BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END"
+        for table, same in (
+            ("comparisons", "id = NEW.id OR key = NEW.key"),
+            ("events", "id = NEW.id OR undoes = NEW.undoes"),
+            ("guidelines", "rowid = NEW.rowid OR hash = NEW.hash"),
+            ("sessions", "id = NEW.id"),
+            ("session_items", "id = NEW.id OR (session = NEW.session AND position = NEW.position)"),
+        )
+    ),
+)
+"""Schema of a store: a log of events on comparisons, which the database itself keeps append-only, and sessions."""
+
+VERSION = 1
+_APPLICATION_ID = int.from_bytes(b"PPOw")  # in the file's header, so that `file` and we recognise it
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
@@ -31,28 +109,46 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
             # is read-only, the files that they leave would keep others from writing. A file without a log is complete.
             return _connect(real, "mode=ro&immutable=1")
         if not is_there:
-            with contextlib.suppress(OSError):  # SQLite reports the reason
-                create_private(real)
+            with contextlib.suppress(OSError):  # SQLite reports the reason, and gives its other files the same mode
+                os.close(open_file(real, os.O_RDWR | os.O_CREAT, PRIVATE))
         return _connect(real, "mode=rw")
 
 
-def create_private(path: Path) -> None:
-    """Create an empty file that only its owner may read, unless the file exists. Raises OSError.
+def has_schema(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the file is a store; False for an empty one.
 
-    SQLite gives the files that it keeps beside it the same permissions.
+    Raises StorageError for a newer version, or another program's file.
     """
-    os.close(open_file(path, os.O_RDWR | os.O_CREAT, PRIVATE))
+    version, owner, tables = connection.execute(
+        """SELECT (SELECT user_version FROM pragma_user_version),
+                  (SELECT application_id FROM pragma_application_id),
+                  (SELECT count(*) FROM sqlite_master)"""
+    ).fetchone()
+    if owner != _APPLICATION_ID and (owner, version, tables) != (0, 0, 0):
+        raise StorageError(f"'{path}' is a database of another program: name another file")
+    if version > VERSION:
+        raise StorageError(
+            f"'{path}' was written by a newer version (store version {version}, known up to {VERSION}): "
+            "update ppo-workbench"
+        )
+    return bool(version)
 
 
-def make_writable(connection: sqlite3.Connection) -> None:
-    """Check that `connection` can write, and switch it to a write-ahead log.
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make an empty file a store, check that it can be written, and switch it to a write-ahead log.
 
-    Raises sqlite3.OperationalError if it cannot.
+    A crash leaves an empty file empty. Raises StorageError for a file that is not a store of this version, and
+    sqlite3.OperationalError if it cannot be written.
     """
     connection.execute("BEGIN IMMEDIATE")  # succeeds even on a read-only file, hence the write below
     try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        connection.execute(f"PRAGMA user_version = {version}")
+        is_new = not has_schema(connection, path)  # another process may have made the store by now
+        for statement in SCHEMA if is_new else ():
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        if is_new:
+            connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -132,22 +228,10 @@ def _storage_error(path: Path, error: Exception) -> StorageError:
         )
     if is_busy:
         return BusyError(
-            f"'{path}' has been locked by {_holder(path)} for {BUSY_SECONDS:.0f} s: end what is writing to it, or try "
+            f"'{path}' has been locked by another program for {BUSY_SECONDS:.0f} s: end what is writing to it, or try "
             "again later"
         )
     return StorageError(_message(path, error, code))
-
-
-def _holder(path: Path) -> str:
-    """Return which process holds a lock to write to the store, as far as the system says."""
-    try:
-        about = [path.with_name(path.name + end).stat() for end in ("", _SHARED_MEMORY)]
-        files = {f"{os.major(one.st_dev):02x}:{os.minor(one.st_dev):02x}:{one.st_ino}" for one in about}
-        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
-    except OSError:
-        return "another program"
-    holders = sorted({pid for _, _, _, how, pid, file, *_ in locks if how == "WRITE" and file in files and pid > "0"})
-    return f"process {', '.join(holders)}" if holders else "another program"
 
 
 def _message(path: Path, error: Exception, code: int) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from trainer.errors import StorageError
+from trainer.preferences.connection import SCHEMA
 from trainer.preferences.event_log import COMPARISON, EventLog
-from trainer.preferences.migrations import MIGRATIONS
 from trainer.preferences.rows import (
     DAMAGES,
     choice_of,
@@ -41,8 +41,8 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
     query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
     here = dict(connection.execute(query))
     with closing(sqlite3.connect(":memory:")) as new:
-        for migration in MIGRATIONS:
-            migration(new)
+        for statement in SCHEMA:
+            new.execute(statement)
         for name, sql in new.execute(query):
             if here.get(name) != sql:
                 yield f"schema: '{name}' is {'changed' if name in here else 'missing'}"

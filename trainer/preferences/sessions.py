@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from trainer.errors import DataError, UsageError
-from trainer.preferences.claims import Claim
 from trainer.preferences.event_log import COMPARISON, LABELS
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
-from trainer.preferences.labelling_progress import ProgressCounter
+from trainer.preferences.labelling_progress import (
+    LabelFigures,
+    What,
+    label_figures,
+    measure_progress,
+    verdict_or_ranking,
+)
 from trainer.preferences.records import Judgement, Preference
 from trainer.preferences.rows import (
     DAMAGES,
@@ -29,38 +34,43 @@ from trainer.preferences.store import PreferenceStore
 
 _SESSIONS = """SELECT s.id, s.time, s.labeller, s.plan, coalesce(s.guidelines, ''),
     (SELECT coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id),
-    (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id)
+    (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id),
+    (SELECT count(*) FROM session_items i WHERE i.session = s.id),
+    (SELECT coalesce(max(e.position), -1) FROM events e WHERE e.session = s.id)
     FROM sessions s"""
-_EVENTS = (
-    "SELECT id, position, undoes FROM events WHERE session = :session AND id > :after AND id <= :newest ORDER BY id"
-)
-_ADDED = """SELECT count(*), coalesce(max(position) + 1, :known) FROM session_items
-    WHERE session = :session AND position >= :known"""
-# Items that no longer need a label, because the labeller judged their comparison outside the session; for the queue
-# "again", only since the session began. Repeats always need one: they measure self-agreement.
-_ELSEWHERE = """SELECT i.position FROM session_items i JOIN sessions s ON s.id = i.session
-    WHERE i.session = :session AND i.position BETWEEN :first AND :last AND i.repeats IS NULL AND EXISTS (
-        SELECT 1 FROM events e WHERE e.comparison = i.comparison AND e.kind = 'label' AND e.labeller = s.labeller
-        AND e.session IS NOT i.session AND (i.queue <> 'again' OR e.time >= s.time)
-        AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id))"""
-# Items whose comparison has had an event outside the session. The + keeps SQLite from reading all items at each event.
-_TOUCHED = """SELECT DISTINCT i.position FROM events e CROSS JOIN session_items i
-    WHERE e.id > :after AND e.id <= :newest AND e.session IS NOT :session
-    AND +i.session = :session AND i.comparison = e.comparison"""
-# An item with its label.
-_ITEM = f"""SELECT i.queue, i.payload, i.repeats, e.labeller, e.payload, {COMPARISON}
-    FROM session_items i JOIN comparisons c ON c.id = i.comparison LEFT JOIN events e ON e.id = :label
-    WHERE i.session = :session AND i.position = :position"""  # noqa: S608  our own names
+_CURRENT = "e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"
+# Items from `:first` on that need a label: those without one, unless the labeller judged their comparison outside the
+# session; for the queue "again", only since the session began. Repeats always need one: they measure self-agreement.
+_LEFT = f"""SELECT i.position FROM session_items i JOIN sessions s ON s.id = i.session
+    WHERE i.session = :session AND i.position >= :first AND NOT EXISTS (
+        SELECT 1 FROM events e WHERE e.session = i.session AND e.position = i.position AND {_CURRENT})
+    AND (i.repeats IS NOT NULL OR NOT EXISTS (
+        SELECT 1 FROM events e WHERE e.comparison = i.comparison AND e.labeller = s.labeller
+        AND e.session IS NOT i.session AND (i.queue <> 'again' OR e.time >= s.time) AND {_CURRENT}))"""  # noqa: S608
+# Items with their labels.
+_ITEMS = f"""SELECT i.position, e.id, i.queue, i.payload, i.repeats, e.labeller, e.payload, {COMPARISON}
+    FROM session_items i JOIN comparisons c ON c.id = i.comparison
+    LEFT JOIN events e ON e.session = i.session AND e.position = i.position AND {_CURRENT}
+    WHERE i.session = :session"""  # noqa: S608  our own names
+_NEWEST = f"SELECT e.id, e.position FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id DESC LIMIT 1"  # noqa: S608
+# The process that has a session of a labeller open, and when it opened or last changed it.
+_OPEN = """SELECT o.process, max(o.time, coalesce((SELECT max(e.time) FROM events e WHERE e.session = o.session), 0))
+    FROM open_sessions o WHERE o.labeller = ? AND typeof(o.process) = 'integer' AND o.process > 0"""
+_SILENT = 3600.0  # seconds after the last change of a session; after them, another process may open one
 
 
 def list_sessions(store: PreferenceStore) -> list[SessionRecord]:
     """Return the sessions in `store`, the newest first."""
     records = [_record(store, row) for row in store.log.rows(f"{_SESSIONS} ORDER BY s.id DESC")]
-    return [open_session(store, one.id).record if one.left else one for one in records]
+    return [LabelSession(store, one).record if one.left else one for one in records]
 
 
 def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guidelines: str = "") -> LabelSession:
-    """Begin a session without items. guidelines: the text that the labeller follows; stored once, by its hash."""
+    """Begin a session without items, and open it.
+
+    guidelines: the text that the labeller follows; stored once, by its hash. Raises UsageError if the labeller has a
+    session open in another process.
+    """
     connection, text = store.log.connection, as_utf8(guidelines)
     key = guidelines_hash(text)
     with store.log.transaction():
@@ -74,11 +84,31 @@ def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guid
 
 
 def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
-    """Open the session `session_id` to continue it. Raises UsageError if there is none."""
+    """Open the session `session_id` to continue it.
+
+    Raises UsageError if there is none, or if its labeller has a session open in another process.
+    """
+    session = LabelSession(store, read_session(store, session_id))
+    session.take()
+    return session
+
+
+def read_session(store: PreferenceStore, session_id: int) -> SessionRecord:
+    """Return the session `session_id`; items that were judged elsewhere count as left.
+
+    Raises UsageError if there is none.
+    """
     rows = store.log.rows(f"{_SESSIONS} WHERE s.id = ?", (session_id,))
     if not rows:
         raise UsageError(f"no labelling session {session_id} in '{store.path}': name an existing one, or begin one")
-    return LabelSession(store, _record(store, rows[0]))
+    return _record(store, rows[0])
+
+
+def leave_session(store: PreferenceStore, session_id: int) -> None:
+    """Record that this process no longer has the session open, so that another one can open it."""
+    with store.log.transaction():
+        query = "DELETE FROM open_sessions WHERE session = ? AND process = ?"
+        store.log.connection.execute(query, (session_id, os.getpid()))
 
 
 def guidelines_text(store: PreferenceStore, key: str) -> str:
@@ -94,34 +124,49 @@ def guidelines_text(store: PreferenceStore, key: str) -> str:
 class LabelSession:
     """A session of one labeller, for the thread that opened its store; made by `begin_session` and `open_session`.
 
-    Several windows may have one session open, each with one of these: a method sees what the others have done. Methods
-    that write do so durably, or raise and change nothing. The cost of a label does not grow with the session.
+    A labeller has a session open in one process at a time, so nobody else changes it. Methods that write do so durably,
+    or raise and change nothing in the store; after an error within a transaction of the caller's, open it again.
     """
 
     def __init__(self, store: PreferenceStore, record: SessionRecord) -> None:
         self._log = store.log
         self._begun = record
-        self._items = 0
-        self._labels: dict[int, int] = {}  # current label of each labelled position, in the order of labelling
-        self._elsewhere: set[int] = set()  # positions without a label whose comparison was judged in another session
-        self._first = 0  # every position before it is in one of these
-        self._seen = 0  # the newest event that these take into account
-        self._counter: ProgressCounter | None = None  # made on first use
+        self._items, self._done = record.items, record.done
+        self._first = 0  # every position before it has a label, or needs none
+        self._figures: dict[int, LabelFigures] | None = None  # by position, as labelled; read on first use
+        self._repeated: dict[int, What] = {}  # what the labels say that items repeat; skip if they are undone
 
     @property
     def record(self) -> SessionRecord:
         """Current record of the session."""
-        self._follow()
-        return replace(self._begun, items=self._items, done=len(self._labels), elsewhere=len(self._elsewhere))
+        ((left,),) = self._log.rows(f"SELECT count(*) FROM ({_LEFT})", self._from_first)  # noqa: S608  our own names
+        elsewhere = self._items - self._done - left
+        return replace(self._begun, items=self._items, done=self._done, elsewhere=elsewhere)
+
+    def take(self) -> None:
+        """Record that this process has the labeller's session open. Raises UsageError if another one has.
+
+        One that ended, or has not changed its session for an hour, does not count.
+        """
+        log, labeller, now = self._log, as_utf8(self._begun.labeller), time.time()
+        with log.transaction():
+            for process, last in log.rows(_OPEN, (labeller,)):
+                if process != os.getpid() and 0 <= now - last < _SILENT and _runs(process):
+                    raise UsageError(
+                        f"labeller '{self._begun.labeller}' has a session open in process {process}: leave it there, "
+                        "or label under another name"
+                    )
+            values = (labeller, os.getpid(), self._begun.id, now)
+            log.connection.execute("REPLACE INTO open_sessions VALUES (?, ?, ?, ?)", values)
 
     def put(self, items: Sequence[Item]) -> None:
         """Append all of `items` or none. Raises DataError if one makes no sense.
 
-        A comparison that the session has already, because another window put it, is passed over unless it is a repeat.
-        Where the store has a comparison in another order, the item's order is mapped to that one.
+        A comparison that the session has already is passed over unless it is a repeat. Where the store has a comparison
+        in another order, the item's order is mapped to that one.
         """
         with self._log.transaction():
-            self._follow()
+            self._check_open()
             served, position = self.served(), self._items
             for item in items:
                 if item.repeats or item.comparison.key not in served:
@@ -129,24 +174,13 @@ class LabelSession:
                     position += 1
                 if not item.repeats:
                     served.add(item.comparison.key)
+        self._items = position
 
-    def next_open(self, claim: Claim | None = None, shown: int | None = None) -> SessionItem | None:
-        """Return the first item still to be judged; None if there is none.
-
-        claim: takes the item's comparison; items that another session shows are passed over until it releases them.
-        shown: the position of the item on the screen, returned as long as it is still to be judged.
-        """
-        self._follow()
-        for position in itertools.chain(() if shown is None else (shown,), range(self._first, self._items)):
-            if position not in self._labels and position not in self._elsewhere:
-                item = self._read(position, None)
-                if claim is None or claim.take(item.item.comparison.key):
-                    return item
-            elif position == self._first:
-                self._first += 1
-        if claim is not None:
-            claim.release()
-        return None
+    def next_open(self) -> SessionItem | None:
+        """Return the first item still to be judged; None if there is none."""
+        found = self._log.rows(f"{_LEFT} ORDER BY i.position LIMIT 1", self._from_first)
+        self._first = found[0][0] if found else self._items
+        return self._read("AND i.position = :position", position=self._first)[0] if found else None
 
     def newest(self) -> SessionItem | None:
         """Return the most recently labelled item; None if none has a label."""
@@ -154,10 +188,12 @@ class LabelSession:
 
     def item(self, position: int) -> SessionItem:
         """Return the item at `position`. Raises UsageError if there is none."""
-        self._follow()
         if not 0 <= position < self._items:
             raise UsageError(f"session {self._begun.id} has no item {position + 1}: it has {self._items}")
-        return self._read(position, self._labels.get(position))
+        found = self._read("AND i.position = :position", position=position)
+        if len(found) != 1:
+            raise self._log.unreadable(f"session {self._begun.id}")
+        return found[0]
 
     def label(self, position: int, judgement: Judgement) -> int:
         """Store the judgement of the item at `position` and return the label's id.
@@ -166,15 +202,18 @@ class LabelSession:
         present one. Raises UsageError if the item has a label, or its comparison was judged in another session.
         """
         with self._log.transaction():
+            self._check_open()
             item = self.item(position)
             if item.label is not None:
                 raise UsageError(
-                    f"item {position + 1} has been labelled in another window: continue with the next one, "
-                    "or change the label in the history"
+                    f"item {position + 1} has a label: continue with the next one, or change the label in the history"
                 )
-            if position in self._elsewhere:
+            here = {**self._from_first, "first": position, "position": position}
+            if not self._log.rows(f"{_LEFT} AND i.position = :position", here):
                 raise UsageError(f"item {position + 1} has been judged in another session: continue with the next one")
-            return self._append_label(item, judgement)
+            item = self._labelled(item, judgement)
+        self._done += 1
+        return self._counted(item)
 
     def relabel(self, position: int, judgement: Judgement) -> int:
         """Undo the item's label and store another judgement in its place, as `label` does.
@@ -182,31 +221,35 @@ class LabelSession:
         Raises UsageError if the item has no label.
         """
         with self._log.transaction():
+            self._check_open()
             item = self.item(position)
             if item.label is None:
                 raise UsageError(f"item {position + 1} has no label to change: label it first")
             self._log.undo(item.label.id, self._begun.labeller)
-            return self._append_label(item, judgement)
+            self._uncount(position, item.label.id)
+            item = self._labelled(item, judgement)
+        return self._counted(item)
 
     def undo(self) -> int | None:
         """Undo the newest label and return its position; None if there is none."""
         with self._log.transaction():
-            self._follow()
-            if not self._labels:
+            self._check_open()
+            newest = self._log.rows(_NEWEST, (self._begun.id,))
+            if not newest:
                 return None
-            position, label = next(reversed(self._labels.items()))
+            ((label, position),) = newest
             self._log.undo(label, self._begun.labeller)
-            return position
+        self._first, self._done = min(self._first, position), self._done - 1
+        self._uncount(position, label)
+        return int(position)
 
     def history(self, limit: int = 200, before: int | None = None) -> list[SessionItem]:
         """Return the items with a label, the most recently labelled first.
 
         before: id of a label; only items with an older one.
         """
-        self._follow()
-        newest_first = reversed(self._labels.items())
-        older = (place for place in newest_first if before is None or place[1] < before)
-        return [self._read(position, label) for position, label in itertools.islice(older, limit)]
+        condition = "AND e.id IS NOT NULL AND (:before IS NULL OR e.id < :before) ORDER BY e.id DESC LIMIT :limit"
+        return self._read(condition, before=before, limit=limit)
 
     def served(self) -> set[str]:
         """Return the keys of the comparisons that were added, except repeats."""
@@ -219,47 +262,39 @@ class LabelSession:
 
     def progress(self, left: int | None) -> Progress:
         """Return the session's progress. left: number of items still to be judged; None if not known."""
-        self._follow()
-        if self._counter is None:
-            labelled = (self._read(position, label) for position, label in self._labels.items())
-            self._counter = ProgressCounter(self._current_judgement, labelled)
-        return self._counter.progress(left)
+        if self._figures is None:
+            labelled = self._read("AND e.id IS NOT NULL ORDER BY e.id")
+            self._figures = {item.position: label_figures(item) for item in labelled}
+        for repeated in {one.repeats for one in self._figures.values() if one.repeats} - self._repeated.keys():
+            rows = self._log.rows(f"{LABELS} AND e.id = ?", (repeated,))
+            self._repeated[repeated] = verdict_or_ranking(self._log.label(*rows[0]).judgement) if rows else "skip"
+        return measure_progress([*self._figures.values()], self._repeated, left)
 
-    def _follow(self) -> None:
-        """Update to what any window has written since the last call."""
-        log, session = self._log, self._begun.id
-        ((newest,),) = log.rows("SELECT coalesce(max(id), 0) FROM events")
-        unseen = {"session": session, "after": self._seen, "newest": newest, "known": self._items}
-        events = log.rows(_EVENTS, unseen)
-        ((added, items),) = log.rows(_ADDED, unseen)
-        if items != self._items + added or any(position not in range(items) for _, position, _ in events):
-            raise log.unreadable(f"session {session}")
-        touched = log.rows(_TOUCHED, unseen) if self._items else []
-        new, self._items, self._seen = range(self._items, items), items, newest
-        changed = {position for (position,) in touched}
-        for id_, position, undoes in events:
-            if self._counter is not None:
-                counted = self._read(position, id_ if undoes is None else undoes)
-                self._counter.add(counted) if undoes is None else self._counter.remove(counted)
-            if undoes is None:
-                self._labels[position] = id_
-            else:
-                self._labels.pop(position, None)
-            changed.add(position)
-        if new:
-            self._elsewhere |= self._judged_elsewhere(new[0], new[-1]) - self._labels.keys()
-        for position in changed:
-            self._elsewhere.discard(position)
-            if position not in self._labels:
-                self._elsewhere |= self._judged_elsewhere(position, position)
-                self._first = min(self._first, position)
+    def _check_open(self) -> None:
+        """Raise UsageError if another process has opened a session of the labeller meanwhile."""
+        query, labeller = "SELECT process FROM open_sessions WHERE labeller = ?", as_utf8(self._begun.labeller)
+        if self._log.rows(query, (labeller,)) != [(os.getpid(),)]:
+            raise UsageError(
+                f"labeller '{self._begun.labeller}' has opened a session elsewhere: leave it there, and resume here"
+            )
 
-    def _judged_elsewhere(self, first: int, last: int) -> set[int]:
-        """Return those of the items from `first` to `last` that no longer need a label."""
-        values = {"session": self._begun.id, "first": first, "last": last}
-        return {position for (position,) in self._log.rows(_ELSEWHERE, values)}
+    def _counted(self, item: SessionItem) -> int:
+        assert item.label is not None
+        if self._figures is not None:
+            self._figures[item.position] = label_figures(item)
+        return item.label.id
 
-    def _append_label(self, item: SessionItem, judgement: Judgement) -> int:
+    def _uncount(self, position: int, label: int) -> None:
+        self._repeated.pop(label, None)
+        if self._figures is not None:
+            self._figures.pop(position, None)
+
+    @property
+    def _from_first(self) -> dict[str, int]:
+        return {"session": self._begun.id, "first": self._first}
+
+    def _labelled(self, item: SessionItem, judgement: Judgement) -> SessionItem:
+        """Append the label, and return `item` with it."""
         now = time.time()
         judgement = replace(
             judgement,
@@ -268,8 +303,9 @@ class LabelSession:
             order_shown=item.item.order,
             time=now if judgement.time is None else judgement.time,
         )
-        found = self._log.find_or_add(Preference(comparison=item.item.comparison, judgement=judgement))
-        return self._log.append_label(found, "", now, (self._begun.id, item.position))
+        label = Preference(comparison=item.item.comparison, judgement=judgement)
+        id_ = self._log.append_label(self._log.find_or_add(label), "", now, (self._begun.id, item.position))
+        return replace(item, label=replace(label, id=id_))
 
     def _append_item(self, position: int, item: Item) -> None:
         log, k = self._log, len(item.comparison.completions)
@@ -287,32 +323,41 @@ class LabelSession:
             (self._begun.id, position, found.id, item.queue, payload, item.repeats or None),
         )
 
-    def _read(self, position: int, label: int | None) -> SessionItem:
-        """Read the item at `position`, which must exist, with the label of this id, which must be one of its own."""
-        rows = self._log.rows(_ITEM, {"session": self._begun.id, "position": position, "label": label})
-        try:
-            ((queue, payload, repeats, labeller, judgement, *values),) = rows
-            comparison = read_comparison(*values)
-            item = read_item(queue, payload, repeats, comparison)
-            preference = None if label is None else read_preference(label, labeller, judgement, comparison)
-        except DAMAGES:
-            raise self._log.unreadable(f"item {position} of session {self._begun.id}") from None
-        return SessionItem(position=position, item=item, label=preference)
-
-    def _current_judgement(self, label: int) -> Judgement | None:
-        """Return the judgement of the label with this id; None if it is undone."""
-        rows = self._log.rows(f"{LABELS} AND e.id = ?", (label,))
-        return self._log.label(*rows[0]).judgement if rows else None
+    def _read(self, condition: str, **values: int | None) -> list[SessionItem]:
+        """Return the items for which `condition` of `_ITEMS` holds, with their labels. Raises StorageError."""
+        found = []
+        for position, label, *row in self._log.rows(f"{_ITEMS} {condition}", {**values, "session": self._begun.id}):
+            queue, payload, repeats, labeller, judgement, *columns = row
+            try:
+                comparison = read_comparison(*columns)
+                item = read_item(queue, payload, repeats, comparison)
+                preference = None if label is None else read_preference(label, labeller, judgement, comparison)
+            except DAMAGES:
+                raise self._log.unreadable(f"item {position} of session {self._begun.id}") from None
+            found.append(SessionItem(position=position, item=item, label=preference))
+        return found
 
 
 def _record(store: PreferenceStore, row: tuple[Any, ...]) -> SessionRecord:
-    id_, began, labeller, plan, guidelines, items, done = row
+    id_, began, labeller, plan, guidelines, items, done, count, last = row
     try:
         read = read_plan(plan)
         if list(map(type, (began, labeller, guidelines, items, done))) != [float, str, str, int, int]:
             raise TypeError("a column is of another type")
+        if items != count or last >= items:
+            raise ValueError("an item is missing")
     except DAMAGES:
         raise store.log.unreadable(f"session {id_}") from None
     return SessionRecord(
         id=id_, labeller=labeller, plan=read, guidelines=guidelines, began=began, items=items, done=done
     )
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # another user's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True

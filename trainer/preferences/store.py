@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.preferences.connection import connect, make_writable, storage_errors
+from trainer.preferences.connection import connect, has_schema, prepare, storage_errors
 from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
 from trainer.preferences.integrity import problems
-from trainer.preferences.migrations import VERSION, migrate, schema_version
 from trainer.preferences.records import FLAGGED, Comparison, Preference
 from trainer.preferences.rows import as_json, as_utf8
 
@@ -79,8 +78,8 @@ class PreferenceStore:
     stored with each label whose own differ from the comparison's.
 
     create: create the store if there is none; it must be writable. Without it, a missing store raises UsageError, and a
-    read-only one can be read. A store of an older version is migrated. Every method raises StorageError if the file is
-    locked, read-only, damaged or of a newer version.
+    read-only one can be read. Every method raises StorageError if the file is locked, read-only, damaged or of a newer
+    version.
     """
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
@@ -89,9 +88,8 @@ class PreferenceStore:
         self.log = EventLog(self._connection, path)  # for sessions, which are stored in it
         try:
             with storage_errors(path):
-                if schema_version(self._connection, path) < VERSION or create:
-                    migrate(self._connection, path)
-                    make_writable(self._connection)
+                if not has_schema(self._connection, path) or create:
+                    prepare(self._connection, path)
         except BaseException:
             self._connection.close()
             raise

@@ -25,7 +25,14 @@ from trainer.events import HumanEvaluation
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.queues import QueueContext
 from trainer.preferences.records import Judgement, Preference
-from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, list_sessions, open_session
+from trainer.preferences.sessions import (
+    LabelSession,
+    begin_session,
+    guidelines_text,
+    leave_session,
+    list_sessions,
+    open_session,
+)
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from workbench.labelling.item_supply import ItemSupply, score
@@ -260,6 +267,9 @@ class SessionWorker:
         self._report_win_rate(at_once=True)
         if self._supply is not None:
             self._supply.close()
+        if self._session_id is not None:
+            with contextlib.suppress(TrainerError):  # it counts as left once the process has ended
+                leave_session(self._opened(), self._session_id)
         self._session_id = self._session = self._supply = self._win_rate = self.state = None
 
     def _change(self, change: Callable[[LabelSession], SessionItem | None]) -> SessionState:

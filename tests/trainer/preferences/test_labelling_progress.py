@@ -1,4 +1,4 @@
-"""Progress updated label by label equals progress counted from all labels."""
+"""Progress of a session equals what its definition says, counted slowly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from trainer.confidence import wilson_interval
 from trainer.preferences.agreement import cohen_kappa
 from trainer.preferences.items import Item, Progress, SessionItem, Share
-from trainer.preferences.labelling_progress import PAUSE, ProgressCounter
+from trainer.preferences.labelling_progress import PAUSE, label_figures, measure_progress, verdict_or_ranking
 from trainer.preferences.records import Choice, Comparison, Judgement, Preference
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
@@ -39,11 +39,9 @@ def labelled(
 
 
 def progress(items: list[SessionItem], left: int | None = None) -> Progress:
-    return ProgressCounter(lambda id_: judgement_of(items, id_), items).progress(left)
-
-
-def judgement_of(items: list[SessionItem], id_: int) -> Judgement | None:
-    return next((one.label.judgement for one in items if one.label is not None and one.label.id == id_), None)
+    judgements = {one.label.id: one.label.judgement for one in items if one.label is not None}
+    said = {id_: verdict_or_ranking(judgement) for id_, judgement in judgements.items()}
+    return measure_progress([label_figures(one) for one in items], said, left)
 
 
 def numbers(found: Progress) -> list[float]:
@@ -93,20 +91,15 @@ def counted_anew(items: list[SessionItem], left: int | None) -> Progress:
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_labels_made_undone_and_changed_give_the_same_as_a_full_count(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_any_labels_give_the_same_as_a_slow_count(seed: int) -> None:
     rng = random.Random(seed)
     items: list[SessionItem] = []
-    undone: set[int] = set()
-    counter = ProgressCounter(lambda id_: judgement_of(items, id_))
     now = 0.0
     for id_ in range(1, 250):
         now += rng.choice((1.0, 5.0, 30.0, PAUSE, PAUSE + 1, -2.0))
-        if items and rng.random() < 0.25:  # the newest, as undo does, or any, as a change does
-            gone = items.pop(rng.choice((-1, rng.randrange(len(items)))))
-            counter.remove(gone)
-            undone.add(gone.position)
-        earlier = [0, *(one.position for one in items), *undone]
+        if items and rng.random() < 0.25:  # undone
+            items.pop(rng.choice((-1, rng.randrange(len(items)))))
         new = labelled(
             id_,
             rng.choice(CHOICES),
@@ -114,16 +107,12 @@ def test_labels_made_undone_and_changed_give_the_same_as_a_full_count(seed: int)
             seconds=rng.choice((None, rng.expovariate(0.1), 3.0)),
             order=rng.choice(((0, 1), (1, 0))),
             texts=rng.choice((("long", "x"), ("x", "long"), ("x", "y"))),
-            repeats=rng.choice(earlier) if rng.random() < 0.4 else 0,
+            repeats=rng.randrange(id_) if rng.random() < 0.4 else 0,
         )
-        counter.add(new)
         items.append(new)
         left = rng.choice((None, 0, 7))
-        assert numbers(counter.progress(left)) == pytest.approx(numbers(counted_anew(items, left)), rel=1e-9)
-    assert counter.progress(None).same.total > 10
-    for one in items:
-        counter.remove(one)
-    assert numbers(counter.progress(3)) == numbers(progress([], 3)), "as if nothing had been"
+        assert numbers(progress(items, left)) == pytest.approx(numbers(counted_anew(items, left)), rel=1e-9)
+    assert progress(items).same.total > 10
 
 
 def test_without_labels_nothing_is_known() -> None:
@@ -155,10 +144,9 @@ def test_five_minutes_are_not_a_pause_yet() -> None:
 
 def test_removing_a_label_between_two_may_leave_a_pause() -> None:
     items = [labelled(n, time=200.0 * n) for n in (1, 2, 3)]
-    counter = ProgressCounter(lambda _: None, items)
-    assert counter.progress(None).streak == 3
-    counter.remove(items[1])
-    assert counter.progress(None).streak == 1
+    assert progress(items).streak == 3
+    del items[1]
+    assert progress(items).streak == 1
 
 
 def test_sides_and_lengths_are_those_of_the_choice() -> None:
@@ -199,12 +187,9 @@ def test_repeats_are_compared_with_the_first_label() -> None:
 
 def test_a_repeat_of_an_undone_label_is_compared_with_nothing() -> None:
     items = [labelled(1), labelled(2), labelled(3, repeats=1), labelled(4, repeats=2), labelled(5, repeats=4)]
-    counter = ProgressCounter(lambda id_: judgement_of(items, id_), items)
-    assert counter.progress(None).same.total == 3
-    counter.remove(items[1])
-    assert counter.progress(None).same.total == 2
-    counter.remove(items[3])
-    assert counter.progress(None).same.total == 1
+    assert progress(items).same.total == 3
+    assert progress([items[0], *items[2:]]).same.total == 2
+    assert progress([items[0], items[2], items[4]]).same.total == 1
 
 
 def test_rankings_count_as_repeats_and_for_no_side() -> None:

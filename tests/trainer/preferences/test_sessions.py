@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +19,14 @@ from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.agreement import measure_agreement
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
-from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, list_sessions, open_session
+from trainer.preferences.sessions import (
+    LabelSession,
+    begin_session,
+    guidelines_text,
+    leave_session,
+    list_sessions,
+    open_session,
+)
 from trainer.preferences.store import PreferenceStore
 
 PLAN = SessionPlan(
@@ -184,12 +194,50 @@ def test_the_next_item_is_the_first_without_a_label_and_a_skip_is_a_label(sessio
     assert session.record.done == 5
 
 
-def test_items_added_by_another_window_are_not_added_again(session: LabelSession, store: PreferenceStore) -> None:
-    other = open_session(store, session.record.id)
-    session.put(items(7)[5:])
-    other.put(items(9)[6:])
-    assert (session.record.items, other.record.items) == (9, 9)
-    assert len({session.item(position).item.comparison.key for position in range(9)}) == 9
+def test_a_comparison_that_the_session_has_is_not_added_again(session: LabelSession) -> None:
+    session.put(items(7)[3:])
+    assert session.record.items == 7
+    assert [session.item(position).item.comparison.prompt for position in (5, 6)] == ["prompt 5", "prompt 6"]
+
+
+def test_an_item_that_was_judged_elsewhere_is_not_asked(store: PreferenceStore, session: LabelSession) -> None:
+    store.add(preferred := Preference(comparison=items(1)[0].comparison, judgement=replace(A, labeller="ann")))
+    store.add(Preference(comparison=items(2)[1].comparison, judgement=replace(A, labeller="bob")))
+    assert (current(session), session.record.elsewhere, session.record.left) == (1, 1, 4)
+    with pytest.raises(UsageError, match="item 1 has been judged in another session: continue with the next one"):
+        session.label(0, B)
+    session.label(1, A)
+    with pytest.raises(UsageError, match="item 2 has a label"):
+        session.label(1, B)
+    assert [label.judgement.choice for label in store.labels_of(preferred.comparison.key)] == ["a"]
+
+
+def test_a_labellers_second_session_is_refused_as_long_as_another_process_has_one(
+    store: PreferenceStore, session: LabelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.label(0, A)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        alter(store.path, f"UPDATE open_sessions SET process = {other.pid}")
+        for open_one in (lambda: open_session(store, 1), lambda: begin_session(store, "ann", PLAN)):
+            with pytest.raises(UsageError, match=f"labeller 'ann' has a session open in process {other.pid}: leave"):
+                open_one()
+        assert len(list_sessions(store)) == 1
+        begin_session(store, "bob", PLAN)
+        for write in (lambda: session.label(1, A), session.undo, lambda: session.put(items(9))):
+            with pytest.raises(UsageError, match="labeller 'ann' has opened a session elsewhere"):
+                write()
+        assert list_sessions(store)[-1].done == 1
+        with monkeypatch.context() as later:
+            an_hour_later = time.time() + 3601
+            later.setattr("time.time", lambda: an_hour_later)
+            assert open_session(store, 1).record.done == 1, "a process of that number may be another program's by now"
+        alter(store.path, f"UPDATE open_sessions SET process = {other.pid}, time = 0")
+        with pytest.raises(UsageError, match="has a session open"):
+            open_session(store, 1)  # its label was made just now
+        other.communicate(b"\n")
+    open_session(store, 1).label(1, A)
+    leave_session(store, session.record.id)
+    assert store.log.rows("SELECT labeller FROM open_sessions") == [("bob",)]
 
 
 def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, session: LabelSession) -> None:
@@ -255,21 +303,6 @@ def test_a_repeats_label_is_kept_beside_the_first_and_counts_as_self_agreement(
     assert (ann.units, ann.observed) == (2, 0.5)
     assert session.progress(None).same.value == 0.5
     assert session.served() == {one.comparison.key for one in items(5)}
-
-
-def test_an_item_labelled_in_another_window_is_reported(store: PreferenceStore, session: LabelSession) -> None:
-    with PreferenceStore(store.path) as window:
-        other = open_session(window, session.record.id)
-        assert current(session) == current(other) == 0
-        other.label(0, A)
-        with pytest.raises(UsageError, match="item 1 has been labelled in another window: continue with the next"):
-            session.label(0, B)
-        assert (current(session), session.record.done, session.progress(0).done) == (1, 1, 1)
-        session.put(items(6)[5:])
-        assert (other.record.items, other.item(5).item) == (6, session.item(5).item)
-        assert session.undo() == 0, "the newest label of the session, whoever made it"
-        assert (current(other), other.progress(0).done, labelled(other)) == (0, 0, [])
-    assert [p.judgement.choice for p in store.preferences()] == []
 
 
 def test_updated_progress_equals_that_of_a_session_read_again(store: PreferenceStore, session: LabelSession) -> None:

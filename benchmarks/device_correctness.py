@@ -30,8 +30,8 @@ from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import ModelConfig, OptimConfig, RolloutConfig
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.ppo import steps
 from trainer.ppo.learner import Learner
+from trainer.ppo.losses import LossSettings
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.sampling import sample_tokens
 
@@ -120,7 +120,7 @@ def gradient(make: Callable[[], ActorCriticLLM], device: Any, *, vocabulary: int
             actor.update_policy(actor.policy_parameters() | {name: mx.array(noise)})
         batch = filled_batch(actor, batch)
         learner = Learner(actor, OptimConfig(micro_batch_tokens=MICRO_BATCH_TOKENS), total_steps=4)
-        found = learner.gradients(batch, PPOConfig(), "joint", temperature=1.0)
+        found = learner.gradients(batch, LossSettings(PPOConfig(), 1.0), "joint")
         gradients = {
             side: {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
             for side, arrays in found.of.items()
@@ -175,7 +175,7 @@ def memory_checks(shape: dict[str, int], kind: str, vocabulary: int) -> Iterator
     batch = filled_batch(actor, lay_out(prompts, responses))
     learner = Learner(actor, OptimConfig(micro_batch_tokens=MICRO_BATCH_TOKENS), total_steps=4)
     mx.reset_peak_memory()
-    learner.train(batch, PPOConfig(), "joint", temperature=1.0, progress=steps.silent)
+    learner.train(batch, LossSettings(PPOConfig(), 1.0), "joint")
     estimated = estimated_bytes(shape, kind, vocabulary, rows=8, prompt=128, new=32)
     peak = mx.get_peak_memory() - others
     yield Check("peak of an update, share of the workbench's estimate", peak / estimated, ESTIMATE)

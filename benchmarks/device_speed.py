@@ -33,6 +33,7 @@ from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
+from trainer.ppo.losses import LossSettings
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_responses, lay_out
 
@@ -147,9 +148,9 @@ def speed(
     batch = filled_batch(actor, batch)
     learner = Learner(actor, OptimConfig(micro_batch_tokens=MICRO_BATCH_TOKENS), total_steps=4)
     mx.reset_peak_memory()
-    first = learner.train(batch, PPOConfig(), "joint", temperature=1.0, progress=steps.silent)
+    first = learner.train(batch, LossSettings(PPOConfig(), 1.0), "joint")
     start = time.perf_counter()
-    second = learner.train(batch, PPOConfig(), "joint", temperature=1.0, progress=steps.silent)
+    second = learner.train(batch, LossSettings(PPOConfig(), 1.0), "joint")
     seconds = time.perf_counter() - start
     # The frozen weights need no gradient, so an update is a forward pass and a backward pass through the activations.
     row |= {"update": tokens / seconds, "update_of_flops": 2 * flops / seconds / limits.flops}

@@ -137,10 +137,10 @@ def _stepped(case: Case, config: RewardModelConfig | DPOConfig) -> dict[str, int
     events: list[Event] = []
     training: StepTraining
     if isinstance(config, DPOConfig):
-        training = DPO(config, model, policy_comparisons(preferences, model, config), emit=events.append)
+        training = DPO(config, model, policy_comparisons(preferences, model, config), report=events.append)
     else:
         data = reward_comparisons(preferences, model, config)
-        training = RewardModelTraining(config, backbone, data, emit=events.append)
+        training = RewardModelTraining(config, backbone, data, report=events.append)
     training.prepare()
     for _ in range(2):
         step = training.step()

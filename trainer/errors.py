@@ -71,6 +71,15 @@ class StorageError(TrainerError):
     """A run folder, journal or checkpoint that cannot be written or read back."""
 
 
+class Interrupted(Exception):  # noqa: N818  nothing went wrong
+    """End of the run on request, raised in the trainer between two token steps or micro-batches."""
+
+    def __init__(self, reason: str, *, save: bool) -> None:
+        self.reason = reason
+        self.save = save
+        super().__init__(reason)
+
+
 def cannot_write(what: str, error: Exception, then: str = "") -> StorageError:
     """Return the error for `what`, as in "checkpoint 'a'", that could not be written because of `error`.
 

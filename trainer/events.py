@@ -6,7 +6,7 @@ Every reader (journal, headless display, workbench, trackers) sees the same stre
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
@@ -27,6 +27,20 @@ class Event:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values by `event` and field name; numbers that are not finite become None (JSON has none)."""
         return {"event": self.kind, **plain(self)}
+
+
+Progress = Callable[[int, int], None]
+"""Receiver of (done, total), called after each small step of some work; may raise Interrupted to end the run."""
+Report = Callable[[Event], None]
+"""Receiver of the progress and the alerts of an algorithm; may raise Interrupted to end the run."""
+
+
+def silent(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def ignored(event: Event) -> None:
+    """Ignore an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

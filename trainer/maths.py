@@ -17,6 +17,7 @@ KLEstimator = Literal["k1", "k2", "k3", "abs", "full"]
 Aggregation = Literal["token", "sequence", "constant"]
 
 _LARGEST_LOG_R = 2.610868638149876  # k3 is 10 there
+_LARGEST_KL_ERROR = 0.2  # of `adapted_kl_coef`
 
 
 def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
@@ -370,3 +371,17 @@ def kl_divergence(logits: mx.array, ref_logits: mx.array) -> mx.array:
     probabilities = mx.exp(logprobs)
     # 0 times infinity is 0 here, for tokens of probability 0.
     return mx.where(probabilities > 0, probabilities * (logprobs - ref_logprobs), 0.0).sum(axis=-1)
+
+
+def adapted_kl_coef(kl_coef: float, kl: float, *, target: float, horizon: int, sequences: int) -> float:
+    """Return beta (1 + error min(n / horizon, 1)), where error = clip(KL / target - 1, -0.2, 0.2).
+
+    The coefficient rises if the KL is above the target, and falls if it is below. kl, target: nats per sequence;
+    sequences: n, the number of sequences that `kl` is the mean of. A KL that is not finite changes nothing. Ziegler
+    et al. 2019 (arXiv 1909.08593), section 2.2, without the bound of 1: there, a batch five times as large as the
+    horizon can bring the coefficient to 0, and a larger one below it.
+    """
+    if not math.isfinite(kl):
+        return kl_coef
+    error = min(max(kl / target - 1, -_LARGEST_KL_ERROR), _LARGEST_KL_ERROR)
+    return kl_coef * (1 + error * min(sequences / horizon, 1.0))

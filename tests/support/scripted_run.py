@@ -18,9 +18,9 @@ import pytest
 from config_files import save_config
 
 from trainer.config import Config
-from trainer.control.control import Control, Interrupted, Steered
+from trainer.control.control import Control, Steered
 from trainer.control.questions import Answer, Question, WrittenResponse
-from trainer.errors import DivergedError
+from trainer.errors import DivergedError, Interrupted
 from trainer.events import (
     Alarm,
     CheckpointSaved,

@@ -21,7 +21,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
-from trainer.ppo.losses import LossSums
+from trainer.ppo.losses import LossSettings, LossSums
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
 
@@ -185,7 +185,7 @@ def learner_of(actor: ActorCriticLLM, optim: OptimConfig | None = None) -> Learn
 
 def gradients(actor: ActorCriticLLM, batch: Experience, reference: Reference, part: Part) -> tuple[Floats, LossSums]:
     """Return the gradients of a minibatch as one vector, and what was summed on the way."""
-    found = learner_of(actor).gradients(batch, reference.ppo, part, temperature=reference.temperature)
+    found = learner_of(actor).gradients(batch, LossSettings(reference.ppo, reference.temperature), part)
     return flat(found.of[part]), found.sums
 
 

@@ -21,19 +21,11 @@ from trainer.control.questions import (
     never,
     unanswered,
 )
+from trainer.errors import Interrupted
 from trainer.events import HumanEvaluation
 
 INBOX_SECONDS = 0.2
 """Shortest time between two looks into the inbox."""
-
-
-class Interrupted(Exception):  # noqa: N818  nothing went wrong
-    """End of the run on request, raised in the trainer between two token steps or micro-batches."""
-
-    def __init__(self, reason: str, *, save: bool) -> None:
-        self.reason = reason
-        self.save = save
-        super().__init__(reason)
 
 
 class Steered:

@@ -15,12 +15,23 @@ import mlx.core as mx
 
 from trainer.arrays import leaves
 from trainer.config import AnyConfig, Config
-from trainer.control.control import Control, Interrupted, Steered
+from trainer.control.control import Control, Steered
 from trainer.control.inbox import Inbox
 from trainer.control.questions import Answer, Question
 from trainer.distributed.ranks import ALONE, HUNG, Ranks
-from trainer.errors import StorageError, TrainerError, UsageError
-from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
+from trainer.errors import Interrupted, StorageError, TrainerError, UsageError
+from trainer.events import (
+    Alert,
+    EndState,
+    Event,
+    HumanEvaluation,
+    PhaseProgress,
+    Report,
+    RunEnded,
+    RunStarted,
+    State,
+    StateChanged,
+)
 from trainer.files import TOML_BYTES, is_same, path_of, read_regular
 from trainer.models.backbone import LoadedModel
 from trainer.monitoring import Monitor
@@ -54,6 +65,23 @@ def closing(out: Sinks, control: Control) -> Iterator[None]:
         raise
     control.detach()
     out.close()
+
+
+def reporting(emit: Callable[[Event], None], control: Control, ranks: Ranks) -> Report:
+    """Return the report of an algorithm: it handles requests, which may end the run, and emits what is reported.
+
+    Several ranks handle requests only at the start of a phase, where they wait for each other.
+    """
+
+    def report(event: Event) -> None:
+        if isinstance(event, PhaseProgress):
+            if event.done == 0:
+                ranks.meet(control.check)
+            elif ranks.alone:
+                control.check()
+        emit(event)
+
+    return report
 
 
 class Trained(Protocol):
@@ -132,6 +160,10 @@ class RunUnderWay(Steered):
                 self.control.pause()
                 message = f"paused by alarm '{alert.code}' (health.pause = true): deal with it, then resume"
                 self.alert("warning", "paused", message)
+
+    def hooks(self) -> dict[str, Any]:
+        """Return `report` and `clock` of an algorithm that this run trains."""
+        return {"report": reporting(self.emit, self.control, self._ranks), "clock": self.control.clock}
 
     def state(self, state: State) -> None:
         """Report the run's state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -11,13 +12,13 @@ from trainer.config import config_warnings, resolve_paths, with_seed
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.control.control import Control
-from trainer.control.lifecycle import RunUnderWay, closing
+from trainer.control.lifecycle import RunUnderWay, closing, reporting
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.dpo.dpo_evaluation import evaluate_pairs
 from trainer.dpo.dpo_learner import DPOLearner
 from trainer.errors import StorageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
-from trainer.events import DPOStep, Event, RunEnded
+from trainer.events import DPOStep, Report, RunEnded, ignored
 from trainer.fitting.memory_limit import Smaller
 from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
 from trainer.fitting.step_training import StepTraining
@@ -83,11 +84,11 @@ class DPO(StepTraining):
         data: Comparisons,
         rewards: Rewards | None = None,
         *,
-        emit: Callable[[Event], None] = lambda event: None,
-        control: Control | None = None,
+        report: Report = ignored,
+        clock: Callable[[], float] = time.perf_counter,
         ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, data, emit, control, ranks)
+        super().__init__(config, data, report, clock, ranks)
         as_sampled = as_ppo(config)
         key = key_for(config.run.seed, Purpose.ADAPTER)
         self.actor = ActorCriticLLM(model.backbone, as_sampled.model, key=key)
@@ -96,7 +97,7 @@ class DPO(StepTraining):
         self.learner = DPOLearner(self.actor, config, total_steps=self.total_steps, ranks=ranks)
         # PPO's own evaluation scores the samples, so that the two algorithms can be compared.
         self._ppo = (
-            PPO(as_sampled, self.actor, model.tokenizer, [], rewards, emit=emit, control=self.control, ranks=ranks)
+            PPO(as_sampled, self.actor, model.tokenizer, [], rewards, report=report, clock=clock, ranks=ranks)
             if rewards is not None and data.prompts
             else None
         )
@@ -133,20 +134,20 @@ class DPO(StepTraining):
     def evaluate(self) -> None:
         """Evaluate the current policy on the held-out comparisons, and by its samples if there is a reward."""
         if self.data.held_out:
-            self.emit(
+            self.report(
                 evaluate_pairs(
                     self.actor,
                     self.data.held_out,
                     self.config,
                     iteration=self.number,
                     length_slope=self._length_slope,
-                    clock=self.control.clock,
-                    progress=self._phases.report(self.number, "evaluate"),
+                    clock=self.phases.clock,
+                    progress=self.phases.start(self.number, "evaluate"),
                     ranks=self.ranks,
                 )
             )
         if self._ppo is not None:
-            self.emit(evaluate(self._ppo, self.data.prompts, self.number, self._baseline))
+            self.report(evaluate(self._ppo, self.data.prompts, self.number, self._baseline))
 
     def snapshot(self) -> Snapshot:
         """Return the current state, as that of a PPO run without a critic."""
@@ -215,7 +216,7 @@ class _DPOKind:
         return data
 
     def build(self, config: DPOConfig, found: Material) -> DPO:
-        how: Any = {"emit": self._run.emit, "control": self._run.control} if self._run else {}
+        how: Any = self._run.hooks() if self._run else {"report": reporting(ignored, Control(), self._ranks)}
         return DPO(config, found.model, found.data, self._rewards(config, found.model), ranks=self._ranks, **how)
 
     def _rewards(self, config: DPOConfig, model: LoadedModel) -> Rewards | None:

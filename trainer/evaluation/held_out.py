@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,15 +26,13 @@ from trainer.evaluation.intervals import (
     share_interval,
     win_shares,
 )
-from trainer.events import Evaluation, plain
+from trainer.events import Evaluation, Progress, plain
 from trainer.ppo import steps
 from trainer.ppo.loop import PPO
-from trainer.rewards import Rewards, TrainerState
+from trainer.reward_types import Reward, TrainerState
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
 from trainer.seeding import Purpose, key_for
-
-Progress = Callable[[int, int], None]
 
 
 class Scores(NamedTuple):
@@ -114,7 +112,7 @@ class ReferenceBaseline:
         self.draws = draws  # responses to each prompt
         self.responses: list[Response] = []  # the first of every prompt, then the second, and so on
         self._sampled_with: RolloutConfig | None = None
-        self._scored: tuple[Rewards, dict[str, Any], Scores] | None = None  # by which rewards, and their state
+        self._scored: tuple[Reward, dict[str, Any], Scores] | None = None  # by which rewards, and their state
 
     def passes(self, ppo: PPO) -> int:
         """Return the number of passes over the prompts that `sample` will take."""
@@ -151,7 +149,7 @@ def evaluate(
     The policy is its moving average if one is kept. Neither the statistics of the rewards nor the weights change.
     baseline: the reference's responses to the same prompts, to compare with.
     """
-    started = ppo.control.clock()
+    started = ppo.phases.clock()
     found = measure(ppo, prompts, iteration, baseline)
     scores, critic, reference = found.scores.total, found.critic, found.reference
     interval, known = mean_interval(prompt_means(scores)), scores[~np.isnan(scores)]
@@ -179,7 +177,7 @@ def evaluate(
         explained_variance=math.nan if critic is None else float(explained_variance_of_sums(critic.sum(axis=0))),
         value_error=math.nan if critic is None else float(rms_of_sums(critic.sum(axis=0))),
         averaged=ppo.learner.average is not None,
-        seconds=ppo.control.clock() - started,
+        seconds=ppo.phases.clock() - started,
         memory_bytes=mx.get_peak_memory(),  # since the phase began: the rewards are scored after it
     )
 
@@ -193,7 +191,7 @@ def measure(
     """
     average, critic_apart = ppo.learner.average, ppo.has_critic and not ppo.actor.shares_trunk
     passes = samples + 2 + critic_apart + (baseline.passes(ppo) if baseline else 0)
-    with ppo.phase(iteration, "evaluate", passes=passes) as progress:
+    with ppo.phases(iteration, "evaluate", passes=passes) as progress:
         with contextlib.nullcontext() if average is None else ppo.actor.policy(average):
             responses = _sampled(ppo, prompts, samples, progress)
             batch = ppo.score(lay_out([*prompts] * samples, responses), progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,9 +16,8 @@ from trainer.models.trunk import differentiable
 
 Tree = TypeVar("Tree")  # parameters, as `put` takes them
 Part = TypeVar("Part")  # a micro-batch
-Ready = TypeVar("Ready")  # what the loss of one takes
 Row = TypeVar("Row")
-Found = TypeVar("Found")  # what a loss measures on the way: a tree of arrays
+Measured = TypeVar("Measured")  # what a loss measures on the way: a tree of arrays
 
 
 def micro_batch_rows(
@@ -51,59 +50,48 @@ def micro_batch_rows(
         progress(len(lengths), len(lengths))
 
 
-def _unchanged(part: Any) -> Any:
-    return part
-
-
-def _added(one: Found, other: Found) -> Found:
+def _added(one: Measured, other: Measured) -> Measured:
     return type(one)(*map(mx.add, one, other))  # type: ignore[call-overload]
 
 
 def accumulate(
-    loss: Callable[[Ready], tuple[mx.array, Found]],
+    loss: Callable[[Part], tuple[mx.array, Measured]],
     parameters: Tree,
     parts: Iterable[Part],
     *,
-    prepare: Callable[[Part], Ready] = _unchanged,
     put: Callable[[Tree], None],
     backbone: nn.Module,
     grad_checkpoint: bool = False,
-    join: Callable[[Found, Found], Found] = _added,
-) -> tuple[Tree, Found]:
+    join: Callable[[Measured, Measured], Measured] = _added,
+) -> tuple[Tree, Measured]:
     """Return the gradient of the summed `loss` over `parts`, and the measurements of all parts.
 
-    loss: must divide by the weight of the whole step, so that the result does not depend on the parts. prepare: makes
-    what `loss` takes of a part, with what it computes outside the gradient; evaluates that itself. put: writes
+    loss: must divide by the weight of the whole step, so that the result does not depend on the parts. put: writes
     parameters into the model; the real ones are there again whenever `parts` is asked for the next one, and at the
     end, even on error. backbone: in training mode meanwhile. grad_checkpoint: compute its blocks again in the backward
     pass. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple.
     """
 
-    def measured(traced: Tree, part: Ready) -> tuple[mx.array, Found]:
+    def measured(traced: Tree, part: Part) -> tuple[mx.array, Measured]:
         put(traced)
         return loss(part)
 
     loss_and_grad = mx.value_and_grad(measured)
-
-    def computed(part: Part) -> tuple[Tree, Found]:
-        ready = prepare(part)
-        try:
-            # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
-            (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), ready)
-        finally:
-            put(parameters)  # the traced arrays must not stay in the model
-        mx.eval(gradients, new)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
-        return gradients, new
-
     mx.eval(parameters)  # read from a file, they may wait for it
     total: Tree | None = None
-    found: Found | None = None
+    found: Measured | None = None
     with differentiable(backbone), checkpointed(backbone) if grad_checkpoint else nullcontext():
-        for gradients, new in map(computed, parts):
+        for part in parts:
+            try:
+                # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
+                (value, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), part)
+            finally:
+                put(parameters)  # the traced arrays must not stay in the model
+            mx.eval(gradients, new)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
             total = gradients if total is None else tree_map(mx.add, total, gradients)
             found = new if found is None else join(found, new)
             mx.eval(total, found)
-            del gradients, new  # not to be held while the next part is computed
+            del part, value, gradients, new  # not to be held while the next part is computed
     assert total is not None
     assert found is not None
     return total, found
@@ -113,8 +101,8 @@ def shared_gradient(
     ranks: Ranks,
     rows: Sequence[Row],
     tokens: Sequence[int],
-    gradient: Callable[[Sequence[Row]], tuple[Tree, Found]],
-) -> tuple[Tree, Found]:
+    gradient: Callable[[Sequence[Row]], tuple[Tree, Measured]],
+) -> tuple[Tree, Measured]:
     """Return the gradient of a step on `rows` and its measurements, where each rank computes those of its share.
 
     tokens: of each row, by which the rows are dealt. gradient: as `accumulate` returns it, for some of the rows; the

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
-from trainer.control.control import Control
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.events import Event, RewardModelStep
+from trainer.events import Report, RewardModelStep
 from trainer.fitting.memory_limit import Smaller
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.memory.estimate import changed
@@ -105,21 +104,20 @@ class StepTraining(ABC):
         self,
         config: RewardModelConfig | DPOConfig,
         data: StepData,
-        emit: Callable[[Event], None],
-        control: Control | None,
+        report: Report,
+        clock: Callable[[], float],
         ranks: Ranks = ALONE,
     ) -> None:
         self.config = config
         self.data = data
-        self.emit = emit
-        self.control = control or Control()
+        self.report = report
         self.ranks = ranks
         self.total_steps = steps_in(len(data.train), config.train)
         self.number = 0  # steps taken
         self.tokens = 0
         self.is_prepared = False
         self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
-        self._phases = Phases(lambda event: self.emit(event), self.control, ranks)
+        self.phases = Phases(report, clock)
 
     @property
     @abstractmethod
@@ -172,9 +170,9 @@ class StepTraining(ABC):
         groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
         mx.reset_peak_memory()
         self.ranks.begin()
-        started = self.control.clock()
-        found = self.learner.train(groups, number, self._phases.report(number, "update"))
-        seconds = self.control.clock() - started
+        started = self.phases.clock()
+        found = self.learner.train(groups, number, self.phases.start(number, "update"))
+        seconds = self.phases.clock() - started
         tokens = sum(group.tokens for group in groups)
         self.number = number
         self.tokens += tokens
@@ -190,6 +188,6 @@ class StepTraining(ABC):
             memory_bytes=peak,
             ranks=self.ranks.described(seconds, peak),
         )
-        self.emit(event)
-        self._skipped.after(number, skipped=event.skipped, emit=self.emit)
+        self.report(event)
+        self._skipped.after(number, skipped=event.skipped, report=self.report)
         return event

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median, quantiles
 
+from trainer.confidence import is_rounding_error
 from trainer.config.schema import Config
 from trainer.events import Iteration
 from trainer.monitoring import fixes
@@ -31,9 +32,6 @@ OFTEN_SPIKED = 3
 
 SILENT_ITERATIONS = 3
 LONG_SILENT_ITERATIONS = 10
-NO_SPREAD = 1e-6
-"""Deviation of raw advantages, and spread of scores as a share of the score, that are still rounding errors: the
-policy's loss leaves out less."""
 
 CRITIC_ITERATIONS = 10
 """Consecutive iterations with an explained variance below 0: rlprobe's sign."""
@@ -149,11 +147,11 @@ def no_signal(history: History, config: Config) -> Sign | None:
 
 
 def _no_spread(row: Iteration) -> bool:
-    return row.score_max - row.score_min <= NO_SPREAD * max(1.0, abs(row.score_mean))
+    return is_rounding_error(row.score_max - row.score_min, abs(row.score_mean))
 
 
 def _silent(row: Iteration) -> bool:
-    return _no_spread(row) or row.advantage_std <= NO_SPREAD or (row.steps == 0 and row.skipped_steps == 0)
+    return _no_spread(row) or is_rounding_error(row.advantage_std) or (row.steps == 0 and row.skipped_steps == 0)
 
 
 def _solved(history: History) -> bool:

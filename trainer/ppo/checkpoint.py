@@ -12,8 +12,8 @@ from trainer.files import read_json
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
 from trainer.models.adapters import ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
+from trainer.ppo.critic import FEATURES
 from trainer.ppo.loop import PPO
-from trainer.ppo.prefix_values import FEATURES
 from trainer.runs.checkpoint_arrays import read_arrays, write_arrays
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder
 

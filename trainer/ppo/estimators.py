@@ -8,13 +8,17 @@ left out, with an empty mask, are in no baseline.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
 from trainer import maths
 from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
+from trainer.config.schema import RolloutConfig
+from trainer.data import Prompt
+from trainer.ppo.steps import compute_rewards
+from trainer.reward_types import Reward
 from trainer.rollout.experience import Experience
 
 GROUP_EPSILON = 1e-4  # added to a group's deviation, as in TRL: a group with equal rewards has advantages of 0
@@ -44,6 +48,23 @@ def remax(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experie
     `add_greedy_baselines` provides b. Li et al. 2023 (arXiv 2310.10505).
     """
     return _against(batch, ppo, filled(batch.baselines))
+
+
+def greedy(rollout: RolloutConfig) -> RolloutConfig:
+    """Return the settings of the policy's greedy responses, for `remax`: the likeliest token, always."""
+    return rollout.model_copy(update={"top_k": 1})
+
+
+def add_greedy_baselines(rewards: Reward, batch: Experience, best: Experience, prompts: Sequence[Prompt]) -> Experience:
+    """Add as baseline of a prompt's samples, for `remax`, the score of the greedy response to it.
+
+    best: a response to each prompt by the settings of `greedy`; prompts: B, one per row. The greedy responses do not
+    change the statistics of the rewards; scored last, they are normalised as the batch is. Raises RewardError.
+    """
+    samples = batch.size // best.size
+    best, _ = compute_rewards(rewards, best, prompts[::samples], update_statistics=False)
+    scores = filled(best.scores) + filled(best.token_scores).sum(axis=1)
+    return batch._replace(baselines=mx.repeat(scores, samples))
 
 
 def grpo(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experience:

@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 
 from trainer import maths
 from trainer.arrays import filled
-from trainer.config.ppo import PPOConfig
+from trainer.confidence import is_rounding_error
 from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import ALONE, Ranks
+from trainer.events import Progress, silent
 from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.ppo.losses import Found, LossSums, Objective, Scores, loss_of, reference_states
+from trainer.ppo.losses import LossSettings, LossSums, Measured, Objective, Scores, loss_of, reference_states
 from trainer.ppo.shares import spread
-from trainer.ppo.steps import Progress, micro_batches, over_micro_batches, silent
+from trainer.ppo.steps import micro_batches, over_micro_batches
 from trainer.rollout.experience import Experience
 
 Trainables = dict[str, Parameters]  # by "policy" and "value", as far as the step trains them
 Outcome = Literal["taken", "not_finite", "ratio_spike", "target_kl"]
 MAX_LOG_RATIO = 20.0
 """Largest plausible |log-ratio| of a token; beyond it something broke."""
-ROUNDING = 1e-6
-"""Share of the returns, or of 1, up to which differences may be rounding errors of float32."""
-
-
-class StepOptions(TypedDict):
-    """Options of one optimiser step."""
-
-    temperature: float
-    progress: Progress
-    kl_coef: NotRequired[float]  # of the KL penalty in the loss
-    max_new_tokens: NotRequired[int]  # for loss_aggregation = "constant"
-    value_unit: NotRequired[float]  # what a relative_value_clip of 1 is
-    alternatives: NotRequired[int]  # likeliest tokens of each position, where the step measures scores
-    critic_share: NotRequired[bool]  # whether to measure it, in a pass more
 
 
 class StepMetrics(NamedTuple):
@@ -131,7 +118,14 @@ class Learner:
 
         return c.policy_lr * factor(self.critic_steps), c.value_lr * factor(0)
 
-    def train(self, batch: Experience, ppo: PPOConfig, *objectives: Objective, **options: Unpack[StepOptions]) -> Step:
+    def train(
+        self,
+        batch: Experience,
+        settings: LossSettings,
+        *objectives: Objective,
+        progress: Progress = silent,
+        critic_share: bool = False,
+    ) -> Step:
         """Take one step on a minibatch, or none: with a pass and a gradient for each objective.
 
             joint:  L = L_clip + c1 L_vf - c2 H (+ beta KL),  in one pass over a trunk that actor and critic share
@@ -139,19 +133,18 @@ class Learner:
             value:  L = L_vf
 
         "policy", "value" trains a critic with its own adapter beside the actor: each gradient is clipped by its own
-        norm, and if one of them cannot be used, neither changes anything.
+        norm, and if one of them cannot be used, neither changes anything. critic_share: measure it, in a pass more.
         """
-        tokens = float(batch.mask.sum())
-        total = float(maths.aggregation_total(batch.mask, ppo.loss_aggregation, options.get("max_new_tokens", 0)))
+        tokens, total = float(batch.mask.sum()), float(_weight(batch, settings))
         step: Step | None = None
         gradients: Trainables = {}
         for objective in objectives:
-            found, sums, ratios, scores = self.gradients(batch, ppo, objective, **options)
+            found, sums, ratios, scores = self.gradients(batch, settings, objective, progress)
             norm = global_norm(found)
             metrics = _metrics(sums, objective, tokens=tokens, total=total, norm=norm)
-            metrics = metrics._replace(outcome=_outcome(metrics, sums, ppo))
-            if objective == "joint" and options.get("critic_share"):
-                metrics = metrics._replace(critic_share=self._critic_share(found, batch, ppo, **options))
+            metrics = metrics._replace(outcome=_outcome(metrics, sums, settings))
+            if objective == "joint" and critic_share:
+                metrics = metrics._replace(critic_share=self._critic_share(found, batch, settings))
             step = step.with_critic(metrics) if step else Step(metrics, ratios, scores)
             if not metrics.taken:
                 return step
@@ -160,10 +153,50 @@ class Learner:
         self._apply(gradients)
         return step
 
+    def gradients(
+        self, batch: Experience, settings: LossSettings, objective: Objective, progress: Progress = silent
+    ) -> Gradients:
+        """Return the gradient of the minibatch's mean loss, and what is measured on the way.
+
+        Each micro-batch's sum is divided by the token count of the whole minibatch, or by whatever
+        `maths.aggregation_total` gives. Any split into ranks and micro-batches therefore gives the gradient of one big
+        batch.
+        """
+        weight = _weight(batch, settings)
+        mx.eval(weight)
+        share, order = self._share(batch), list[int]()
+        own = batch.take(share)
+
+        def parts() -> Iterator[tuple[Experience, mx.array | None]]:
+            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
+                order.extend(rows)
+                yield part, reference_states(self.actor, part, objective, settings)
+
+        def mean_loss(part: tuple[Experience, mx.array | None]) -> tuple[mx.array, Measured]:
+            loss, measured = loss_of(self.actor, *part, objective, settings)
+            return loss / weight, measured
+
+        with self.ranks.all_or_none():
+            gradients, measured = accumulate(
+                mean_loss,
+                self._trained(objective),
+                parts(),
+                put=self._put,
+                backbone=self.actor.backbone,
+                grad_checkpoint=self.config.grad_checkpoint,
+                join=Measured.joined,
+            )
+            by_token = measured.by_token(own, order)
+            by_token = {name: spread(batch, value, share) for name, value in by_token.items()}
+            mx.eval(by_token)
+        gradients, sums, scores = self.ranks.summed((gradients, list(measured.sums), by_token))
+        largest = self.ranks.largest(mx.stack(list(measured.sums[-2:])))
+        whole = LossSums(*sums)._replace(ratio_max=largest[0], log_ratio_max=largest[1])
+        return Gradients(gradients, whole, scores.pop("ratios", None), scores)
+
     def ratios(self, batch: Experience, *, temperature: float, progress: Progress) -> mx.array:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
         share = self._share(batch)
-        own = batch.take(share)
 
         def measured(part: Experience) -> dict[str, mx.array]:
             forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
@@ -171,9 +204,8 @@ class Learner:
             return {"ratios": mx.exp(logprobs - filled(part.logprobs))}
 
         with self.ranks.all_or_none():
-            c = self.config
-            how: dict[str, Any] = {"budget": c.micro_batch_tokens, "progress": progress}
-            found = over_micro_batches(own, measured, **how)
+            budget = self.config.micro_batch_tokens
+            found = over_micro_batches(batch.take(share), measured, budget=budget, progress=progress)
             ratios = spread(batch, found["ratios"], share)
             mx.eval(ratios)
         return self.ranks.summed(ratios)
@@ -189,89 +221,13 @@ class Learner:
         self.value_optimizer.state = state["value"]
         self.steps = steps
 
-    def gradients(
-        self,
-        batch: Experience,
-        ppo: PPOConfig,
-        objective: Objective,
-        *,
-        temperature: float,
-        progress: Progress = silent,
-        kl_coef: float = 0.0,
-        max_new_tokens: int = 0,
-        value_unit: float = 1.0,
-        alternatives: int = 0,
-        critic_share: bool = False,
-    ) -> Gradients:
-        """Return the gradient of the minibatch's mean loss, and what is measured on the way.
-
-        Each micro-batch's sum is divided by the token count of the whole minibatch, or by whatever
-        `maths.aggregation_total` gives. Any split into ranks and micro-batches therefore gives the gradient of one big
-        batch.
-        """
-        total_weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, max_new_tokens)
-        mx.eval(total_weight)
-        before: Trainables = {}
-        if objective != "value":  # "pull" is on the policy's adapter too
-            before["policy"] = self.actor.policy_parameters()
-        if objective in ("joint", "value"):
-            before["value"] = self.actor.value_parameters()
-        share, order = self._share(batch), list[int]()
-        own = batch.take(share)
-        exact_kl = kl_coef > 0 and ppo.kl_in == "loss" and ppo.kl_estimator == "full"
-
-        def parts() -> Iterator[Experience]:
-            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
-                order.extend(rows)
-                yield part
-
-        def with_reference(part: Experience) -> tuple[Experience, mx.array | None]:
-            return part, reference_states(self.actor, part, objective, exact_kl=exact_kl)
-
-        def mean_loss(ready: tuple[Experience, mx.array | None]) -> tuple[mx.array, Found]:
-            loss, found = loss_of(
-                self.actor,
-                *ready,
-                ppo,
-                objective,
-                temperature=temperature,
-                kl_coef=kl_coef,
-                value_clip=ppo.relative_value_clip * value_unit,
-                alternatives=alternatives,
-            )
-            return loss / total_weight, found
-
-        with self.ranks.all_or_none():
-            gradients, found = accumulate(
-                mean_loss,
-                before,
-                parts(),
-                prepare=with_reference,
-                put=self._put,
-                backbone=self.actor.backbone,
-                grad_checkpoint=self.config.grad_checkpoint,
-                join=Found.joined,
-            )
-            names = found.scores[0] if found.scores else ()
-            by_token = {name: own.gathered([part[name] for part in found.scores], order) for name in names}
-            if found.ratios:
-                by_token["ratios"] = own.gathered(found.ratios, order)
-            by_token = {name: spread(batch, value, share) for name, value in by_token.items()}
-            mx.eval(by_token)
-        gradients, sums, scores = self.ranks.summed((gradients, list(found.sums), by_token))
-        largest = self.ranks.largest(mx.stack(list(found.sums[-2:])))
-        found_sums = LossSums(*sums)._replace(ratio_max=largest[0], log_ratio_max=largest[1])
-        return Gradients(gradients, found_sums, scores.pop("ratios", None), scores)
-
-    def _critic_share(
-        self, joint: Trainables, batch: Experience, ppo: PPOConfig, **options: Unpack[StepOptions]
-    ) -> float:
+    def _critic_share(self, joint: Trainables, batch: Experience, settings: LossSettings) -> float:
         """Return |c1 g_vf| / (|c1 g_vf| + |g_pi|) of the gradients of both losses on the trunk that they share.
 
         joint: the gradient of their sum, which is g_pi + c1 g_vf.
         """
-        pull = self.gradients(batch, ppo, "pull", **options | {"progress": silent}).of["policy"]
-        critic = {name: ppo.value_coef * gradient for name, gradient in pull.items()}
+        pull = self.gradients(batch, settings, "pull").of["policy"]
+        critic = {name: settings.ppo.value_coef * gradient for name, gradient in pull.items()}
         policy = {name: both - critic[name] for name, both in joint["policy"].items()}
         norm = global_norm(critic)
         return norm / (norm + global_norm(policy)) if norm else 0.0
@@ -279,6 +235,11 @@ class Learner:
     def _share(self, batch: Experience) -> list[int]:
         """Return the rows of a minibatch of which this rank computes the gradient."""
         return list(range(batch.size)) if self.ranks.alone else self.ranks.dealt(batch.lengths())
+
+    def _trained(self, objective: Objective) -> Trainables:
+        """Return the parameters of which an objective has a gradient; "pull" is on the policy's adapter too."""
+        policy = {"policy": self.actor.policy_parameters()} if objective != "value" else {}
+        return policy | ({"value": self.actor.value_parameters()} if objective in ("joint", "value") else {})
 
     def _apply(self, gradients: Trainables) -> None:
         policy_lr, value_lr = self.learning_rates()
@@ -309,12 +270,13 @@ def has_signal(batch: Experience) -> bool:
     if batch.advantage_scales is not None:  # in the unit of the reward: a small divisor enlarges rounding
         advantages = advantages * batch.advantage_scales[:, None]
     deviation = math.sqrt(float(maths.masked_variance(advantages, batch.mask)))
-    return not deviation < rounding_error(batch)  # NaN passes: its step will be skipped and reported
+    # NaN passes: its step will be skipped and reported.
+    return not is_rounding_error(deviation, float(maths.root_mean_square(filled(batch.returns), batch.mask)))
 
 
-def rounding_error(batch: Experience) -> float:
-    """Return the deviation up to which advantages, in the unit of the reward, may be rounding errors."""
-    return ROUNDING * max(1.0, float(maths.root_mean_square(filled(batch.returns), batch.mask)))
+def _weight(batch: Experience, settings: LossSettings) -> mx.array:
+    """Return what the losses of a minibatch are divided by."""
+    return maths.aggregation_total(batch.mask, settings.ppo.loss_aggregation, settings.max_new_tokens)
 
 
 def _metrics(sums: LossSums, objective: Objective, *, tokens: float, total: float, norm: float) -> StepMetrics:
@@ -336,8 +298,9 @@ def _metrics(sums: LossSums, objective: Objective, *, tokens: float, total: floa
     )
 
 
-def _outcome(metrics: StepMetrics, sums: LossSums, ppo: PPOConfig) -> Outcome:
+def _outcome(metrics: StepMetrics, sums: LossSums, settings: LossSettings) -> Outcome:
     """Decide whether a step is taken, from the metrics of its minibatch."""
+    ppo = settings.ppo
     # Before the test for inf: exp of a log-ratio of 100 is inf, and so is the loss.
     spiked = metrics.ratio_mean > ppo.ratio_threshold or metrics.log_ratio_max > MAX_LOG_RATIO
     if ppo.ratio_threshold and spiked and math.isfinite(metrics.log_ratio_max):

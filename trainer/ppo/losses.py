@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +31,22 @@ SCORES = ("logprobs", "entropy", "ref_logprobs", "top_tokens", "top_logprobs", "
 """Fields of Experience that the first step of an iteration can measure, in the order of `_token_scores`."""
 
 
+class LossSettings(NamedTuple):
+    """What the losses of an iteration depend on, beside its batch."""
+
+    ppo: PPOConfig
+    temperature: float  # of the sampled distribution
+    kl_coef: float = 0.0  # of the KL penalty, for kl_in = "loss"
+    max_new_tokens: int = 0  # for loss_aggregation = "constant"
+    value_unit: float = 1.0  # what a relative_value_clip of 1 is
+    alternatives: int = 0  # likeliest tokens of each position, where a step measures scores
+
+    @property
+    def kl_in_loss(self) -> float:
+        """Coefficient of the KL in the loss; 0 if the penalty is in the rewards."""
+        return self.kl_coef if self.ppo.kl_in == "loss" else 0.0
+
+
 class LossSums(NamedTuple):
     """Sums over the real tokens of a micro-batch; losses are summed as in `maths.aggregated`."""
 
@@ -50,20 +67,26 @@ class LossSums(NamedTuple):
         )
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """Measurements of some micro-batches."""
 
     sums: LossSums
     ratios: list[mx.array]  # pi / pi_old of each one's tokens; empty if the policy is not trained
     scores: list[Scores]  # of each one that came without, by field of Experience
 
-    def joined(self, other: Found) -> Found:
+    def joined(self, other: Measured) -> Measured:
         """Return the measurements of all their micro-batches."""
-        return Found(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
+        return Measured(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
+
+    def by_token(self, batch: Experience, order: Sequence[int]) -> Scores:
+        """Return ratios and scores in the layout of the batch. order: rows of all micro-batches, in their order."""
+        names = self.scores[0] if self.scores else ()
+        found = {name: batch.gathered([part[name] for part in self.scores], order) for name in names}
+        return found | ({"ratios": batch.gathered(self.ratios, order)} if self.ratios else {})
 
 
 def reference_states(
-    actor: ActorCriticLLM, batch: Experience, objective: Objective, *, exact_kl: bool = False
+    actor: ActorCriticLLM, batch: Experience, objective: Objective, settings: LossSettings
 ) -> mx.array | None:
     """Return the reference's states of a batch where the policy's loss needs them; None elsewhere.
 
@@ -71,6 +94,7 @@ def reference_states(
 
     Not to be called inside a gradient: there, MLX keeps all that an evaluated array was made of.
     """
+    exact_kl = settings.kl_in_loss > 0 and settings.ppo.kl_estimator == "full"
     if _WANT[objective] == "values" or (batch.logprobs is not None and not exact_kl):
         return None
     with actor.reference():
@@ -83,22 +107,16 @@ def loss_of(
     actor: ActorCriticLLM,
     batch: Experience,
     ref_states: mx.array | None,
-    ppo: PPOConfig,
     objective: Objective,
-    *,
-    temperature: float,
-    kl_coef: float,
-    value_clip: float,
-    alternatives: int,
-) -> tuple[mx.array, Found]:
+    settings: LossSettings,
+) -> tuple[mx.array, Measured]:
     """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch, and what was measured.
 
     A batch without log-probs comes from the policy as it is: then pi_old = pi, and its scores are measured as well,
-    with those of the reference. ref_states: from `reference_states`. alternatives: as in
-    `steps.add_policy_logprobs_and_values`.
+    with those of the reference. ref_states: from `reference_states`.
     """
+    ppo, temperature, kl_coef = settings.ppo, settings.temperature, settings.kl_in_loss
     mask, zero = batch.mask > 0, mx.array(0.0)
-    kl_coef = kl_coef if ppo.kl_in == "loss" else 0.0
     forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
 
     def real(x: mx.array) -> mx.array:
@@ -125,7 +143,9 @@ def loss_of(
                 columns["reference"] = filled(batch.ref_logprobs)
             compute = losses
         else:
-            score = partial(_token_scores, head=forward.head, temperature=temperature, alternatives=alternatives)
+            score = partial(
+                _token_scores, head=forward.head, temperature=temperature, alternatives=settings.alternatives
+            )
             compute = partial(_losses_and_scores, losses=losses, score=score)
         token_loss, policy, logprobs, *found = forward.at_positions(batch.mask, compute, columns, gradient=True)
         if found:
@@ -149,12 +169,12 @@ def loss_of(
         values = real(forward.values[:, :-1])
         if batch.prefix_values is not None:
             values = values + real(batch.prefix_values)
-        scale = actor.value_scale or 1.0
+        scale, clip = actor.value_scale or 1.0, ppo.relative_value_clip * settings.value_unit
         values, old_values, returns = values / scale, old_values / scale, returns / scale
-        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip / scale or None))
+        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=clip / scale or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
-    return loss, Found(sums, ratios, scores)
+    return loss, Measured(sums, ratios, scores)
 
 
 def _losses_and_scores(

@@ -6,25 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
 from trainer import maths
 from trainer.arrays import filled, to_list
-from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
+from trainer.events import Progress, silent
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
-from trainer.rewards import RewardInput, RewardResult, Rewards
+from trainer.reward_types import Reward, RewardInput, RewardResult
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences as generate_sequences  # the first step
-from trainer.rollout.token_texts import TokenTexts
-
-Progress = Callable[[int, int], None]
-
-
-def silent(done: int, total: int) -> None:
-    """Ignore progress."""
 
 
 def micro_batches(
@@ -39,23 +31,25 @@ def micro_batches(
 
 
 def over_micro_batches(
-    batch: Experience,
-    compute: Callable[[Experience], dict[str, mx.array]],
-    *,
-    budget: int,
-    progress: Progress,
+    batch: Experience, compute: Callable[[Experience], dict[str, mx.array]], *, budget: int, progress: Progress
 ) -> dict[str, mx.array]:
     """Return what `compute` finds in each micro-batch, by name, in the layout of the batch: [B, T, ...].
 
     compute: returns arrays [b, t, ...] or, with a column for the state after the last token, [b, t + 1, ...].
     """
-    order, found, extra = list[int](), list[dict[str, mx.array]](), dict[str, int]()
+    order, width, found = list[int](), 0, list[dict[str, mx.array]]()
     for rows, part in micro_batches(batch, budget, progress):
-        order.extend(rows)
-        found.append(compute(part))
-        mx.eval(found[-1])  # frees this micro-batch's states
-        extra = {name: array.shape[1] - part.responses.shape[1] for name, array in found[-1].items()}
-    return {name: batch.gathered([one[name] for one in found], order, extra=extra[name]) for name in extra}
+        arrays = compute(part)
+        mx.eval(arrays)  # frees this micro-batch's states
+        width = width or part.responses.shape[1]
+        order += rows
+        found.append(arrays)
+
+    def gathered(name: str) -> mx.array:
+        parts = [part[name] for part in found]
+        return batch.gathered(parts, order, extra=parts[0].shape[1] - width)
+
+    return {name: gathered(name) for name in found[0]}
 
 
 def add_policy_logprobs_and_values(
@@ -152,7 +146,7 @@ def add_kl(batch: Experience, estimator: maths.KLEstimator) -> Experience:
 
 
 def compute_rewards(
-    rewards: Rewards, batch: Experience, prompts: Sequence[Prompt], *, update_statistics: bool = True
+    rewards: Reward, batch: Experience, prompts: Sequence[Prompt], *, update_statistics: bool = True
 ) -> tuple[Experience, RewardResult]:
     """Add one score per sequence, NaN if no source applies, and rewards of single tokens where a source gives them.
 
@@ -179,58 +173,6 @@ def leave_out_unscored(batch: Experience) -> Experience:
     if batch.baselines is not None:
         known = known & ~mx.isnan(batch.baselines)
     return batch._replace(mask=batch.mask * known[:, None])
-
-
-def add_prefix_scores(
-    rewards: Rewards, batch: Experience, prompts: Sequence[Prompt], token_texts: TokenTexts, *, every: int
-) -> Experience:
-    """Add Phi(s_t), the score of the response before token t, from which `PrefixValues` predicts the return.
-
-    It is 0 before the first score: no source is asked for an empty response. After the last token it is the score from
-    `compute_rewards`, without penalties.
-
-    With values V(s_t) = Phi(s_t) + ..., the advantage of a token begins with what it did to the score. This is the same
-    as shaping the rewards by the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t) (Ng, Harada and Russell 1999; for
-    values Wiewiora 2003, arXiv 1106.5267). It changes no optimal policy if lambda is 1, or if the values are exact.
-    Else a token gains by raising the score for longer than 1 / (1 - gamma lambda) tokens, even if it is lost later.
-
-    prompts: B, one per row; token_texts: splits a response into the texts that joined are what is scored; every: tokens
-    from one score to the next, which holds in between. Raises RewardError.
-    """
-    rows = [ids[:count] for ids, count in zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)]
-    inputs = []
-    for prompt, ids in zip(prompts, rows, strict=True):
-        texts = token_texts(ids)
-        inputs += [
-            RewardInput(prompt.prompt, "".join(texts[:t]), ids[:t], prompt.columns, truncated=True)
-            for t in range(every, len(ids), every)
-        ]
-    scores = iter(rewards.so_far(inputs))
-    prefixes = np.zeros(batch.mask.shape, dtype=np.float32)
-    for row, ids in zip(prefixes, rows, strict=True):
-        row[: len(ids)] = np.repeat([0.0, *(next(scores) for _ in range(every, len(ids), every))], every)[: len(ids)]
-    penalties = rewards.penalties(np.array(batch.truncated), np.array(batch.response_lengths))
-    whole = np.array(filled(batch.scores), dtype=np.float64) + penalties
-    return batch._replace(prefix_scores=mx.array(prefixes), final_prefix_scores=mx.array(whole.astype(np.float32)))
-
-
-def greedy(rollout: RolloutConfig) -> RolloutConfig:
-    """Return the settings of the policy's greedy responses: the likeliest token, always."""
-    return rollout.model_copy(update={"top_k": 1})
-
-
-def add_greedy_baselines(
-    rewards: Rewards, batch: Experience, greedy: Experience, prompts: Sequence[Prompt]
-) -> Experience:
-    """Add the baseline of ReMax: the score of the greedy response to each prompt, for all its samples.
-
-    greedy: a response to each prompt by the settings of `greedy`, for all its samples; prompts: B, one per row. The
-    greedy responses do not change the statistics of the rewards. Raises RewardError.
-    """
-    samples = batch.size // greedy.size
-    greedy, _ = compute_rewards(rewards, greedy, prompts[::samples], update_statistics=False)
-    scores = filled(greedy.scores) + filled(greedy.token_scores).sum(axis=1)
-    return batch._replace(baselines=mx.repeat(scores, samples))
 
 
 def adjust_rewards_with_kl(

@@ -16,10 +16,9 @@ from trainer.arrays import clear_cache, to_list
 from trainer.config import Config, load_config
 from trainer.config.problems import broken_rule
 from trainer.config.schema import RolloutConfig
-from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question, QuestionDroppedError, WrittenResponse
 from trainer.data import Prompt, PromptRow, render_prompt
-from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
+from trainer.errors import DataError, Interrupted, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone

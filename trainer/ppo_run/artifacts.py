@@ -13,8 +13,9 @@ from trainer.events import Evaluation, SamplePreview, SamplesWritten
 from trainer.files import PRIVATE, SHARED
 from trainer.ppo.checkpoint import Snapshot, save_checkpoint
 from trainer.ppo.loop import IterationResult
-from trainer.ppo.metrics import sample_rows
+from trainer.ppo_run.sample_rows import sample_rows, settings_of
 from trainer.rewards.weighted_sum import SMALLEST_DEVIATION, RunningMoments
+from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import (
     Best,
@@ -56,20 +57,28 @@ def keep_best(writer: CheckpointWriter, snapshot: Snapshot, evaluation: Evaluati
     prune_checkpoints(folder, writer.keep)  # the previous best may be an old one
 
 
-def save_samples(folder: RunFolder, config: Config, number: int, result: IterationResult) -> SamplesWritten:
-    """Write the sequences of iteration `number` if `run.save_samples` is set; return an event with the first few."""
+def save_samples(
+    folder: RunFolder, config: Config, result: IterationResult, token_texts: TokenTexts, *, trains_policy: bool
+) -> SamplesWritten:
+    """Write the sequences of an iteration if `run.save_samples` is set; return an event with the first few.
+
+    token_texts: decodes their tokens; trains_policy: whether the iteration did.
+    """
+    number = result.metrics.iteration
     saves = config.run.save_samples
     rows = sample_rows(
         result.batch,
         result.prompts,
         result.rewards,
         config.rollout.samples_per_prompt,
-        token_texts=result.token_texts if saves else None,
+        token_texts=token_texts if saves else None,
         ratios=result.ratios,
     )
     path = folder.samples_file(number)
     if saves:
-        write_samples(path, rows, number, result.settings, mode=SHARED if config.run.shared else PRIVATE)
+        kl_coef = result.metrics.kl_coef
+        settings = settings_of(result.batch, config, kl_coef=kl_coef, trains_policy=trains_policy)
+        write_samples(path, rows, number, settings, mode=SHARED if config.run.shared else PRIVATE)
         update_index(folder.samples, number)
     previews = [
         SamplePreview(

@@ -231,7 +231,7 @@ def _restored(
     sources = [source.model_dump() for source in config.reward.sources]
     if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none, old files no sources
         rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
-    ppo = PPO(config, actor, run.model.tokenizer, [], rewards, emit=emit)
+    ppo = PPO(config, actor, run.model.tokenizer, [], rewards, report=emit)
     actor.update_policy(snapshot.policy)
     if snapshot.value:
         actor.update_value(snapshot.value)

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from trainer.config import Config
 from trainer.control.control import Control
+from trainer.control.lifecycle import reporting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt
 from trainer.distributed.ranks import ALONE, Ranks
@@ -29,6 +30,7 @@ from trainer.ppo.policy_init import init_policy
 from trainer.ppo.value_init import init_value_model
 from trainer.ppo_run.answers import answer
 from trainer.rewards import Rewards, Trust, build_run_rewards
+from trainer.rollout.token_texts import TokenTexts
 from trainer.seeding import Purpose, key_for
 
 Result = TypeVar("Result")
@@ -57,6 +59,7 @@ class TrainedPolicy:
         self._control = control
         self._trust = trust
         self._columns = columns
+        self.token_texts = TokenTexts(model.tokenizer)
         self._check: Callable[[], None] = control.check if ranks.alone else lambda: None  # see Phases.report
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
@@ -80,9 +83,9 @@ class TrainedPolicy:
         if new:
             init_policy(actor, config.model)
             init_value_model(actor, self.model, config.model)
-        self.ppo = PPO(
-            config, actor, self.model.tokenizer, prompts, rewards, emit=emit, control=self._control, ranks=self.ranks
-        )
+        report = reporting(emit, self._control, self.ranks)
+        clock, tokenizer = self._control.clock, self.model.tokenizer
+        self.ppo = PPO(config, actor, tokenizer, prompts, rewards, report=report, clock=clock, ranks=self.ranks)
         self.keep(0)
 
     def begin_again(self) -> None:

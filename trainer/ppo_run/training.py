@@ -10,13 +10,13 @@ from typing import Any, cast
 import mlx.core as mx
 
 from trainer.config import Config, config_warnings, load_config, resolve_paths, with_seed
-from trainer.control.control import Control, Interrupted
+from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, column_names, load_prompts
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import ChangedPromptsError, DataError, OutOfMemoryError, TrainerError
+from trainer.errors import ChangedPromptsError, DataError, Interrupted, OutOfMemoryError, TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged
 from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
@@ -209,9 +209,11 @@ class _PPORun:
             if decision and not self.requested_rollback:
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
+            config = self.policy.ppo.config  # that of this iteration
             result = self._iteration(number)
             self.run.guard.check()
-            self.run.emit(save_samples(self.run.folder, c, number, result))
+            texts, trains_policy = self.policy.token_texts, self.policy.ppo.trains_policy(number)
+            self.run.emit(save_samples(self.run.folder, config, result, texts, trains_policy=trains_policy))
             self.run.emit(result.metrics)
             is_due = number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0)
             evaluation = self._evaluate(number) if is_due else None
@@ -245,7 +247,7 @@ class _PPORun:
 
         def make_smaller() -> None:
             self.policy.restore(self.policy.snapshot)
-            self._make_smaller(self.policy.ppo.phase.latest or "update", REFUSED)
+            self._make_smaller(self.policy.ppo.phases.latest or "update", REFUSED)
             self._apply_settings(build=False)
 
         return until_it_fits(lambda: self.policy.led("iteration", number, self.policy.ppo.iteration), make_smaller)

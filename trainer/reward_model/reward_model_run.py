@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -16,9 +17,9 @@ import numpy as np
 from trainer.config import config_warnings, resolve_paths, with_seed
 from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
-from trainer.control.lifecycle import RunUnderWay, closing
+from trainer.control.lifecycle import RunUnderWay, closing, reporting
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.events import Alert, Event, Phase, RewardModelEvaluation, RunEnded
+from trainer.events import Alert, Phase, Report, RewardModelEvaluation, RunEnded, ignored
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Files, Material, StepRun, follow_steps
 from trainer.fitting.step_training import StepTraining
@@ -111,11 +112,11 @@ class RewardModelTraining(StepTraining):
         data: Comparisons,
         *,
         head: ScalarHead | None = None,
-        emit: Callable[[Event], None] = lambda event: None,
-        control: Control | None = None,
+        report: Report = ignored,
+        clock: Callable[[], float] = time.perf_counter,
         ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, data, emit, control, ranks)
+        super().__init__(config, data, report, clock, ranks)
         if config.train.head == "fitted":
             check_enough(data.train)
         self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER), head=head)
@@ -128,7 +129,7 @@ class RewardModelTraining(StepTraining):
         self.learner = RewardLearner(self.model, config, total_steps=self.total_steps, ranks=ranks)
         self._is_finished = False
         self.untrained: Baseline | None = None
-        self.report: dict[str, Any] | None = None
+        self.evaluation: dict[str, Any] | None = None
         self.best: Best | None = None
         self.predictions: Predictions | None = None  # on the held-out pairs, from the latest evaluation
         self.without_better = 0
@@ -174,10 +175,10 @@ class RewardModelTraining(StepTraining):
     def evaluate(self) -> None:
         """Evaluate the model on the held-out comparisons, and keep its parameters if it is the best so far."""
         result = self._report(*self._held_out())
-        self.report = result.as_dict()
+        self.evaluation = result.as_dict()
         # The first evaluation always counts as best, even if no pair is decided and its log-loss is NaN.
         if self.best is None or result.log_loss < _log_loss(self.best.report):
-            self.best, self.without_better = Best(self.model.parameters(), self.report, self.number), 0
+            self.best, self.without_better = Best(self.model.parameters(), self.evaluation, self.number), 0
         else:
             self.without_better += 1
 
@@ -192,13 +193,13 @@ class RewardModelTraining(StepTraining):
             self.evaluate()
         if self.config.train.patience and self.best:
             self.model.update(self.best.parameters)
-            self.report = self.best.report
+            self.evaluation = self.best.report
             if self.without_better:
                 self._held_out()  # the latest scores are of other parameters
         self._normalize()
-        if self.report is not None:
+        if self.evaluation is not None:
             iteration = self.best.iteration if self.config.train.patience and self.best else self.number
-            self._predict(report_from_dict(self.report), iteration)
+            self._predict(report_from_dict(self.evaluation), iteration)
         self._is_finished = True
 
     def snapshot(self) -> Snapshot:
@@ -213,7 +214,7 @@ class RewardModelTraining(StepTraining):
             length_slope=self.length_slope,
             tokens=self.tokens,
             untrained=asdict(self.untrained) if self.untrained else None,
-            report=self.report,
+            report=self.evaluation,
             best=self.best,
             without_better=self.without_better,
             finished=self.finished,
@@ -229,7 +230,7 @@ class RewardModelTraining(StepTraining):
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared, self._is_finished = True, snapshot.finished
         self.untrained = Baseline(**snapshot.untrained) if snapshot.untrained else None
-        self.report, self.best, self.without_better = snapshot.report, snapshot.best, snapshot.without_better
+        self.evaluation, self.best, self.without_better = snapshot.report, snapshot.best, snapshot.without_better
 
     def plain_state(self) -> dict[str, Any]:
         """Return what is not an array in the current state."""
@@ -260,7 +261,7 @@ class RewardModelTraining(StepTraining):
             f"the head was fitted to {counted(head.pairs, 'pair')}: {100 * head.accuracy:.1f}% right in the "
             f"cross-validation, with a penalty of {head.penalty:g}"
         )
-        self.emit(Alert(iteration=0, level="info", code="head_fitted", message=message))
+        self.report(Alert(iteration=0, level="info", code="head_fitted", message=message))
 
     def _normalize(self) -> None:
         """Set mean and deviation from a sample of the training completions, the same one each time."""
@@ -274,17 +275,17 @@ class RewardModelTraining(StepTraining):
 
     def _held_out(self) -> tuple[Outcomes, _Cost]:
         """Score the held-out comparisons; return the outcomes and what it cost."""
-        started = self.control.clock()
+        started = self.phases.clock()
         mx.reset_peak_memory()
         groups = self.data.held_out
         scores = self._read(self.model.scores, *_sequences_of(groups), "evaluate")
         self._held_out_scores = scores
-        cost = _Cost(self.control.clock() - started, mx.get_peak_memory())
+        cost = _Cost(self.phases.clock() - started, mx.get_peak_memory())
         return outcomes_of(groups, scores, self.model.scale.logit_std), cost
 
     def _read(self, read: Read, sequences: Sequence[Sequence[int]], starts: Sequence[int], phase: Phase) -> Scores:
         """Return what `read` finds in `sequences`, a share of them on each rank: [N], or [N, D] of states."""
-        progress, budget = self._phases.report(self.number, phase), self.config.optim.micro_batch_tokens
+        progress, budget = self.phases.start(self.number, phase), self.config.optim.micro_batch_tokens
 
         def score(share: list[int]) -> Scores:
             own, begins = [sequences[row] for row in share], [starts[row] for row in share]
@@ -302,7 +303,7 @@ class RewardModelTraining(StepTraining):
         log_nu = self.model.log_nu
         result = report_on(found, length_slope=self.length_slope, untrained=self.untrained, log_nu=log_nu)
         self._predict(result, self.number)
-        self.emit(
+        self.report(
             RewardModelEvaluation(
                 iteration=self.number,
                 pairs=result.accuracy.pairs,
@@ -341,7 +342,7 @@ class _RewardModelKind:
         return load_material(self._config, self._preferences, reward_comparisons)
 
     def build(self, config: RewardModelConfig, found: Material) -> RewardModelTraining:
-        how: Any = {"emit": self._run.emit, "control": self._run.control} if self._run else {}
+        how: Any = self._run.hooks() if self._run else {"report": reporting(ignored, Control(), self._ranks)}
         model = found.model
         return RewardModelTraining(config, model.backbone, found.data, head=model.head, ranks=self._ranks, **how)
 

@@ -10,10 +10,10 @@ from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.config.schema import RewardConfig
+from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState
 from trainer.rewards.code import Trust, trust_all
 from trainer.rewards.on_first_rank import OnFirstRank
-from trainer.rewards.protocol import RewardInput, RewardResult, RewardSource, SourceScores
-from trainer.rewards.python_reward import PythonReward, TrainerState
+from trainer.rewards.python_reward import PythonReward
 from trainer.rewards.text_rewards import LengthReward, LexiconReward, RegexReward
 from trainer.rewards.weighted_sum import Overlong, Rewards, WeightedSource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.rewards.protocol import RewardInput, RewardSource, SourceScores
+from trainer.reward_types import RewardInput, RewardSource, SourceScores
 
 if TYPE_CHECKING:
     from trainer.distributed.ranks import Ranks

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from trainer.errors import RewardError, shortened
+from trainer.reward_types import RewardInput, SourceScores, TrainerState, sequence_name
 from trainer.rewards.code import (
     CodeLoader,
     Trust,
@@ -31,20 +32,11 @@ from trainer.rewards.code import (
     is_file,
     module_code,
 )
-from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
 
 _numbers = itertools.count()
 _FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 """Exceptions that a user's function may raise."""
 _WAY_OUT = "or None if the reward does not apply"
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerState:
-    """Progress of the training, by the names of TRL's `trainer_state`. A step is an iteration."""
-
-    global_step: int = 0  # done so far
-    max_steps: int = 0
 
 
 class PythonReward:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainer.rewards.protocol import RewardInput, SourceScores
+from trainer.reward_types import RewardInput, SourceScores
 
 
 @dataclass(slots=True)

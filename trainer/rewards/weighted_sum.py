@@ -11,9 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import RewardError
+from trainer.reward_types import (
+    ModelScorer,
+    RewardInput,
+    RewardResult,
+    RewardSource,
+    SourceScores,
+    TrainerState,
+    sequence_name,
+)
 from trainer.rewards.on_first_rank import OnFirstRank
-from trainer.rewards.protocol import ModelScorer, RewardInput, RewardResult, RewardSource, SourceScores, sequence_name
-from trainer.rewards.python_reward import PythonReward, TrainerState, scored_together
+from trainer.rewards.python_reward import PythonReward, scored_together
 
 _LARGEST = float(np.finfo(np.float32).max)  # training keeps rewards in float32
 SMALLEST_DEVIATION = 1e-8  # below it, scores differ by rounding alone and are only centred

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question, QuestionDroppedError, unanswered
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import Interrupted, TrainerError, UsageError
 from trainer.runs.folder import RunFolder
 from workbench.run.training_thread import give
 

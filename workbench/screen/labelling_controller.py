@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
 from trainer.errors import TrainerError
 from trainer.events import HumanEvaluation

@@ -17,8 +17,9 @@ from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config
 from scripted_run import Script, answered, steered
 
 from trainer.config import Config
-from trainer.control.control import INBOX_SECONDS, Control, Interrupted, Steered
+from trainer.control.control import INBOX_SECONDS, Control, Steered
 from trainer.control.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
+from trainer.errors import Interrupted
 from trainer.events import (
     Alert,
     CheckpointSaved,

@@ -509,7 +509,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
     dpo.actor.update_policy({name: array * math.nan for name, array in _parameters(dpo).items()})
     before = dpo.learner.optimizer.state()
     events: list[Event] = []
-    dpo.emit = events.append
+    dpo.report = events.append
     assert dpo.step().skipped
     dpo.step()
     with pytest.raises(DivergedError, match=r"optim\.lr"):

@@ -105,9 +105,8 @@ def test_only_the_sum_of_the_gradients_is_held_while_the_next_parts_are_computed
     def loss(part: mx.array) -> tuple[mx.array, Sums]:
         return weights.loss(weights.array * part)  # whose gradient is not a view of a part
 
-    how: dict[str, Any] = {"put": weights.put, "backbone": nn.Identity()}
-    accumulate(loss, {"a": weights.real}, parts(), **how)
-    assert max(held[:1]) < 10_000
+    accumulate(loss, {"a": weights.real}, parts(), put=weights.put, backbone=nn.Identity())
+    assert held[0] < 10_000
     assert all(1_000_000 <= size < 1_010_000 for size in held[1:]), held
 
 
@@ -147,9 +146,9 @@ def test_the_third_skipped_step_in_a_row_ends_the_run_after_its_alert() -> None:
     events: list[Event] = []
     skipped = SkippedSteps("step", lambda: "lower optim.lr (0.1)", hint="; so it is")
     for number, is_skipped in enumerate([True, True, False, True, True], 1):
-        skipped.after(number, skipped=is_skipped, emit=events.append)
+        skipped.after(number, skipped=is_skipped, report=events.append)
     with pytest.raises(DivergedError) as error:
-        skipped.after(6, skipped=True, emit=events.append)
+        skipped.after(6, skipped=True, report=events.append)
     assert str(error.value) == "loss or gradient was NaN or inf 3 times in a row at step 6: lower optim.lr (0.1)"
     alerts = [event for event in events if isinstance(event, Alert)]
     assert [alert.iteration for alert in alerts] == [1, 2, 4, 5, 6]

@@ -28,7 +28,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.grad_checkpoint import check_grad_checkpoint, checkpointed
 from trainer.models.trunk import hidden_states
 from trainer.ppo.learner import Learner
-from trainer.ppo.losses import LossSums, Objective
+from trainer.ppo.losses import LossSettings, LossSums, Objective
 from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
 from trainer.reward_model.reward_model_run import RewardModelTraining
 
@@ -110,7 +110,7 @@ def test_the_gradient_of_each_objective_of_ppo_is_the_same(
     ppo = PPOConfig(entropy_coef=0.1)
     kept, again = (
         Learner(actor, OptimConfig(micro_batch_tokens=30, grad_checkpoint=on), total_steps=1).gradients(
-            batch, ppo, objective, temperature=0.7
+            batch, LossSettings(ppo, 0.7), objective
         )
         for on in (False, True)
     )
@@ -241,7 +241,7 @@ def test_an_error_within_the_update_leaves_the_model_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(llama.TransformerBlock, "__call__", failing)
         with pytest.raises(RuntimeError, match="no memory"):
-            learner.gradients(batch, PPOConfig(), "joint", temperature=1.0)
+            learner.gradients(batch, LossSettings(PPOConfig(), 1.0), "joint")
     assert modules(actor.backbone) == before
     after = actor.policy_parameters()
     assert all(after[name] is array for name, array in parameters.items())

@@ -23,6 +23,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.logprobs import entropy, token_logprobs
 from trainer.models.vocabulary import Head, at_positions
 from trainer.ppo.learner import Learner
+from trainer.ppo.losses import LossSettings
 
 WORDS, SIZE = 300, 12
 MASK = mx.array([[1.0] * 7, [1.0] + [0.0] * 6, [0.0] * 7, [1.0] * 5 + [0.0] * 2])  # 13 positions, an empty row
@@ -135,7 +136,7 @@ def test_the_gradient_of_an_update_is_the_same_whatever_the_chunk(
     for size in (1, 4, 1000):
         monkeypatch.setattr(vocabulary, "CHUNK", size)
         learner = Learner(actor, OptimConfig(micro_batch_tokens=40), total_steps=1)
-        gradients = learner.gradients(batch, ppo, "joint", temperature=0.8, kl_coef=0.1).of
+        gradients = learner.gradients(batch, LossSettings(ppo, 0.8, 0.1), "joint").of
         found.append(np.concatenate([float64(array).ravel() for _, array in tree_flatten(gradients)]))
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], atol=1e-6 * abs(found[0]).max())
@@ -159,7 +160,7 @@ def test_an_update_and_a_scoring_pass_never_hold_the_logits_of_all_positions(
         mx.eval(batch.advantages)
         scoring = mx.get_peak_memory() - before
         mx.reset_peak_memory()
-        learner.gradients(batch, PPOConfig(entropy_coef=0.1), "joint", temperature=1.0)
+        learner.gradients(batch, LossSettings(PPOConfig(entropy_coef=0.1), 1.0), "joint")
         return scoring, mx.get_peak_memory() - before
 
     peaks(1)  # compiles

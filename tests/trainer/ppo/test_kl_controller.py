@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trainer.ppo.kl_controller import adapted_kl_coef
+from trainer.maths import adapted_kl_coef
 
 HOW = {"target": 6.0, "horizon": 1000, "sequences": 10}
 

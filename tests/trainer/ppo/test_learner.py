@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -18,8 +17,7 @@ from trainer.config.ppo import PPOConfig
 from trainer.config.schema import OptimConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner, Trainables
-from trainer.ppo.losses import LossSums, Objective
-from trainer.ppo.steps import silent
+from trainer.ppo.losses import LossSettings, LossSums, Objective
 from trainer.rollout.experience import Experience
 
 COUNTS = [count for _, count in LENGTHS]
@@ -63,9 +61,8 @@ def gradients(
     value_unit: float = 1.0,
 ) -> tuple[Trainables, LossSums]:
     learner = Learner(actor, OptimConfig(micro_batch_tokens=micro_batch_tokens), total_steps=1)
-    how: Any = {"temperature": temperature, "kl_coef": kl_coef, "max_new_tokens": MAX_NEW_TOKENS}
-    how["value_unit"] = value_unit
-    return learner.gradients(batch, ppo, objective, **how)[:2]
+    settings = LossSettings(ppo, temperature, kl_coef, MAX_NEW_TOKENS, value_unit)
+    return learner.gradients(batch, settings, objective)[:2]
 
 
 def flat(gradient: Trainables, *parts: str) -> Floats:
@@ -265,7 +262,7 @@ def test_reversing_the_reward_reverses_the_policys_gradient(tmp_path: Path) -> N
 
 def ratios_of(actor: ActorCriticLLM, batch: Experience, objective: Objective = "joint", budget: int = 10_000) -> Floats:
     learner = Learner(actor, OptimConfig(micro_batch_tokens=budget), total_steps=1)
-    return float64(learner.gradients(batch, PPO, objective, temperature=0.7).ratios)
+    return float64(learner.gradients(batch, LossSettings(PPO, 0.7), objective).ratios)
 
 
 @pytest.mark.parametrize("objective", ["joint", "policy"])
@@ -297,9 +294,9 @@ def test_a_step_of_the_critic_has_no_ratios_and_the_actors_keeps_its_own(tmp_pat
     actor = make_actor(tmp_path / "llama", value_model="adapter")
     batch = moved_on(scored(actor, random_batch()))
     learner = Learner(actor, OptimConfig(), total_steps=1)
-    critic = learner.train(batch, PPO, "value", temperature=1.0, progress=silent)
+    critic = learner.train(batch, LossSettings(PPO, 1.0), "value")
     assert critic.ratios is None
-    step = learner.train(batch, PPO, "policy", temperature=1.0, progress=silent)
+    step = learner.train(batch, LossSettings(PPO, 1.0), "policy")
     both = step.with_critic(critic.metrics)
     assert both.ratios is step.ratios
     total = float64(step.ratios).sum() / sum(COUNTS)
@@ -372,11 +369,10 @@ def test_the_critics_share_is_that_of_its_gradient_on_the_shared_trunk(tmp_path:
         policy = flat(gradients(actor, batch, "policy", ppo)[0], "policy")
         critic = flat(gradients(actor, batch, "joint", ppo)[0], "policy") - policy
         learner = Learner(actor, OptimConfig(policy_lr=0.0, value_lr=0.0, micro_batch_tokens=18), total_steps=1)
-        how: Any = {"temperature": 1.0, "progress": silent}
-        share = learner.train(batch, ppo, "joint", critic_share=True, **how).metrics.critic_share
+        share = learner.train(batch, LossSettings(ppo, 1.0), "joint", critic_share=True).metrics.critic_share
         expected = np.linalg.norm(critic) / (np.linalg.norm(critic) + np.linalg.norm(policy))
         assert share == pytest.approx(expected, rel=1e-3)
-        assert np.isnan(learner.train(batch, ppo, "joint", **how).metrics.critic_share)
+        assert np.isnan(learner.train(batch, LossSettings(ppo, 1.0), "joint").metrics.critic_share)
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
@@ -417,6 +413,6 @@ def test_a_run_that_ends_between_two_micro_batches_leaves_the_parameters_as_they
     before = {**actor.policy_parameters(), **actor.value_parameters()}
     learner = Learner(actor, OptimConfig(micro_batch_tokens=1), total_steps=1)
     with pytest.raises(InterruptedError):
-        learner.gradients(batch, PPO, "joint", temperature=1.0, progress=end)
+        learner.gradients(batch, LossSettings(PPO, 1.0), "joint", end)
     after = {**actor.policy_parameters(), **actor.value_parameters()}
     assert all(after[name] is array for name, array in before.items())

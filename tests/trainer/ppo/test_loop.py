@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 from runs_helper import Recorder, comparable, record, tiny_config
 
-from trainer.control.control import Control
 from trainer.data import encode_prompts, load_prompts
 from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo.checkpoint import restore_snapshot, take_snapshot
+from trainer.ppo.critic import PrefixValues
 from trainer.ppo.loop import PPO
-from trainer.ppo.prefix_values import PrefixValues
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.generation import Response, lay_out
 from trainer.runs.folder import RunFolder
@@ -249,17 +248,6 @@ class Working:
         return SourceScores([float(len(row.completion)) for row in batch])
 
 
-class Counted(Control):
-    """Control whose clock does not depend on the machine."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ticks = itertools.count()
-
-    def clock(self) -> float:
-        return 0.001 * next(self._ticks)
-
-
 def ppo_with(folder: Path, source: Working, *settings: str, events: list[Event] | None = None) -> PPO:
     """Return PPO on `source`, though its configuration has the lexicon, which is cheap."""
     settings = ('reward.sources=["lexicon"]', "rollout.ignore_stop=true", *settings)
@@ -269,7 +257,8 @@ def ppo_with(folder: Path, source: Working, *settings: str, events: list[Event] 
     actor = ActorCriticLLM(model.backbone, config.model, key=mx.random.key(0))
     rewards = Rewards([WeightedSource(source)])
     emit = [].append if events is None else events.append
-    return PPO(config, actor, model.tokenizer, prompts, rewards, emit=emit, control=Counted())
+    ticks = itertools.count()  # a clock that does not depend on the machine
+    return PPO(config, actor, model.tokenizer, prompts, rewards, report=emit, clock=lambda: 0.001 * next(ticks))
 
 
 def test_prefix_scores_that_take_too_long_go_further_apart_and_a_checkpoint_remembers(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from trainer.config.ppo import PPOConfig
 from trainer.config.schema import OptimConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner
-from trainer.ppo.losses import Objective
-from trainer.ppo.steps import silent
+from trainer.ppo.losses import LossSettings, Objective
 
-HOW: Any = {"temperature": 1.0, "progress": silent}
+SETTINGS = LossSettings(PPOConfig(), 1.0)
 ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}
 
 
@@ -54,9 +53,9 @@ def test_gradients_are_clipped_by_their_global_norm_and_the_norm_before_is_repor
 ) -> None:
     batch = moved_on(scored(actor, random_batch()))
     learner = learner_of(actor, max_grad_norm=max_grad_norm)
-    gradients = learner.gradients(batch, PPOConfig(), "joint", temperature=1.0)[0]
+    gradients = learner.gradients(batch, SETTINGS, "joint")[0]
     norm = math.sqrt(sum((float64(x) ** 2).sum() for _, x in tree_flatten(gradients)))
-    step = learner.train(batch, PPOConfig(), "joint", **HOW).metrics
+    step = learner.train(batch, SETTINGS, "joint").metrics
     moments = [x for name, x in state(learner).items() if name.endswith(".m")]
     used = math.sqrt(sum((float64(x) ** 2).sum() for x in moments)) / (1 - 0.9)
     assert step.grad_norm == pytest.approx(norm, rel=1e-4)
@@ -69,9 +68,9 @@ def test_two_steps_are_those_of_adam_with_bias_correction_and_decoupled_decay(ac
     learner = learner_of(actor, weight_decay=0.1, max_grad_norm=1e6, policy_lr=0.01, value_lr=0.03, **settings)
     batch, before, gradients = moved_on(scored(actor, random_batch())), arrays(actor), []
     for _ in range(2):
-        both = learner.gradients(batch, PPOConfig(), "joint", temperature=1.0)[0]
+        both = learner.gradients(batch, SETTINGS, "joint")[0]
         gradients.append({f"{part}.{name}": float64(x) for part, tree in both.items() for name, x in tree.items()})
-        learner.train(batch, PPOConfig(), "joint", **HOW)
+        learner.train(batch, SETTINGS, "joint")
     for name, after in arrays(actor).items():
         lr = 0.01 if name.startswith("policy") else 0.03
         expected = reference.adamw(float64(before[name]), [g[name] for g in gradients], lr=lr, decay=0.1, **settings)
@@ -84,7 +83,7 @@ def test_policy_and_critic_have_learning_rates_of_their_own(
 ) -> None:
     before = arrays(actor)
     learner = learner_of(actor, policy_lr=rates[0], value_lr=rates[1])
-    learner.train(scored(actor, random_batch()), PPOConfig(), "joint", **HOW)
+    learner.train(scored(actor, random_batch()), SETTINGS, "joint")
     changed = {name.partition(".")[0] for name, x in arrays(actor).items() if not np.array_equal(x, before[name])}
     assert changed == {"policy", "value"} - {still}
 
@@ -96,7 +95,7 @@ def test_a_critic_with_its_own_adapter_and_the_policy_leave_each_other_alone(
     actor = make_actor(folder, value_model="adapter")
     frozen = arrays(actor, "backbone")
     batch, before, learner = scored(actor, random_batch()), arrays(actor), learner_of(actor)
-    assert learner.train(batch, PPOConfig(), objective, **HOW).metrics.taken
+    assert learner.train(batch, SETTINGS, objective).metrics.taken
     changed = {name for name, x in arrays(actor).items() if not np.array_equal(x, before[name])}
     assert changed == set(arrays(actor, objective))
     assert same(arrays(actor, "backbone"), frozen)
@@ -104,7 +103,7 @@ def test_a_critic_with_its_own_adapter_and_the_policy_leave_each_other_alone(
 
 def test_a_joint_step_changes_adapter_and_head_and_no_weight_of_the_backbone(actor: ActorCriticLLM) -> None:
     before, frozen = arrays(actor), arrays(actor, "backbone")
-    learner_of(actor).train(scored(actor, random_batch()), PPOConfig(), "joint", **HOW)
+    learner_of(actor).train(scored(actor, random_batch()), SETTINGS, "joint")
     assert not any(np.array_equal(x, before[name]) for name, x in arrays(actor).items())
     assert same(arrays(actor, "backbone"), frozen)
 
@@ -112,7 +111,7 @@ def test_a_joint_step_changes_adapter_and_head_and_no_weight_of_the_backbone(act
 def test_a_step_raises_the_probability_of_tokens_that_did_better_than_expected(actor: ActorCriticLLM) -> None:
     batch = scored(actor, random_batch(), kl_coef=0)
     batch = batch._replace(advantages=maths.whiten(batch.advantages, batch.mask))
-    learner_of(actor, policy_lr=1e-3).train(batch, PPOConfig(), "policy", **HOW)
+    learner_of(actor, policy_lr=1e-3).train(batch, SETTINGS, "policy")
     change = scored(actor, random_batch()).logprobs - batch.logprobs
     assert maths.masked_mean(change * batch.advantages, batch.mask).item() > 0
 
@@ -135,11 +134,11 @@ def test_a_step_that_is_not_finite_is_skipped_and_changes_nothing(
     actor: ActorCriticLLM, field: str, bad: float
 ) -> None:
     learner, batch = learner_of(actor), moved_on(scored(actor, random_batch()))
-    assert learner.train(batch, PPOConfig(), "joint", **HOW).metrics.taken  # so that there are moments to spoil
+    assert learner.train(batch, SETTINGS, "joint").metrics.taken  # so that there are moments to spoil
     before, moments = arrays(actor), state(learner)
     spoiled = mx.array(getattr(batch, field))
     spoiled[0, 1] = bad
-    assert not learner.train(batch._replace(**{field: spoiled}), PPOConfig(), "joint", **HOW).metrics.taken
+    assert not learner.train(batch._replace(**{field: spoiled}), SETTINGS, "joint").metrics.taken
     assert same(arrays(actor), before)
     assert same(state(learner), moments)
 
@@ -160,20 +159,20 @@ def test_an_actor_and_a_critic_apart_take_their_step_together_or_not_at_all(
     before, moments = arrays(actor), state(learner)
     spoiled = mx.array(getattr(batch, field))
     spoiled[0, 1] = bad
-    step = learner.train(batch._replace(**{field: spoiled}), PPOConfig(), "policy", "value", **HOW)
+    step = learner.train(batch._replace(**{field: spoiled}), SETTINGS, "policy", "value")
     assert step.metrics.outcome == outcome
     assert same(arrays(actor), before)
     assert same(state(learner), moments)
-    assert learner.train(batch, PPOConfig(), "policy", "value", **HOW).metrics.taken
+    assert learner.train(batch, SETTINGS, "policy", "value").metrics.taken
 
 
 def test_actor_and_critic_apart_learn_in_one_step_to_the_bit_what_they_learn_in_two(folder: Path) -> None:
     together, alone = (make_actor(folder, value_model="adapter") for _ in range(2))
     batch = moved_on(scored(together, random_batch()))
     learners = learner_of(together, max_grad_norm=0.01), learner_of(alone, max_grad_norm=0.01)
-    learners[0].train(batch, PPOConfig(), "policy", "value", **HOW)
+    learners[0].train(batch, SETTINGS, "policy", "value")
     for objective in ("policy", "value"):
-        learners[1].train(batch, PPOConfig(), objective, **HOW)
+        learners[1].train(batch, SETTINGS, objective)
     assert same(arrays(together), arrays(alone))
     assert same(state(learners[0]), state(learners[1]))
 
@@ -185,7 +184,7 @@ def test_weights_that_give_nan_or_inf_are_detected_in_the_loss_and_change_nothin
     batch, learner = scored(actor, random_batch()), learner_of(actor)
     actor.update_value(actor.value_parameters() | {"head.bias": mx.array(bad)})
     before, moments = arrays(actor), state(learner)
-    step = learner.train(batch, PPOConfig(), "joint", **HOW).metrics
+    step = learner.train(batch, SETTINGS, "joint").metrics
     assert (step.taken, math.isfinite(step.value_loss)) == (False, False)
     assert np.array_equal(arrays(actor)["value.head.weight"], before["value.head.weight"])
     assert same(arrays(actor, "policy"), {name: x for name, x in before.items() if name.startswith("policy")})

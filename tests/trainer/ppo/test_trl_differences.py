@@ -31,10 +31,11 @@ from trl_reference import (
 
 from trainer import maths
 from trainer.arrays import filled
+from trainer.events import silent
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
+from trainer.ppo.losses import LossSettings
 from trainer.ppo.metrics import rollout_metrics
-from trainer.ppo.steps import silent
 
 
 @pytest.fixture
@@ -237,8 +238,8 @@ def test_trl_divides_its_averages_by_passes_that_were_not_made(reference: Refere
 def test_trl_does_not_bound_the_norm_of_the_gradient(actor: ActorCriticLLM, reference: Reference) -> None:
     learner = learner_of(actor, reference.optim("policy", max_grad_norm=0.5))
     for step, batch in enumerate(reference.micro_batches("ours", "logprobs", "advantages")):
-        how: Any = {"temperature": reference.temperature, "progress": silent}
-        metrics = learner.train(batch, reference.ppo, "policy", **how).metrics
+        settings = LossSettings(reference.ppo, reference.temperature)
+        metrics = learner.train(batch, settings, "policy").metrics
         assert metrics.grad_norm > 0.5
         if step == 0:
             close(metrics.grad_norm, np.linalg.norm(reference["policy_gradients"][0]))

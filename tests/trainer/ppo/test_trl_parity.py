@@ -6,7 +6,6 @@ Where TRL counts the place after the end of a response as one more (test_trl_dif
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -32,7 +31,6 @@ from trl_reference import (
 from trainer import maths
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
-from trainer.ppo.steps import silent
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 
 
@@ -149,12 +147,12 @@ def test_losses_and_gradients_of_the_parameters_are_the_same(actor: ActorCriticL
 
 @of("plain", "k3", "clipped", "minibatches")
 def test_parameters_after_every_optimiser_step_are_the_same(actor: ActorCriticLLM, reference: Reference) -> None:
-    how: Any = {"temperature": reference.temperature, "progress": silent}
+    settings = LossSettings(reference.ppo, reference.temperature)
     policy, critic = (learner_of(actor, reference.optim(part)) for part in ("policy", "value"))
     policy_batches = reference.micro_batches("ours", "logprobs", "advantages")
     value_batches = reference.micro_batches("trl", "values", "returns")
     for step, (policy_batch, value_batch) in enumerate(zip(policy_batches, value_batches, strict=True)):
-        policy.train(policy_batch, reference.ppo, "policy", **how)
-        critic.train(value_batch, reference.ppo, "value", **how)
+        policy.train(policy_batch, settings, "policy")
+        critic.train(value_batch, settings, "value")
         close(flat(actor.policy_parameters()), reference["policy_after"][step])
         close(flat(actor.value_parameters()), reference["value_after"][step])

@@ -18,13 +18,12 @@ from trainer.arrays import filled
 from trainer.config import Config
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import ModelConfig, OptimConfig, RolloutConfig, RunConfig
-from trainer.events import Alert, Event, PhaseProgress
+from trainer.events import Alert, Event, PhaseProgress, silent
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.learner import Step, StepMetrics, has_signal
 from trainer.ppo.loop import PPO, Update
 from trainer.ppo.metrics import update_metrics
-from trainer.ppo.steps import silent
 from trainer.rollout.experience import Experience
 
 STEP = Step(StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, "taken"), mx.array([[1.0]]), {})
@@ -52,7 +51,7 @@ def algorithm(
         run=RunConfig(**(run or {})),
     )
     emit = events.append if events is not None else lambda event: None
-    return PPO(config, actor, None, [], None, emit=emit)  # type: ignore[arg-type]  # no rollout is made here
+    return PPO(config, actor, None, [], None, report=emit)  # type: ignore[arg-type]  # no rollout is made here
 
 
 def learn(ppo: PPO, batch: Experience) -> list[StepMetrics]:
@@ -115,7 +114,7 @@ def test_the_value_clip_has_the_unit_of_the_returns(
 ) -> None:
     batch, units = scored(actor, random_batch()), []
     ppo = algorithm(actor, minibatches=1, epochs=1, critic_warmup=warmup)
-    monkeypatch.setattr(ppo.learner, "train", lambda *_, value_unit, **__: units.append(value_unit) or STEP)
+    monkeypatch.setattr(ppo.learner, "train", lambda _, loss, *__, **___: units.append(loss.value_unit) or STEP)
     for scale in (1.0, 100.0):
         fields = {name: scale * filled(getattr(batch, name)) for name in ("advantages", "values", "returns")}
         learn(ppo, batch._replace(**fields))
@@ -160,7 +159,7 @@ def test_every_epoch_records_the_ratio_of_every_token_before_its_step(
     actor = make_actor(folder, value_model=value_model)
     batch = scored(actor, random_batch(), temperature=temperature)
     ppo = algorithm(actor, minibatches=minibatches, epochs=3, run={"final_ratios": True})
-    steps, ratios, _ = update(with_rollout(ppo, temperature=temperature), batch)
+    _, steps, ratios = update(with_rollout(ppo, temperature=temperature), batch)
     assert ratios.shape == (*batch.mask.shape, 4)
     real = np.array(batch.mask) > 0
     if minibatches == 1:
@@ -200,7 +199,7 @@ def test_the_progress_of_an_update_rises_to_its_end(
     """The passes are counted as `iteration` counts them."""
     actor, events = make_actor(folder, value_model=value_model), []
     ppo = algorithm(actor, events, epochs=2, minibatches=minibatches, run={"final_ratios": final_ratios})
-    with ppo.phase(1, "update", passes=ppo.update_passes) as progress:
+    with ppo.phases(1, "update", passes=ppo.update_passes) as progress:
         ppo.learn(1, scored(actor, random_batch()), progress)
     reported = [(event.done, event.total) for event in events if isinstance(event, PhaseProgress)][1:]
     assert [done / total for done, total in reported] == pytest.approx(np.linspace(0, 1, len(reported) + 1)[1:])
@@ -228,7 +227,7 @@ def test_a_batch_without_signal_takes_no_step_and_says_so(folder: Path) -> None:
     ppo, before = algorithm(actor, events, estimator="rloo"), arrays(actor)
     batch = equally_good(actor)
     assert not has_signal(batch)
-    assert update(ppo, batch) == Update([], None)
+    assert not update(ppo, batch).steps
     assert same(arrays(actor), before)
     message = "all advantages are equal, so no step was taken: is the reward constant?"
     assert reported(events) == [("no_signal", "warning", message)]
@@ -247,7 +246,7 @@ def test_equal_advantages_teach_the_critic_alone_until_it_is_right(folder: Path,
     assert all(name.startswith("value.") for name in changed)
     assert reported(events)[0][2] == "all advantages are equal, so only the critic was trained: is the reward constant?"
     right = batch._replace(values=batch.returns, advantages=mx.zeros_like(filled(batch.advantages)))
-    assert update(ppo, right) == Update([], None)
+    assert not update(ppo, right).steps
 
 
 def exact_kl(actor: ActorCriticLLM, batch: Experience) -> float:

@@ -14,9 +14,8 @@ import pytest
 from tiny import load_tiny
 
 from trainer.config import Config, validate
-from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
-from trainer.errors import RewardError, StorageError
+from trainer.errors import Interrupted, RewardError, StorageError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
 from trainer.ppo_run import answers

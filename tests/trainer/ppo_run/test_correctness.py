@@ -18,7 +18,7 @@ from trainer.config.schema import OptimConfig, RolloutConfig
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner
-from trainer.ppo.steps import silent
+from trainer.ppo.losses import LossSettings
 from trainer.preference_data.comparisons import reward_comparisons
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.reward_model_run import train_reward_model
@@ -69,7 +69,7 @@ def after_an_update(actor: ActorCriticLLM) -> Experience:
     batch = scored(actor, rollout)
     learner = Learner(actor, OptimConfig(policy_lr=0.01, value_lr=0.01), total_steps=2)
     for _ in range(2):
-        assert learner.train(batch, PPOConfig(), "joint", temperature=1.0, progress=silent).metrics.taken
+        assert learner.train(batch, LossSettings(PPOConfig(), 1.0), "joint").metrics.taken
     return batch
 
 

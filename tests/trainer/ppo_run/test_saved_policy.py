@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from runs_helper import Recorder, flip, tiny_config
 
-from trainer.control.control import Control, Interrupted
+from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
-from trainer.errors import ConfigError, ModelError, StorageError, TrainerError, UsageError
+from trainer.errors import ConfigError, Interrupted, ModelError, StorageError, TrainerError, UsageError
 from trainer.events import StateChanged
 from trainer.ppo_run.answers import SavedPolicy
 from trainer.ppo_run.training import train

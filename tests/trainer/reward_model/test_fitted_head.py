@@ -146,7 +146,7 @@ def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
     loaded = load_tiny(folder / "model")
     said: list[object] = []
     data = reward_comparisons(labelled(80), loaded, config)
-    training = RewardModelTraining(config, loaded.backbone, data, emit=said.append)
+    training = RewardModelTraining(config, loaded.backbone, data, report=said.append)
     training.prepare()
     return training, [event.message for event in said if isinstance(event, Alert)]
 

@@ -341,7 +341,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
     made.model.update({name: array * math.nan for name, array in made.model.parameters().items()})
     before = made.learner.optimizer.state()
     events: list[Event] = []
-    made.emit = events.append
+    made.report = events.append
     assert made.step().skipped
     made.step()
     with pytest.raises(DivergedError, match=r"optim\.lr"):

@@ -18,9 +18,9 @@ from trainer.config import Config, load_config
 from trainer.config.loading import resolve_paths
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import ModelConfig, RewardConfig
-from trainer.control.control import Control, Interrupted
+from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
-from trainer.errors import RewardError
+from trainer.errors import Interrupted, RewardError
 from trainer.events import RunEnded, RunStarted, StateChanged
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone

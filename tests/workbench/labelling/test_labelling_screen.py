@@ -21,8 +21,8 @@ from textual.widgets import Input, OptionList
 from waiting import until
 from workbench_app import press_when_asked, screen_text, settle, start_run, workbench
 
-from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
+from trainer.errors import Interrupted
 from trainer.preferences.sessions import begin_session, list_sessions
 from trainer.preferences.store import PreferenceStore
 from workbench.config.pane import ConfigPane

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 from reward_model_runs import reward_workspace
 
-from trainer.control.control import Interrupted
-from trainer.errors import ModelError, StorageError
+from trainer.errors import Interrupted, ModelError, StorageError
 from trainer.preferences.records import Text
 from workbench.labelling.item_supply import score
 from workbench.system import environment

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
-from trainer.errors import ModelError, TrainerError, one_line
+from trainer.errors import Interrupted, ModelError, TrainerError, one_line
 from trainer.preferences.records import Comparison, Preference, Text
 from trainer.preferences.store import PreferenceStore
 

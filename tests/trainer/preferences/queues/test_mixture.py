@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from label_runs import Drawing, answering, of_run, pair_rows, plan, run_folder
 
-from trainer.control.control import Interrupted
+from trainer.errors import Interrupted
 from trainer.preferences.items import Item, QueuePlan
 from trainer.preferences.records import Judgement, Preference
 from trainer.preferences.store import PreferenceStore

@@ -1,10 +1,14 @@
-"""Input and output of reward sources, and the result that training uses."""
+"""Types of rewards: what a source sees and returns, and what an algorithm calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from trainer.errors import shortened
 
@@ -27,6 +31,43 @@ class RewardResult(NamedTuple):
     parts: dict[str, list[float]]  # source -> [B]; raw scores, NaN where it does not apply, tokens summed; and its
     # details under `source.detail`; for reports only
     extra: Mapping[str, list[Any]] = MappingProxyType({})  # what functions logged for each sequence, by column
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """Progress of the training, by the names of TRL's `trainer_state`. A step is an iteration."""
+
+    global_step: int = 0  # done so far
+    max_steps: int = 0
+
+
+class Reward(Protocol):
+    """Reward of a run, as an algorithm calls it. Raises RewardError."""
+
+    def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
+        """Score `batch`. update_statistics: False normalises by the running statistics without changing them."""
+
+    def so_far(self, batch: Sequence[RewardInput]) -> list[float]:
+        """Score responses that are not complete, on the scale of the newest scores; statistics stay as they are."""
+
+    def penalties(self, truncated: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return what is subtracted from the scores of complete responses."""
+
+    def use_micro_batches(self, tokens: int) -> None:
+        """Have reward models read at most `tokens` tokens in one pass, padding included, from the next batch on."""
+
+    def use_state(self, state: TrainerState) -> None:
+        """Pass `state` to the functions that ask for it, from the next batch on."""
+
+    @property
+    def asks_for_state(self) -> bool:
+        """Return whether a function asks for it, so that its scores may change."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the running statistics as plain values, which JSON keeps exactly."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
 
 
 class SourceScores(NamedTuple):

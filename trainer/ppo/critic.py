@@ -1,8 +1,9 @@
-"""Values of states from the score of what is written so far."""
+"""What a critic has beside its network: the scale of its head, and values from the score of what is written so far."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -10,8 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer import maths
-from trainer.arrays import filled
+from trainer.arrays import filled, to_list
+from trainer.config import Config
+from trainer.data import Prompt
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.reward_types import Reward, RewardInput
 from trainer.rollout.experience import Experience
+from trainer.rollout.token_texts import TokenTexts
+
+SCALE_MEMORY = 0.9
+"""Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
+OUTLIER = 10.0
+"""Returns count as at most this multiple of the scale, or one batch of huge rewards would blur all later values."""
+SMALLEST_RETURNS = 1e-4
+"""Smaller returns change no scale: they may be rounding errors of the KL."""
 
 FORGETTING = 0.5
 """Weight of a batch against the next one. Scores change fast while the policy learns, so old batches mislead."""
@@ -20,6 +33,55 @@ SECONDS = 0.1  # that they may take in any case, so that the clock decides nothi
 FEATURES = 5  # numbers of x
 
 Floats = npt.NDArray[np.float64]
+
+
+def follow_returns(actor: ActorCriticLLM, batch: Experience) -> None:
+    """Give the critic's head as its scale the running root mean square of the returns that it is to predict.
+
+    It then learns as fast, and pulls as hard on a shared trunk, whatever the scale of the rewards is (van Hasselt
+    et al. 2016, arXiv 1602.07714, without their shift, which would change nothing but the head's bias).
+    """
+    returns = filled(batch.returns)
+    if batch.prefix_values is not None:
+        returns = returns - batch.prefix_values
+    new = float(maths.root_mean_square(returns, batch.mask))
+    if SMALLEST_RETURNS < new < math.inf:
+        before = actor.value_scale or new
+        square = SCALE_MEMORY * before**2 + (1 - SCALE_MEMORY) * min(new, OUTLIER * before) ** 2
+        actor.use_value_scale(math.sqrt(square))
+
+
+def add_prefix_scores(
+    rewards: Reward, batch: Experience, prompts: Sequence[Prompt], token_texts: TokenTexts, *, every: int
+) -> Experience:
+    """Add Phi(s_t), the score of the response before token t, from which `PrefixValues` predicts the return.
+
+    It is 0 before the first score: no source is asked for an empty response. After the last token it is the score from
+    `compute_rewards`, without penalties.
+
+    With values V(s_t) = Phi(s_t) + ..., the advantage of a token begins with what it did to the score. This is the same
+    as shaping the rewards by the potential Phi, r_t + gamma Phi(s_{t+1}) - Phi(s_t) (Ng, Harada and Russell 1999; for
+    values Wiewiora 2003, arXiv 1106.5267). It changes no optimal policy if lambda is 1, or if the values are exact.
+    Else a token gains by raising the score for longer than 1 / (1 - gamma lambda) tokens, even if it is lost later.
+
+    prompts: B, one per row; token_texts: splits a response into the texts that joined are what is scored; every: tokens
+    from one score to the next, which holds in between. Raises RewardError.
+    """
+    rows = [ids[:count] for ids, count in zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)]
+    inputs = []
+    for prompt, ids in zip(prompts, rows, strict=True):
+        texts = token_texts(ids)
+        inputs += [
+            RewardInput(prompt.prompt, "".join(texts[:t]), ids[:t], prompt.columns, truncated=True)
+            for t in range(every, len(ids), every)
+        ]
+    scores = iter(rewards.so_far(inputs))
+    prefixes = np.zeros(batch.mask.shape, dtype=np.float32)
+    for row, ids in zip(prefixes, rows, strict=True):
+        row[: len(ids)] = np.repeat([0.0, *(next(scores) for _ in range(every, len(ids), every))], every)[: len(ids)]
+    penalties = rewards.penalties(np.array(batch.truncated), np.array(batch.response_lengths))
+    whole = np.array(filled(batch.scores), dtype=np.float64) + penalties
+    return batch._replace(prefix_scores=mx.array(prefixes), final_prefix_scores=mx.array(whole.astype(np.float32)))
 
 
 class PrefixValues:
@@ -39,6 +101,12 @@ class PrefixValues:
         self._products = np.zeros(FEATURES)  # sum of w x (G - Phi)
         self.apart = 1
         """Tokens from one score to the next, where the trainer chooses."""
+
+    def stride(self, config: Config) -> int:
+        """Return the tokens from one prefix score to the next; 0 without them."""
+        if not (config.uses_prefix_scores and config.ppo.estimator == "gae"):
+            return 0
+        return self.apart if config.ppo.prefix_scores < 0 else config.ppo.prefix_scores
 
     def add(self, batch: Experience, every: int) -> Experience:
         """Add V_0 to the values of a batch with `prefix_scores`, which are of every so many tokens.

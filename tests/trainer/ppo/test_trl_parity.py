@@ -31,6 +31,7 @@ from trl_reference import (
 from trainer import maths
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
+from trainer.ppo.losses import LossSettings
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 
 

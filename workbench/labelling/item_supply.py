@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.errors import Interrupted
-from trainer.errors import DataError, ModelError, StorageError, TrainerError, cannot_write
+from trainer.errors import DataError, Interrupted, ModelError, StorageError, TrainerError, cannot_write
 from trainer.preferences.items import Item, SessionPlan, SessionRecord
 from trainer.preferences.queues import QueueContext
 from trainer.preferences.records import Text

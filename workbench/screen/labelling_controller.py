@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from trainer.control.questions import Answer, Question
-from trainer.errors import TrainerError
+from trainer.errors import Interrupted, TrainerError
 from trainer.events import HumanEvaluation
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store

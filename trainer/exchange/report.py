@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Any, NamedTuple
 
-from trainer.exchange import openrlhf, trl, verl
 from trainer.exchange.prompts import HELD_OUT, TRAIN
-from trainer.exchange.rows import one_reward_model
-from trainer.exchange.settings import Facts, Translation, translated, value_of
+from trainer.exchange.settings import TRL_CONFIGS, RunFacts, Translation, one_reward_model, translated, value_of
 
 ENGINES = ("trl", "openrlhf", "verl")
 POLICY = "policy"
@@ -20,9 +18,29 @@ PARTS = ("base", "reward-model", "value-model")
 """Models of an export that are not always there; the policy is."""
 
 _EXPORT = "@EXPORT@"  # in scripts, the folder of the export
-_NAMES = {"trl": "TRL", "openrlhf": "OpenRLHF", "verl": "verl"}
-_VERSIONS = {"trl": trl.VERSION, "openrlhf": openrlhf.VERSION, "verl": verl.VERSION}
-_TABLES = {"openrlhf": openrlhf.SETTINGS, "verl": verl.SETTINGS}
+_VERSIONS = {"trl": "TRL 1.12.0", "openrlhf": "OpenRLHF 0.11.2", "verl": "verl 0.9.1"}
+_MERGED = "policy-merged"  # OpenRLHF reads no adapter
+_MACHINES: dict[str, dict[str, Any]] = {  # one GPU for everything; not ours to know
+    "openrlhf": {
+        "actor.num_gpus_per_node": 1,
+        "ref.num_gpus_per_node": 1,
+        "reward.num_gpus_per_node": 1,
+        "critic.num_gpus_per_node": 1,
+        "vllm.num_engines": 1,
+        "train.colocate_all": True,
+        "vllm.enable_sleep": True,
+        "vllm.gpu_memory_utilization": 0.5,
+    },
+    "verl": {
+        "trainer.n_gpus_per_node": 1,
+        "trainer.nnodes": 1,
+        "actor_rollout_ref.rollout.name": "vllm",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.load_format": "safetensors",  # as verl's guide to LoRA asks
+        "reward.reward_model.rollout.name": "vllm",
+        "reward.reward_model.rollout.tensor_model_parallel_size": 1,
+    },
+}
 
 
 class Engine(NamedTuple):
@@ -33,36 +51,32 @@ class Engine(NamedTuple):
     files: dict[str, str]
 
 
-def engine(name: str, facts: Facts) -> Engine:
+def engine(name: str, facts: RunFacts) -> Engine:
     """Return the export of a run's settings for the trainer `name`, one of ENGINES."""
-    table = trl.table(facts) if name == "trl" else _TABLES[name]
-    if table is None:
-        return Engine(name, None, {})
-    translation = translated(facts, table)
     if name == "trl":
-        return Engine(name, translation, _trl_files(facts, translation))
-    inside = _inside(facts)  # Ray's workers have a folder of their own
-    build = {"openrlhf": _openrlhf_files, "verl": _verl_files}[name]
-    return Engine(name, translation, build(inside, translated(inside, table)))
+        config = TRL_CONFIGS.get(facts.config.ppo.estimator)
+        if config is None:
+            return Engine(name, None, {})
+        translation = translated(facts, config.removesuffix("Config").lower())
+        return Engine(name, translation, _trl_files(config, facts, translation))
 
-
-def _inside(facts: Facts) -> Facts:
-    """Return `facts` with paths in the export as shell scripts write them."""
-
-    def inside(path: str) -> str:
+    def inside(path: str) -> str:  # Ray's workers have a folder of their own
         return f"{_EXPORT}/{path}" if path in (*PARTS, POLICY) else path
 
-    return facts._replace(
+    here = facts._replace(
         base=inside(facts.base),
         policy=inside(facts.policy),
         reward_model=inside(facts.reward_model),
         value_model=inside(facts.value_model),
     )
+    settings = translated(here, name).values
+    build = {"openrlhf": _openrlhf_script, "verl": _verl_script}[name]
+    return Engine(name, translated(facts, name), {f"{name}/train.sh": build(here, settings)})
 
 
-def _trl_files(facts: Facts, translation: Translation) -> dict[str, str]:
+def _trl_files(config: str, facts: RunFacts, translation: Translation) -> dict[str, str]:
     about = {
-        "trainer": trl.CONFIGS[facts.config.ppo.estimator],
+        "trainer": config,
         "base": facts.base,
         "reward_model": facts.reward_model if one_reward_model(facts) else "",
         "reward_function": facts.reward_function,
@@ -71,33 +85,30 @@ def _trl_files(facts: Facts, translation: Translation) -> dict[str, str]:
         "settings": translation.values,
     }
     script = resources.files("trainer.exchange").joinpath("trl_train.txt").read_text(encoding="utf-8")
-    return {
-        "trl/config.json": json.dumps(about, indent=2) + "\n",
-        "trl/train.py": script.replace("{version}", trl.VERSION),
-    }
+    version = _VERSIONS["trl"].partition(" ")[2]
+    return {"trl/config.json": json.dumps(about, indent=2) + "\n", "trl/train.py": script.replace("{version}", version)}
 
 
-def _openrlhf_files(facts: Facts, translation: Translation) -> dict[str, str]:
-    merged = f"{_EXPORT}/{openrlhf.MERGED}"
+def _openrlhf_script(facts: RunFacts, settings: dict[str, Any]) -> str:
+    merged = f"{_EXPORT}/{_MERGED}"
     merge = ["python3", "-m", "openrlhf.cli.lora_combiner", "--model_path", facts.base]
     merge += ["--lora_path", facts.policy, "--output_path", merged]
     files = {"data.prompt_dataset": f"{_EXPORT}/{TRAIN}.jsonl", "ckpt.output_dir": f"{_EXPORT}/openrlhf/output"}
     files |= {"actor.model_name_or_path": merged, "ckpt.path": f"{_EXPORT}/openrlhf/checkpoints"}
-    settings = translation.values | files
-    train = ["python3", "-m", openrlhf.MODULE, *flags(settings)]
-    return {"openrlhf/train.sh": _script(merge, train, list(flags(openrlhf.MACHINE)))}
+    train = ["python3", "-m", "openrlhf.cli.train_ppo_ray", *_flags(settings | files)]
+    return _script(merge, train, list(_flags(_MACHINES["openrlhf"])))
 
 
-def _verl_files(facts: Facts, translation: Translation) -> dict[str, str]:
+def _verl_script(facts: RunFacts, settings: dict[str, Any]) -> str:
     data = f"{_EXPORT}/verl"
     evaluated = HELD_OUT if facts.held_out else TRAIN  # verl always wants a file
     files = {"data.train_files": f"{data}/{TRAIN}.parquet", "data.val_files": f"{data}/{evaluated}.parquet"}
-    settings = files | translation.values | {"trainer.default_local_dir": f"{data}/output"}
-    train = ["python3", "-m", verl.MODULE, *overrides(settings)]
-    return {"verl/train.sh": _script(train, list(overrides(verl.MACHINE)))}
+    whole = files | settings | {"trainer.default_local_dir": f"{data}/output"}
+    train = ["python3", "-m", "verl.trainer.main_ppo", *_overrides(whole)]
+    return _script(train, list(_overrides(_MACHINES["verl"])))
 
 
-def flags(settings: dict[str, Any]) -> Iterator[str]:
+def _flags(settings: dict[str, Any]) -> Iterator[str]:
     """Yield command-line flags: a truth is a flag alone, a list has several values, None and False are left out."""
     for name, value in settings.items():
         if value is None or value is False:
@@ -106,7 +117,7 @@ def flags(settings: dict[str, Any]) -> Iterator[str]:
         yield " ".join([f"--{name}", *(shlex.quote(str(word)) for word in words)])
 
 
-def overrides(settings: dict[str, Any]) -> Iterator[str]:
+def _overrides(settings: dict[str, Any]) -> Iterator[str]:
     """Yield hydra overrides."""
     for name, value in settings.items():
         yield shlex.quote(f"{name}={_hydra(value)}")
@@ -135,7 +146,7 @@ def _script(*commands: list[str]) -> str:
     return "\n".join(lines).replace(_EXPORT, '"$PWD"') + "\n"
 
 
-def readme(source: str, facts: Facts, engines: list[Engine], contents: dict[str, str], warnings: list[str]) -> str:
+def readme(source: str, facts: RunFacts, engines: list[Engine], contents: dict[str, str], warnings: list[str]) -> str:
     """Return README.md of an export. source: run and checkpoint; contents: what is in it, by path."""
     lines = [f"# Export of {source}", "", "| path | content |", "|---|---|"]
     lines += [f"| {path} | {what} |" for path, what in contents.items()]
@@ -146,8 +157,8 @@ def readme(source: str, facts: Facts, engines: list[Engine], contents: dict[str,
     return "\n".join(lines) + "\n"
 
 
-def _engine_lines(one: Engine, facts: Facts) -> Iterator[str]:
-    name = f"{_NAMES[one.name]} {_VERSIONS[one.name]}"
+def _engine_lines(one: Engine, facts: RunFacts) -> Iterator[str]:
+    name = _VERSIONS[one.name]
     yield f"## {name}"
     yield ""
     if one.translation is None:

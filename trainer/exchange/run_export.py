@@ -21,8 +21,7 @@ from trainer.errors import ModelError, TrainerError, UsageError, cannot_write
 from trainer.exchange import report
 from trainer.exchange.checkpoints import adapter_layers, write_classifier, write_model
 from trainer.exchange.prompts import HELD_OUT, TRAIN, ExportPrompts, export_prompts, write_prompts, write_verl_prompts
-from trainer.exchange.rows import only_source
-from trainer.exchange.settings import Facts
+from trainer.exchange.settings import RunFacts, only_source
 from trainer.files import is_folder, read_json, replace_folder
 from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
@@ -124,7 +123,7 @@ class _Export:
     contents: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     engines: list[report.Engine] = field(default_factory=list)
-    facts: Facts = field(default_factory=lambda: Facts(Config()))
+    facts: RunFacts = field(default_factory=lambda: RunFacts(Config()))
     source: str = ""  # run and checkpoint
 
     def checkpoint(self) -> Path:
@@ -250,7 +249,7 @@ def _fill_ppo(export: _Export) -> None:
     prompts = export_prompts(config, loaded.tokenizer)
     export.warnings += [prompts.warning] if prompts.warning else []
     export.prompts(prompts)
-    export.facts = Facts(
+    export.facts = RunFacts(
         config,
         prompts=len(prompts.train),
         held_out=len(prompts.held_out),

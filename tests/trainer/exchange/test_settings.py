@@ -13,57 +13,44 @@ import pytest
 
 from trainer.config.problems import setting_keys
 from trainer.config.schema import Config
-from trainer.exchange import openrlhf, report, trl, verl
-from trainer.exchange.reference import settings_table
-from trainer.exchange.settings import OWN, Elsewhere, Facts, No, Table, To, row_of, translated
+from trainer.exchange import report
+from trainer.exchange.settings import TABLES, TRL_CONFIGS, RunFacts, cells_of, markdown, settings_table, translated
 
 ROOT = Path(__file__).resolve().parents[3]
-TABLES: dict[str, Table] = {**trl.TABLES, "openrlhf": openrlhf.SETTINGS, "verl": verl.SETTINGS}
 MODEL = {"sources": [{"kind": "model", "path": "liked"}]}
 
 
-def facts(*, reward_model: str = "reward-model", **tables: Mapping[str, Any]) -> Facts:
+def facts(*, reward_model: str = "reward-model", **tables: Mapping[str, Any]) -> RunFacts:
     """Return a run's facts with the settings `tables`; its reward is one reward model."""
     config = Config.model_validate({"reward": MODEL} | {name: dict(table) for name, table in tables.items()})
-    return Facts(config, 100, reward_model=reward_model, value_model="value-model")
+    return RunFacts(config, 100, reward_model=reward_model, value_model="value-model")
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_every_setting_has_a_row_and_every_row_a_setting(name: str) -> None:
+def test_every_setting_has_a_row_and_every_row_a_setting() -> None:
     keys = list(setting_keys())
-    assert all(row_of(key, TABLES[name]) for key in keys)
-    known = {*keys, *(f"{key.partition('.')[0]}.*" for key in keys)}
-    assert set(TABLES[name]) | set(OWN) <= known
+    assert {*settings_table()} <= {*keys, *(f"{key.partition('.')[0]}.*" for key in keys)}
+    for name, key in product(TABLES, keys):
+        for cell in cells_of(key, name):
+            assert sum(map(bool, (cell.to, cell.no, cell.elsewhere))) == 1, "a cell is one of the three"
+            assert not (cell.note + cell.no + cell.elsewhere).endswith(".")
+    assert {column for row in settings_table().values() for column in row} <= {*TABLES, "trl", "all"}
 
 
-@pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("estimator", ["gae", "reinforce", "rloo", "remax", "grpo"])
 @pytest.mark.parametrize("changed", [False, True])
-def test_every_setting_is_translated_missing_or_elsewhere(name: str, estimator: str, *, changed: bool) -> None:
+def test_every_setting_is_translated_missing_or_elsewhere(estimator: str, *, changed: bool) -> None:
     more: dict[str, Any] = {"rollout": {"samples_per_prompt": 2, "stop": ["END"]}} if changed else {}
     ppo = {"estimator": estimator, "kl_controller": "adaptive" if changed else "fixed"}
     ppo |= {"kl_in": "loss", "kl_estimator": "k3", "clip_high": 0.3, "dual_clip": 3.0} if changed else {}
-    found = translated(facts(ppo=ppo, **more), TABLES[name])
-    used = {key for keys in found.sources.values() for key in keys}
-    reached = used | {row.key for row in found.missing} | found.elsewhere.keys()
-    assert reached == set(setting_keys())
+    for name in TABLES:
+        found = translated(facts(ppo=ppo, **more), name)
+        used = {key for keys in found.sources.values() for key in keys}
+        assert used | {row.key for row in found.missing} | found.elsewhere.keys() == set(setting_keys())
 
 
 def test_a_setting_without_a_row_is_an_error() -> None:
-    table = {key: row for key, row in verl.SETTINGS.items() if key != "ppo.clip"}
-    with pytest.raises(KeyError, match=r"ppo\.clip"):
-        translated(facts(), table)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_reasons_and_notes_are_sentences_without_a_full_stop(name: str) -> None:
-    for row in (*TABLES[name].values(), *OWN.values()):
-        for one in row:
-            text = {To: getattr(one, "note", ""), No: getattr(one, "why", ""), Elsewhere: getattr(one, "where", "")}[
-                type(one)
-            ]
-            assert not text.endswith(".")
-            assert text or isinstance(one, To)
+    with pytest.raises(KeyError, match=r"ppo\.unknown"):
+        cells_of("ppo.unknown", "verl")
 
 
 def test_the_settings_of_ppo_in_trl() -> None:
@@ -74,7 +61,7 @@ def test_the_settings_of_ppo_in_trl() -> None:
             optim={"warmup_steps": 20, "policy_lr": 3e-5, "schedule": "constant"},
             model={"dtype": "float32"},
         ),
-        trl.PPO,
+        "ppo",
     ).values
     expected = {
         "total_episodes": 640,
@@ -99,7 +86,7 @@ def test_the_settings_of_ppo_in_trl() -> None:
 def test_the_settings_of_grpo_in_trl() -> None:
     ppo = {"estimator": "grpo", "kl_in": "loss", "minibatches": 4, "epochs": 2, "iterations": 5, "group_std": False}
     given = facts(rollout={"batch_size": 64, "samples_per_prompt": 8}, ppo=ppo | {"loss_aggregation": "constant"})
-    found = translated(given, trl.GRPO).values
+    found = translated(given, "grpo").values
     expected = {
         "num_generations": 8,
         "per_device_train_batch_size": 16,
@@ -116,9 +103,9 @@ def test_the_settings_of_grpo_in_trl() -> None:
 
 def test_the_settings_of_rloo_in_trl() -> None:
     given = facts(rollout={"samples_per_prompt": 4}, ppo={"estimator": "rloo"}, reward={**MODEL, "clip": 3.0})
-    found = translated(given, trl.RLOO).values
+    found = translated(given, "rloo").values
     assert (found["num_generations"], found["reward_clip_range"], found["normalize_advantages"]) == (4, [-3, 3], True)
-    assert "reward_clip_range" not in translated(facts(ppo={"estimator": "rloo"}), trl.RLOO).values
+    assert "reward_clip_range" not in translated(facts(ppo={"estimator": "rloo"}), "rloo").values
 
 
 def test_verl_evaluates_only_if_there_are_held_out_prompts() -> None:
@@ -137,7 +124,7 @@ def test_the_settings_in_openrlhf() -> None:
         reward={**MODEL, "clip": 2.0, "overlong_penalty": 0.5, "overlong_tokens": 10},
         optim={"beta2": 0.99, "warmup_steps": 16},
     )
-    found = translated(given, openrlhf.SETTINGS).values
+    found = translated(given, "openrlhf").values
     expected = {
         "rollout.batch_size": 16,
         "train.batch_size": 32,
@@ -161,7 +148,7 @@ def test_the_settings_in_openrlhf() -> None:
 def test_the_settings_in_verl() -> None:
     ppo = {"estimator": "grpo", "kl_in": "loss", "kl_estimator": "k3", "dual_clip": 4.0, "minibatches": 2}
     given = facts(rollout={"batch_size": 64, "samples_per_prompt": 4, "top_k": 0}, ppo=ppo, optim={"eps": 1e-6})
-    found = translated(given, verl.SETTINGS).values
+    found = translated(given, "verl").values
     expected = {
         "data.train_batch_size": 16,
         "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
@@ -183,34 +170,35 @@ def test_the_settings_in_verl() -> None:
 
 
 def test_a_value_without_a_counterpart_is_lost_and_says_so() -> None:
-    missing = {row.key: row for row in translated(facts(ppo={"kl_estimator": "k2"}), trl.PPO).missing}
+    missing = {row.key: row for row in translated(facts(ppo={"kl_estimator": "k2"}), "ppo").missing}
     assert missing["ppo.kl_estimator"].in_use
     assert missing["ppo.kl_estimator"].why == "kl_estimator has no such value (counterparts: k1, k3)"
 
 
 def test_a_setting_is_in_use_unless_its_value_does_nothing() -> None:
-    found = {row.key: row.in_use for row in translated(facts(ppo={"entropy_coef": 0.01}), trl.PPO).missing}
+    found = {row.key: row.in_use for row in translated(facts(ppo={"entropy_coef": 0.01}), "ppo").missing}
     assert found["ppo.entropy_coef"]
     assert not found["ppo.dual_clip"]
     assert not found["convergence.on_target"]
     assert found["ppo.ratio_threshold"]
 
 
-@pytest.mark.parametrize(
-    "sources",
-    [["lexicon"], [{"kind": "model", "path": "liked", "weight": 2.0}], [*MODEL["sources"], "lexicon"]],
-)
 @pytest.mark.parametrize("name", TABLES)
-def test_a_reward_that_is_no_one_reward_model_is_lost(name: str, sources: list[Any]) -> None:
-    missing = {row.key for row in translated(facts(reward={"sources": sources}), TABLES[name]).missing if row.in_use}
-    assert "reward.sources" in missing
-    weightless = [*MODEL["sources"], {"kind": "lexicon", "weight": 0.0}]  # measured alone
-    found = translated(facts(reward={"sources": weightless}), TABLES[name])
-    assert "reward.sources" not in {row.key for row in found.missing}
+def test_a_reward_that_is_no_one_reward_model_is_lost(name: str) -> None:
+    doubled = {"kind": "model", "path": "liked", "weight": 2.0}
+    measured_alone = {"kind": "lexicon", "weight": 0.0}
+    for sources, lost in (
+        (["lexicon"], True),
+        ([doubled], True),
+        ([*MODEL["sources"], "lexicon"], True),
+        ([*MODEL["sources"], measured_alone], False),
+    ):
+        found = translated(facts(reward={"sources": sources}), name)
+        assert ("reward.sources" in {row.key for row in found.missing if row.in_use}) == lost
 
 
-@pytest.mark.parametrize(("table", "lost"), [(trl.RLOO, False), (trl.GRPO, False), (trl.PPO, True)])
-def test_trl_takes_a_function_in_place_of_a_reward_model(table: Table, *, lost: bool) -> None:
+@pytest.mark.parametrize(("table", "lost"), [("rloo", False), ("grpo", False), ("ppo", True)])
+def test_trl_takes_a_function_in_place_of_a_reward_model(table: str, *, lost: bool) -> None:
     given = facts(reward={"sources": ["rewards.py:score"]})._replace(
         reward_model="", reward_function="rewards.py:score"
     )
@@ -235,7 +223,7 @@ def test_the_command_of_a_script_has_one_word_for_each_setting(name: str) -> Non
         assert given["actor_rollout_ref.model.path"] == r"'/models/it\'s mine'"
         assert given["actor_rollout_ref.model.lora_adapter_path"] == "/here/policy"
         assert given["trainer.logger"] == "[console]"
-        assert values.keys() | verl.MACHINE.keys() <= given.keys()
+        assert values.keys() | {"trainer.n_gpus_per_node", "trainer.nnodes"} <= given.keys()
     else:
         flags = {word.removeprefix("--") for word in words if word.startswith("--")}
         assert "reward.normalize_enable" in flags
@@ -246,10 +234,10 @@ def test_the_command_of_a_script_has_one_word_for_each_setting(name: str) -> Non
 
 
 def test_the_settings_of_trl_are_json() -> None:
-    for estimator, shared in product(trl.CONFIGS, (False, True)):
+    for estimator, shared in product(TRL_CONFIGS, (False, True)):
         given = facts(ppo={"estimator": estimator}, rollout={"samples_per_prompt": 2 if shared else 1})
         about = json.loads(report.engine("trl", given).files["trl/config.json"])
-        assert about["trainer"] == trl.CONFIGS[estimator]
+        assert about["trainer"] == TRL_CONFIGS[estimator]
         assert about["settings"]["seed"] == 0
 
 
@@ -264,8 +252,8 @@ def test_the_readme_names_every_setting() -> None:
 
 def test_the_page_has_the_table_of_the_settings() -> None:
     page = (ROOT / "docs" / "other-engines.md").read_text(encoding="utf-8")
-    table = "\n".join(settings_table())
-    assert table in page, "run: python -m trainer.exchange.reference, and put its output into docs/other-engines.md"
+    table = "\n".join(markdown())
+    assert table in page, "run: python -m trainer.exchange.settings, and put its output into docs/other-engines.md"
     assert "| ppo.lam | `lam` |  | `algo.advantage.lambd` | `algorithm.lam` |" in table
     assert "| ppo.target_approx_kl | - | - | - | - |" in table
     assert "run.shared" not in table

@@ -1,4 +1,4 @@
-"""The comparison as plain values, for JSON. docs/compare.md describes the object."""
+"""The comparison as plain values, for JSON. docs/experiments.md describes the object."""
 
 from __future__ import annotations
 

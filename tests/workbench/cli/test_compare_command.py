@@ -196,7 +196,7 @@ def test_runs_of_one_name_are_distinguished_by_their_folders(
 
 def test_json_has_the_fields_that_the_documentation_lists(capsys: pytest.CaptureFixture[str]) -> None:
     values = as_json(capsys, "a", "b", "d", "r")
-    documented = (ROOT / "docs" / "compare.md").read_text()
+    documented = (ROOT / "docs" / "experiments.md").read_text()
     assert values["comparison"] == 1
     assert list(values) == [
         "comparison",

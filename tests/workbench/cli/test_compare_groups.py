@@ -105,7 +105,7 @@ def test_json_of_groups_has_the_fields_of_runs_and_differences(capsys: pytest.Ca
     code, (out,), err = compare(capsys, "a=a-*", "b=b-*", more=("--json",))
     values = json.loads(out, parse_constant=pytest.fail)
     assert (code, err, values["comparison"]) == (0, [], 1)
-    documented = (ROOT / "docs" / "compare.md").read_text()
+    documented = (ROOT / "docs" / "experiments.md").read_text()
     differences = values["differences"]
     for name in [*values, *values["groups"][0], *differences[0], *(one["key"] for one in differences)]:
         assert f"`{name}`" in documented, name

@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="PPO runs of one method, one for each seed: folders, names or patterns such as 'a-*'; two or more groups",
     )
     add_dir(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/experiments.md lists its fields)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (see docs/experiments.md)")
     parser.add_argument("--width", metavar="N", type=int, help="columns of the report (default: the terminal's)")
 
 

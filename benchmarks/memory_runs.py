@@ -66,10 +66,6 @@ class Numbers(Tokenizer):
         """Return the ids in `text`."""
         return [int(word) for word in text.split()]
 
-    def convert_ids_to_tokens(self, token: int) -> str:
-        """Return the text of `token`."""
-        return str(token)
-
 
 def measured(case: Case) -> dict[str, tuple[float, float]]:
     """Run `case`; return measured and estimated bytes of each phase, and of the peak."""
@@ -97,6 +93,7 @@ def _configuration(case: Case, folder: Path) -> AnyConfig:
         return validate_as(SCHEMAS[case.kind], parse_overrides(overrides, SCHEMAS[case.kind]))
     (folder / "prompts.txt").write_text("x" * 4 * case.length + "\n", encoding="utf-8")
     overrides += [f"data.prompts={folder}/prompts.txt", "ppo.epochs=1"]  # every epoch has the same peak
+    overrides += ["ppo.prefix_scores=0"]  # numbers are no texts to score
     if case.scorer is not None:
         run, backbone = folder / "run", folder / "backbone"
         run.mkdir()

@@ -17,7 +17,7 @@ from trainer.files import read_json
 from trainer.models.adapters import LoRA, Parameters, linear_places, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import LoadedModel
 from trainer.models.classifier import ScalarHead
-from trainer.models.transformers_names import CLASSIFIER, Part, check_names, to_transformers
+from trainer.models.peft_adapters import CLASSIFIER, Part, check_names
 from trainer.models.trunk import family_of
 
 _HEADS = ("lm_head.",)
@@ -70,7 +70,7 @@ def _weights(backbone: nn.Module, layers: Mapping[str, LoRA], part: Part) -> Par
     with only_adapter(linear_places(backbone), fused):
         dequantize_model(backbone)  # on a GPU, where weights are held packed
         arrays = cast(list[tuple[str, mx.array]], tree_flatten(backbone.parameters()))
-        return {to_transformers(name, names): array for name, array in arrays}
+        return {names.to_transformers(name): array for name, array in arrays}
 
 
 def _write(folder: Path, loaded: LoadedModel, weights: Parameters, about: dict[str, Any]) -> None:

@@ -76,7 +76,12 @@ class NewAdapter(NamedTuple):
 
 def linear_places(backbone: nn.Module) -> dict[str, Place]:
     """Return the places of all linear layers, those of experts included, by full name, sorted."""
-    return {name: _place(backbone, name) for name in _linear_names(backbone)}
+    modules = dict(backbone.named_modules())
+    wrapped = {f"{name}.{_WRAPPED}" for name, module in modules.items() if isinstance(module, LoRA)}
+    # Not their subclasses: those of afm7 return several arrays, which a LoRA layer cannot add to.
+    kinds = (nn.Linear, nn.QuantizedLinear, *_EXPERT_LAYERS, LoRALinear, LoRASwitchLinear)
+    names = sorted(name for name, module in modules.items() if type(module) in kinds and name not in wrapped)
+    return {name: _place(backbone, name) for name in names}
 
 
 def new_adapter(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> NewAdapter:
@@ -92,11 +97,11 @@ def new_adapter(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> N
     _check_targets(config.lora_targets, known)
     chosen = [linear_places(block) for block in blocks[-count:]]
     targets = {id(places[name].module) for places in chosen for name in keys if name in places}
-    layers = {
-        name: _wrapped(place.linear, config)
-        for name, place in linear_places(backbone).items()
-        if id(place.module) in targets
-    }
+    layers: dict[str, LoRA] = {}
+    for name, place in linear_places(backbone).items():
+        if id(place.module) in targets:
+            kind = LoRASwitchLinear if isinstance(place.linear, _EXPERT_LAYERS) else LoRALinear
+            layers[name] = kind.from_base(place.linear, r=config.lora_rank, dropout=0.0, scale=config.lora_scale)
     draw_lora(layers.values(), key)
     parameters = {"rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys}
     return NewAdapter(layers, {"fine_tune_type": "lora", "num_layers": count, "lora_parameters": parameters})
@@ -125,12 +130,6 @@ def _check_targets(targets: Sequence[str], known: Mapping[str, nn.Module]) -> No
         )
 
 
-def _wrapped(linear: nn.Module, config: BackboneConfig) -> LoRA:
-    kind = LoRASwitchLinear if isinstance(linear, _EXPERT_LAYERS) else LoRALinear
-    layer: LoRA = kind.from_base(linear, r=config.lora_rank, dropout=0.0, scale=config.lora_scale)
-    return layer
-
-
 @contextmanager
 def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRA]) -> Iterator[None]:
     """Have `layers` and no other adapter at `places` inside the block; restore the old ones, even on error.
@@ -155,14 +154,6 @@ def draw_lora(layers: Iterable[LoRA], key: mx.array) -> None:
         bound = layer.lora_a.shape[-1 if isinstance(layer, LoRASwitchLinear) else 0] ** -0.5
         layer.lora_a = mx.random.uniform(-bound, bound, layer.lora_a.shape, key=draw)
         layer.lora_b = mx.zeros_like(layer.lora_b)
-
-
-def _linear_names(root: nn.Module) -> list[str]:
-    modules = dict(root.named_modules())
-    wrapped = {f"{name}.{_WRAPPED}" for name, module in modules.items() if isinstance(module, LoRA)}
-    # Not their subclasses: those of afm7 return several arrays, which a LoRA layer cannot add to.
-    kinds = (nn.Linear, nn.QuantizedLinear, *_EXPERT_LAYERS, LoRALinear, LoRASwitchLinear)
-    return sorted(name for name, module in modules.items() if type(module) in kinds and name not in wrapped)
 
 
 def _place(root: nn.Module, name: str) -> Place:

@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from trainer.errors import ModelError
-from trainer.models.transformers_names import CLASSIFIER
+from trainer.models.peft_adapters import CLASSIFIER
 
 HEAD = f"{CLASSIFIER}.weight"
 

@@ -1,4 +1,4 @@
-"""LoRA adapters in the format of PEFT, which transformers, TRL, OpenRLHF and verl read and write.
+"""LoRA adapters in the format of PEFT, which transformers, TRL, OpenRLHF and verl read and write, and their names.
 
 PEFT's A is [rank, inputs] and its B [outputs, rank], the transposes of ours; its scale is alpha / rank.
 """
@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,12 +18,13 @@ from mlx_lm.tuner.lora import LoRALinear
 from trainer.errors import ModelError
 from trainer.files import read_json
 from trainer.models.adapters import Parameters, linear_places, reason_of
-from trainer.models.transformers_names import CLASSIFIER, check_names, to_mlx, to_transformers
 from trainer.models.trunk import family_of
+
+CLASSIFIER = "score"  # the head of ...ForSequenceClassification
+Part = Literal["layers", "weights", "classifier"]
 
 WEIGHTS = "adapter_model.safetensors"
 SETTINGS = "adapter_config.json"
-CAUSAL, SEQUENCE = "CAUSAL_LM", "SEQ_CLS"  # PEFT's task types
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 _HEAD = f"{CLASSIFIER}.weight"
@@ -43,6 +44,56 @@ _REFUSED = {  # settings of peft.LoraConfig under which an adapter is more than 
     "monteclora_config": "MonteCLoRA",
 }
 _OTHER_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # initialisations that change the base model's weights
+
+
+class Names(NamedTuple):
+    """How far the names of a family in mlx-lm and in transformers agree; `benchmarks/engines.py` at b9e8a6a checked it.
+
+    renamed: beginnings in mlx-lm and in transformers.
+    """
+
+    renamed: tuple[tuple[str, str], ...] = ()
+    weights: bool = True  # all of them, not only those of layers that an adapter can be on
+    classifier: bool = True  # transformers has a sequence classifier of the family
+
+    def to_transformers(self, name: str) -> str:
+        """Return the name in transformers of a layer or weight that mlx-lm calls `name`."""
+        return next((new + name[len(old) :] for old, new in self.renamed if name.startswith(old)), name)
+
+    def to_mlx(self, name: str) -> str:
+        """Return the name in mlx-lm of a layer or weight that transformers calls `name`."""
+        return next((new + name[len(old) :] for new, old in self.renamed if name.startswith(old)), name)
+
+    def have(self, part: Part) -> bool:
+        """Return whether `part` of a model goes over."""
+        return part == "layers" or (self.weights and (part == "weights" or self.classifier))
+
+
+_SAME, _NO_CLASSIFIER = Names(), Names(classifier=False)
+FAMILIES: dict[str, Names] = {
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "glm4", "helium", "hunyuan_v1_dense", "llama"), _SAME),
+    **dict.fromkeys(("ministral3", "nemotron", "olmo2", "phi", "phi3", "qwen2", "qwen3", "seed_oss"), _SAME),
+    **dict.fromkeys(("smollm3", "stablelm", "starcoder2"), _SAME),
+    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "granite"), _NO_CLASSIFIER),
+    # Their weights have other names or shapes as well, so only adapters go over.
+    "gpt2": Names((("model.", "transformer."),), weights=False),
+    "gptj": Names((("model.", "transformer."),), weights=False),
+    "gpt_neox": Names((("model.h.", "gpt_neox.layers."), ("model.", "gpt_neox.")), weights=False),
+}
+_PROBLEMS: dict[Part, str] = {
+    "layers": "layers of the family {} are not known to have the same names in transformers",
+    "weights": "weights of the family {} are not known to have the same names in transformers",
+    "classifier": "family {} has no sequence classifier in transformers that takes its weights",
+}
+
+
+def check_names(family: str, part: Part = "layers") -> Names:
+    """Return the names of `family`. Raises ModelError if `part` of it does not go over."""
+    found = FAMILIES.get(family)
+    if found is None or not found.have(part):
+        known = ", ".join(sorted(name for name, one in FAMILIES.items() if one.have(part)))
+        raise ModelError(f"the {_PROBLEMS[part].format(family)}: use a model of the families {known}")
+    return found
 
 
 class PeftAdapter(NamedTuple):
@@ -130,7 +181,7 @@ def read_peft(folder: Path, family: str, what: str = "model.adapter") -> PeftAda
                 f"{named} has '{name}' {list(array.shape)}, which is not A or B of a linear layer with rank {rank}: "
                 "merge the adapter into its model with PEFT's merge_and_unload(), and name that in model.path"
             )
-        parameters[f"{to_mlx(layer, names)}.{'lora_a' if ending == _A else 'lora_b'}"] = array.T
+        parameters[f"{names.to_mlx(layer)}.{'lora_a' if ending == _A else 'lora_b'}"] = array.T
     divisor = math.sqrt(rank) if settings.get("use_rslora") else rank
     return PeftAdapter(
         dict(sorted(parameters.items())),
@@ -196,12 +247,12 @@ def write_peft(
                 "train without 'experts' in model.lora_targets"
             )
         layer, _, leaf = name.rpartition(".")
-        arrays[f"{_PREFIX}{to_transformers(layer, names)}{_A if leaf == 'lora_a' else _B}"] = array.T
-    layers = sorted({to_transformers(name.rpartition(".")[0], names) for name in parameters})
+        arrays[f"{_PREFIX}{names.to_transformers(layer)}{_A if leaf == 'lora_a' else _B}"] = array.T
+    layers = sorted({names.to_transformers(name.rpartition(".")[0]) for name in parameters})
     alpha = float(rank * scale)
     settings = {
         "peft_type": "LORA",
-        "task_type": CAUSAL if head is None else SEQUENCE,
+        "task_type": "CAUSAL_LM" if head is None else "SEQ_CLS",
         "base_model_name_or_path": base,
         "revision": revision or None,
         "inference_mode": True,

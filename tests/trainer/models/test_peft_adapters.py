@@ -16,8 +16,7 @@ from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.backbone import load_backbone
-from trainer.models.peft_adapters import SETTINGS, WEIGHTS, check_peft, is_peft, read_peft, write_peft
-from trainer.models.transformers_names import FAMILIES, to_mlx, to_transformers
+from trainer.models.peft_adapters import FAMILIES, SETTINGS, WEIGHTS, check_peft, is_peft, read_peft, write_peft
 
 RANK, SCALE = 3, 2.5
 TOKENS = mx.array([[72, 101, 108, 108, 111], [1, 2, 3, 4, 5]])
@@ -200,10 +199,10 @@ def test_a_name_and_back_is_the_name(family: str) -> None:
     names = FAMILIES[family]
     names_here = ("model.h.3.attn.c_attn", "model.embed_in", "lm_head" if names.weights else "model.h.0.mlp.c_fc")
     for name in names_here:
-        assert to_mlx(to_transformers(name, names), names) == name
+        assert names.to_mlx(names.to_transformers(name)) == name
     assert not names.weights or not names.renamed  # a whole model keeps its names
 
 
 def test_renamed_layers() -> None:
-    assert to_transformers("model.h.0.attention.dense", FAMILIES["gpt_neox"]) == "gpt_neox.layers.0.attention.dense"
-    assert to_transformers("model.h.0.attn.c_attn", FAMILIES["gpt2"]) == "transformer.h.0.attn.c_attn"
+    assert FAMILIES["gpt_neox"].to_transformers("model.h.0.attention.dense") == "gpt_neox.layers.0.attention.dense"
+    assert FAMILIES["gpt2"].to_transformers("model.h.0.attn.c_attn") == "transformer.h.0.attn.c_attn"

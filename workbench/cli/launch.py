@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -91,54 +92,47 @@ def run(args: argparse.Namespace) -> int:
     command = own_command("--no-ui", *args.rest)
     command[:1] = [args.python or command[0]]
     launcher = Path(sysconfig.get_path("scripts"), "mlx.launch")
-    return _Launch([sys.executable, str(launcher), *options, "--", *command], is_local=args.hosts is None).run()
+    return _launched([sys.executable, str(launcher), *options, "--", *command], is_local=args.hosts is None)
 
 
-class _Launch:
-    """A process of `mlx.launch`, which passes Ctrl+C on to the first rank alone."""
+def _launched(command: Sequence[str], *, is_local: bool) -> int:
+    """Run `mlx.launch` to the end of all ranks, pass its messages on, and return the exit code of the first rank."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that the terminal's Ctrl+C reaches nobody twice
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # and ends neither mlx.launch nor ssh
+    )
 
-    def __init__(self, command: Sequence[str], *, is_local: bool) -> None:
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # so that the terminal's Ctrl+C reaches nobody twice
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # and ends neither mlx.launch nor ssh
-        )
-        if is_local:  # mlx.launch polls without a pause while a rank's input can be written; no rank reads any
-            self._type("\n" * _PIPE_BYTES)
+    def enter(text: str) -> None:
+        assert process.stdin
+        with contextlib.suppress(OSError):  # it has ended
+            process.stdin.write(text)
+            process.stdin.flush()
 
-    def run(self) -> int:
-        """Pass messages and signals on until all ranks have ended; return the first one's exit code."""
-        code = 0
-        assert self._process.stderr
-        with handled_signals(self._interrupt):
-            for line in self._process.stderr:
-                sys.stderr.write(line)
-                sys.stderr.flush()
-                if not (ended := _ENDED.search(line)):
-                    continue
+    def interrupt(_: object) -> bool:
+        """Stop the first rank, which ends the others: by a signal here, by the terminal that ssh opened elsewhere."""
+        os.killpg(process.pid, signal.SIGINT)
+        enter("\x03")
+        return False
+
+    if is_local:  # mlx.launch polls without a pause while a rank's input can be written, and no rank reads any
+        enter("\n" * _PIPE_BYTES)
+    code = 0
+    assert process.stderr
+    with handled_signals(interrupt):
+        for line in process.stderr:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+            if ended := _ENDED.search(line):
                 rank, found = int(ended[1]), int(ended[2] or -signal.SIGTERM)
                 if rank == 0:
                     code = found if found >= 0 else 128 - found
                 if found == _NO_SSH:
                     output.note(f"rank {rank}: ssh to its host failed; check that it works without a password")
-            return self._process.wait() or code
-
-    def _interrupt(self, _: object) -> bool:
-        """Stop the first rank, which ends the others: by a signal here, by the terminal that ssh opened elsewhere."""
-        os.killpg(self._process.pid, signal.SIGINT)
-        self._type("\x03")
-        return False
-
-    def _type(self, text: str) -> None:
-        assert self._process.stdin
-        try:
-            self._process.stdin.write(text)
-            self._process.stdin.flush()
-        except OSError:
-            pass  # it has ended
+        return process.wait() or code
 
 
 def _free_port(count: int) -> int:

@@ -88,16 +88,16 @@ def test_targets_are_named_by_their_last_part_or_in_full(llama: Path) -> None:
     }
 
 
-def test_lora_layers_are_counted_from_the_last_block(llama: Path) -> None:
-    actor = ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(lora_layers=1), key=mx.random.key(1))
-    assert {name.split(".")[2] for name in actor.policy_parameters()} == {"1"}
-
-
-def test_rank_and_scale_are_those_of_the_configuration(llama: Path) -> None:
-    settings = ModelConfig(lora_rank=3, lora_scale=0.5)
+def test_an_adapter_has_the_rank_scale_and_last_layers_of_its_configuration(llama: Path) -> None:
+    settings = ModelConfig(lora_rank=3, lora_scale=0.5, lora_layers=1, value_model="adapter")
     actor = ActorCriticLLM(load_tiny(llama).backbone, settings, key=mx.random.key(1))
-    layer = actor.backbone.layers[0].self_attn.q_proj
+    layer = actor.backbone.layers[1].self_attn.q_proj
     assert (layer.lora_a.shape, layer.lora_b.shape, layer.scale) == ((32, 3), (3, 32), 0.5)
+    policy, critic = actor.policy_parameters(), actor.value_parameters()
+    assert {name.split(".")[2] for name in policy} == {"1"}
+    assert set(critic) == {"head.weight", "head.bias", *(f"adapter.{name}" for name in policy)}
+    drawn = [name for name in policy if name.endswith("lora_a")]
+    assert not any(mx.array_equal(policy[name], critic[f"adapter.{name}"]) for name in drawn)
 
 
 def test_only_the_adapter_is_trainable(folder: Path) -> None:
@@ -117,15 +117,6 @@ def test_a_is_drawn_from_the_key_for_every_layer_and_b_is_zero(llama: Path) -> N
     assert all(mx.array_equal(first[name], same[name]) for name in first)
     assert all(mx.abs(first[name]).max() <= 32**-0.5 for name in drawn)
     assert not any(mx.any(first[name]) for name in first if name not in drawn)
-
-
-def test_the_critics_adapter_starts_apart_from_the_policys(llama: Path) -> None:
-    actor = ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(value_model="adapter"), key=mx.random.key(1))
-    policy, critic = actor.policy_parameters(), actor.value_parameters()
-    assert set(critic) == {"head.weight", "head.bias", *(f"adapter.{name}" for name in policy)}
-    assert not any(
-        mx.array_equal(policy[name], critic[f"adapter.{name}"]) for name in policy if name.endswith("lora_a")
-    )
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "full"])

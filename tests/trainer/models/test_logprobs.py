@@ -105,12 +105,6 @@ def test_a_run_keeps_as_many_alternatives_as_configured(settings: list[str], kep
             assert {len(place) for place in row[name]} == {kept}, name
 
 
-def test_without_samples_no_alternatives_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.ppo.steps.likeliest_tokens", lambda *_: pytest.fail("looked for"))
-    record(tiny_config(tmp_path, "ppo.iterations=1", "run.save_samples=false"))
-    record(tiny_config(tmp_path, "ppo.iterations=1", "run.alternatives=0", "eval.every=1"))
-
-
 def test_an_evaluation_computes_no_alternatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     positions: list[int] = []
     plain = likeliest_tokens

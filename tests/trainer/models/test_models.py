@@ -190,13 +190,6 @@ def test_only_requested_outputs_are_computed_and_an_untrained_critic_gives_zero(
     assert forward.values.tolist() == [[0.0] * (width + 1)] * len(LENGTHS)
 
 
-def test_dropout_is_off_after_the_model_was_in_training_mode(folder: Path) -> None:
-    model = load_tiny(folder)
-    model.backbone.train()
-    actor = ActorCriticLLM(model.backbone, ModelConfig(), key=mx.random.key(1))
-    assert [module for module in actor.backbone.modules() if module.training] == []
-
-
 def test_a_family_without_a_trunk_to_put_a_critic_on_is_refused() -> None:
     class Odd(nn.Module):
         __module__ = "mlx_lm.models.odd"

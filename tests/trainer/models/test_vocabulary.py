@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 from batches import make_actor, random_batch, scored
-from mlx.utils import tree_flatten
 from reference import float64
 
 from trainer import maths
@@ -87,20 +86,6 @@ def test_results_and_gradients_are_those_of_all_logits_at_once_whatever_the_chun
         assert found.dtype == mx.float32
 
 
-def test_the_gradient_agrees_with_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "CHUNK", 4)
-    given, tokens = material()
-    states = mx.where(MASK[..., None] > 0, given, 0.0)
-    step = 1e-2 * mx.random.normal(states.shape, key=mx.random.key(4))
-
-    def total(states: mx.array) -> mx.array:
-        found = at_positions(head("capped"), states, MASK, compute(0.7, 0.3), {"tokens": tokens}, gradient=True)[0]
-        return mx.square(found).sum()
-
-    slope = (mx.grad(total)(states) * step).sum().item()
-    assert (total(states + step) - total(states - step)).item() / 2 == pytest.approx(slope, rel=5e-3)
-
-
 def test_a_batch_without_real_positions_gives_zeros_and_no_gradient() -> None:
     given, tokens = material()
 
@@ -124,22 +109,6 @@ def test_a_nan_at_a_real_position_stays_at_that_position() -> None:
     )(states)
     assert np.isnan(found.item())
     assert np.isnan(float64(gradient)).any(axis=-1).nonzero()[0].tolist() == [0]
-
-
-def test_the_gradient_of_an_update_is_the_same_whatever_the_chunk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actor = make_actor(tmp_path / "llama")
-    batch = scored(actor, random_batch())
-    ppo = PPOConfig(entropy_coef=0.2, kl_in="loss", kl_estimator="k3", importance_cap=1.1)
-    found = []
-    for size in (1, 4, 1000):
-        monkeypatch.setattr(vocabulary, "CHUNK", size)
-        learner = Learner(actor, OptimConfig(micro_batch_tokens=40), total_steps=1)
-        gradients = learner.gradients(batch, LossSettings(ppo, 0.8, 0.1), "joint").of
-        found.append(np.concatenate([float64(array).ravel() for _, array in tree_flatten(gradients)]))
-    for other in found[1:]:
-        np.testing.assert_allclose(other, found[0], atol=1e-6 * abs(found[0]).max())
 
 
 def test_an_update_and_a_scoring_pass_never_hold_the_logits_of_all_positions(

@@ -73,22 +73,29 @@ def killed_within(folder: Path, name: str, rank: int, iteration: int) -> list[En
         return ended(folder, processes, patience=30)
 
 
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of two ranks, runs/whole."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(folder, 2, *arguments(folder, "whole"))
+    return folder
+
+
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_run_on_the_other_which_resumes_bit_for_bit(rank: int, tmp_path: Path) -> None:
-    results = killed_within(tmp_path, "killed", rank, 1)
+def test_a_killed_rank_ends_the_run_on_the_other_which_resumes_bit_for_bit(rank: int, workplace: Path) -> None:
+    name = f"killed-{rank}"
+    results = killed_within(workplace, name, rank, 1)
     assert results[rank].code == -signal.SIGKILL
     assert results[1 - rank].code == 3
     assert f"rank {rank}" in results[1 - rank].err
     if rank == 1:
-        end = next(event for event in events_of(tmp_path, "killed") if isinstance(event, RunEnded))
+        end = next(event for event in events_of(workplace, name) if isinstance(event, RunEnded))
         assert (end.state, end.exit_code) == ("failed", 3)
         assert "rank 1" in end.reason
         assert "was lost" in end.reason
-    resumed = run_ranks(tmp_path, 2, "--resume", str(tmp_path / "runs" / "killed"))
+    resumed = run_ranks(workplace, 2, "--resume", str(workplace / "runs" / name))
     assert [result.code for result in resumed] == [0, 0], resumed
-    run_ranks(tmp_path, 2, *arguments(tmp_path, "whole"))
-    kinds = (Iteration, Evaluation)
-    killed, whole = (outcome(tmp_path / "runs" / name, kinds) for name in ("killed", "whole"))
+    killed, whole = (outcome(workplace / "runs" / one, (Iteration, Evaluation)) for one in (name, "whole"))
     for found in (killed, whole):
         for event in found["events"]:
             event.pop("ranks", None)  # with the seconds of each

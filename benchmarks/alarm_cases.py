@@ -12,8 +12,8 @@ from unittest import mock
 
 from mlx.utils import tree_map
 
-from trainer.control.control import Control
 from trainer.distributed.ranks import Ranks
+from trainer.engine.control import Control
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
 from trainer.rollout import sampling

@@ -31,10 +31,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from trainer.config import Config, load_config, validate
+from trainer.engine.training import train
 from trainer.errors import DivergedError
 from trainer.events import Alarm, Event, Iteration
 from trainer.monitoring import ALARM_RULES, Monitor
-from trainer.ppo_run.training import train
 from trainer.runs.journal import read_journal
 
 CHARACTERS = " 0123456789abcdefghijklmnopqrstuvwxyz"

@@ -88,7 +88,7 @@ def prompts(size: int, folder: Path) -> Iterator[float]:
     """Time reading the file, encoding and splitting the prompts, and the same again, with the tokens in the cache."""
     from trainer.config import load_config
     from trainer.data import load_prompts
-    from trainer.ppo_run.prompts import run_prompts
+    from trainer.engine.prompts import run_prompts
 
     rng = random.Random(0)
     write(folder / "prompts.jsonl", ({"prompt": words(rng, number, 12)} for number in range(size)))
@@ -159,11 +159,11 @@ def responses(size: int, folder: Path) -> Iterator[float]:
 
     from trainer.config.loading import load_config
     from trainer.data import load_prompts
+    from trainer.engine.artifacts import save_samples
+    from trainer.engine.prompts import run_prompts
     from trainer.models.actor_critic import ActorCriticLLM
     from trainer.models.backbone import load_backbone
     from trainer.ppo.loop import PPO
-    from trainer.ppo_run.artifacts import save_samples
-    from trainer.ppo_run.prompts import run_prompts
     from trainer.rewards import build_rewards
     from trainer.runs.folder import RunFolder
     from trainer.seeding import Purpose, key_for

@@ -25,10 +25,11 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
-from trainer.dpo.dpo_run import DPO
+from trainer.engine.dpo import DPO
+from trainer.engine.reward_model import RewardModelTraining
+from trainer.engine.step_training import StepTraining
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
-from trainer.fitting.step_training import StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, cast_backbone, precision, quantize_backbone
 from trainer.models.cpu.substitutes import use_faster_functions
@@ -36,7 +37,6 @@ from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.reward_model.network import RewardModel, score_sequences
-from trainer.reward_model.reward_model_run import RewardModelTraining
 from trainer.rewards import RewardInput, Rewards, RewardSource, SourceScores, WeightedSource
 from workbench.config.estimates import estimate
 

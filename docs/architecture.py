@@ -23,6 +23,8 @@ EVERYWHERE = {
     "trainer.events",
     "trainer.files",
     "trainer.maths",
+    "trainer.questions",
+    "trainer.reward_types",
     "trainer.plurals",
     "trainer.seeding",
 }

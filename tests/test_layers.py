@@ -25,8 +25,8 @@ def loaded_by(module: str) -> set[str]:
         "trainer.events",
         "trainer.data",
         "trainer.rewards",
-        "trainer.ppo_run.branching",
-        "trainer.ppo_run.sweeping",
+        "trainer.engine.branching",
+        "trainer.engine.sweeping",
         "workbench.cli.main",
     ],
 )

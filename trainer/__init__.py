@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from trainer.config import Config as Config
     from trainer.config import load_config as load_config
     from trainer.config import parse_overrides as parse_overrides
-    from trainer.control.control import Control as Control
-    from trainer.dpo.dpo_run import train_dpo as train_dpo
+    from trainer.engine.control import Control as Control
+    from trainer.engine.dpo import train_dpo as train_dpo
+    from trainer.engine.reward_model import train_reward_model as train_reward_model
+    from trainer.engine.training import release_thread as release_thread
+    from trainer.engine.training import train as train
     from trainer.errors import TrainerError as TrainerError
     from trainer.models.actor_critic import ActorCriticLLM as ActorCriticLLM
     from trainer.models.backbone import load_backbone as load_backbone
     from trainer.ppo.loop import PPO as PPO
-    from trainer.ppo_run.training import release_thread as release_thread
-    from trainer.ppo_run.training import train as train
     from trainer.preferences.store import PreferenceStore as PreferenceStore
     from trainer.reward_model.loaded import load_reward_model as load_reward_model
-    from trainer.reward_model.reward_model_run import train_reward_model as train_reward_model
     from trainer.rewards import build_rewards as build_rewards
     from trainer.rollout.experience import Experience as Experience
 
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
-    "trainer.control.control": ("Control",),
-    "trainer.dpo.dpo_run": ("train_dpo",),
+    "trainer.engine.control": ("Control",),
+    "trainer.engine.dpo": ("train_dpo",),
     "trainer.errors": ("TrainerError",),
     "trainer.rollout.experience": ("Experience",),
     "trainer.models.actor_critic": ("ActorCriticLLM",),
@@ -44,9 +44,9 @@ _HOMES = {
     "trainer.ppo.loop": ("PPO",),
     "trainer.preferences.store": ("PreferenceStore",),
     "trainer.reward_model.loaded": ("load_reward_model",),
-    "trainer.reward_model.reward_model_run": ("train_reward_model",),
+    "trainer.engine.reward_model": ("train_reward_model",),
     "trainer.rewards": ("build_rewards",),
-    "trainer.ppo_run.training": ("release_thread", "train"),
+    "trainer.engine.training": ("release_thread", "train"),
 }
 
 __all__ = [name for names in _HOMES.values() for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.control.questions import WrittenResponse
+from trainer.questions import WrittenResponse
 
 HOSTILE = "[/x] \x1b[31m [@click=app.quit]go[/]\x9b\u202e\r\n日本語 🎉\ttab"
 

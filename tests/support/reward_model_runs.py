@@ -13,7 +13,7 @@ from tiny import make_checkpoint
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from trainer.reward_model.reward_model_run import train_reward_model
+from trainer.engine.reward_model import train_reward_model
 from trainer.rewards import RewardInput
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 from trainer.config import Config, load_config, parse_overrides
-from trainer.control.control import Control
+from trainer.engine import checkpoint
+from trainer.engine.control import Control
+from trainer.engine.training import train
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
-from trainer.ppo import checkpoint
-from trainer.ppo_run.training import train
 from trainer.rewards.code import code_of
 from trainer.runs import checkpoint_files
 from trainer.runs.folder import RunFolder

@@ -18,8 +18,7 @@ import pytest
 from config_files import save_config
 
 from trainer.config import Config
-from trainer.control.control import Control, Steered
-from trainer.control.questions import Answer, Question, WrittenResponse
+from trainer.engine.control import Control, Steered
 from trainer.errors import DivergedError, Interrupted
 from trainer.events import (
     Alarm,
@@ -36,6 +35,7 @@ from trainer.events import (
     SettingChanged,
     StateChanged,
 )
+from trainer.questions import Answer, Question, WrittenResponse
 from trainer.rewards.code import Trust, trust_all
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
@@ -180,7 +180,7 @@ ERROR = "ppo-workbench: error: "
 
 
 class Script:
-    """Stand-in for `trainer.ppo_run.training.train`; `received` is what it was called with.
+    """Stand-in for `trainer.engine.training.train`; `received` is what it was called with.
 
     play(emit, control) emits events and returns the end of the run, or raises what the trainer would raise.
     """
@@ -370,8 +370,8 @@ def _until_interrupted(emit: Callable[..., None], control: Control, step: Callab
 
 
 def training_module(script: Script) -> types.ModuleType:
-    """Return a replacement for `trainer.ppo_run.training`, which imports MLX."""
-    module = types.ModuleType("trainer.ppo_run.training")
+    """Return a replacement for `trainer.engine.training`, which imports MLX."""
+    module = types.ModuleType("trainer.engine.training")
     module.train = script  # type: ignore[attr-defined]
     module.release_thread = lambda: None  # type: ignore[attr-defined]
     return module
@@ -417,7 +417,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
 if __name__ == "__main__":
     from workbench.cli.main import main
 
-    sys.modules["trainer.ppo_run.training"] = training_module(Script(globals()[os.environ.get("SCRIPT", "done")]))
+    sys.modules["trainer.engine.training"] = training_module(Script(globals()[os.environ.get("SCRIPT", "done")]))
     code = main()
     if os.environ.get("LIST_MODULES"):
         print("\n".join(sys.modules), file=sys.stderr)

@@ -16,15 +16,15 @@ from runs_helper import Recorder, comparable, record, tiny_config
 
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
-from trainer.dpo.dpo_run import train_dpo
+from trainer.engine.answers import SavedPolicy
+from trainer.engine.checkpoint import load_checkpoint
+from trainer.engine.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
+from trainer.engine.dpo import train_dpo
+from trainer.engine.reward_model import train_reward_model
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import DPOStep, Iteration, RunStarted
 from trainer.format_versions import FileFormat
-from trainer.ppo.checkpoint import load_checkpoint
-from trainer.ppo_run.answers import SavedPolicy
-from trainer.ppo_run.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
 from trainer.reward_model.loaded import load_reward_model
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card
 from trainer.rewards import trust_all
 from trainer.runs.checkpoint_files import write_state

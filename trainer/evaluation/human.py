@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
-from pathlib import Path
 
 from trainer.confidence import wilson_interval
-from trainer.control import inbox
-from trainer.errors import UsageError
 from trainer.events import HumanEvaluation
 from trainer.preferences.records import Preference
-from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 
 
 def human_evaluation(preferences: Iterable[Preference], run: str) -> HumanEvaluation | None:
@@ -43,22 +37,6 @@ def human_evaluation(preferences: Iterable[Preference], run: str) -> HumanEvalua
         high=high,
         labellers=len({labeller for labeller, _ in found}),
     )
-
-
-def add_event(folder: Path, event: HumanEvaluation) -> None:
-    """Add `event` to the events of the run in `folder`.
-
-    If the run is active, the process that trains it emits the event soon; otherwise it is appended to the journal.
-    Raises UsageError if there is no run, or it is just starting or ending, StorageError if the event cannot be written.
-    """
-    run = RunFolder(folder)
-    if not run.events.is_file():
-        raise UsageError(f"no run in '{folder}': name the folder of a run that was started")
-    if run.is_live():
-        inbox.send(folder, "tell", event=event.as_dict())
-        return
-    with run.lock(), contextlib.closing(Journal(run.events, shared=None)) as journal:
-        journal.emit(event)
 
 
 def _result(preference: Preference, run: str) -> tuple[float, int] | None:

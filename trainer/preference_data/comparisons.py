@@ -13,7 +13,6 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt
 from trainer.errors import DataError
-from trainer.fitting.step_run import Material
 from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone, load_tokenizer
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
@@ -86,6 +85,14 @@ def load_preferences(config: PreferenceDataConfig) -> LoadedPreferences:
     a later row.
     """
     return LoadedPreferences(config)
+
+
+class Material(NamedTuple):
+    """Model and comparisons of a run, before the adapter is put on."""
+
+    model: LoadedModel
+    data: Comparisons
+    warnings: Sequence[str]  # of reading them
 
 
 def load_material(

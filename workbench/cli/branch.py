@@ -6,9 +6,9 @@ import argparse
 import gc
 
 from trainer.config import load_config
+from trainer.engine.branching import BranchPlan, BranchRequest, plan_branches, plan_warnings
 from trainer.errors import TrainerError, UsageError
 from trainer.plurals import counted
-from trainer.ppo_run.branching import BranchPlan, BranchRequest, plan_branches, plan_warnings
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir

@@ -25,8 +25,8 @@ from workbench.text import visible
 
 if TYPE_CHECKING:
     from trainer.confidence import Interval
+    from trainer.engine.checkpoint_evaluation import EvaluationOptions
     from trainer.evaluation.held_out import EvaluationReport
-    from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions
 
 _MOST = 1024  # responses to a prompt
 _DIGITS = 18  # of a number of prompts; Python reads no number of more than 4300
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     folder = open_run(args.run, runs_dir(args))
     options = _options(args)
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
-    from trainer.ppo_run.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
+    from trainer.engine.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
 
     path, damaged = find_checkpoint(folder, args.checkpoint)
     output.note(f"evaluating '{path.name}' of run '{folder.name}'")
@@ -101,7 +101,7 @@ def _options(args: argparse.Namespace) -> EvaluationOptions:
         count = int(args.prompts)
         if count < 1:
             raise UsageError(f"--prompts {count}: must be at least 1, or the name of a file")
-    from trainer.ppo_run.checkpoint_evaluation import EvaluationOptions
+    from trainer.engine.checkpoint_evaluation import EvaluationOptions
 
     return EvaluationOptions(
         prompts=count,

@@ -14,9 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trainer.confidence import mean_interval
 from trainer.config import config_warnings
 from trainer.config.schema import RewardConfig
-from trainer.errors import TrainerError, UsageError
-from trainer.plurals import counted
-from trainer.ppo_run.sweeping import (
+from trainer.engine.sweeping import (
     SUFFIX,
     Sweep,
     SweepRun,
@@ -30,6 +28,8 @@ from trainer.ppo_run.sweeping import (
     sweep_names,
     with_more_seeds,
 )
+from trainer.errors import TrainerError, UsageError
+from trainer.plurals import counted
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.listing import RunSummary, summary_of

@@ -51,7 +51,7 @@ def dpo(args: argparse.Namespace) -> int:
 
 
 def _train_dpo(config: DPOConfig, **options: Any) -> RunEnded:
-    from trainer.dpo.dpo_run import train_dpo
+    from trainer.engine.dpo import train_dpo
 
     return train_dpo(config, trust=trusted_code().check, **options)
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
 
 def follow() -> int:
     """Train as another rank than the first, which sends it all and reports for it; return the exit code."""
-    from trainer.ppo_run.training import release_thread
+    from trainer.engine.training import release_thread
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank hears it too, and ends all of them
     try:
@@ -97,9 +97,9 @@ def follow() -> int:
 
 def _follow_run(ranks: Ranks, raw: dict[str, Any]) -> None:
     """Train a run of any kind. raw: its configuration, as the first rank has sent it."""
-    from trainer.dpo.dpo_run import follow_dpo
-    from trainer.ppo_run.follower import follow_ppo
-    from trainer.reward_model.reward_model_run import follow_reward_model
+    from trainer.engine.dpo import follow_dpo
+    from trainer.engine.follower import follow_ppo
+    from trainer.engine.reward_model import follow_reward_model
 
     match validate_as(SCHEMAS[raw.get("kind", "ppo")], raw):
         case RewardModelConfig() as config:
@@ -132,7 +132,7 @@ def train_on_preferences(
         require_trust(config.reward, given=is_given(args, DPOConfig))
 
     def on_this_thread(config: Any, *, accept_data: bool, **options: Any) -> RunEnded:
-        from trainer.ppo_run.training import release_thread
+        from trainer.engine.training import release_thread
 
         try:
             return train(config, ranks=join(), **options)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
-from trainer.control.live_settings import in_words
+from trainer.engine.live_settings import in_words
 from trainer.plurals import counted
 from workbench.columns import fit
 from workbench.compare.compared_run import RunGroup, columns

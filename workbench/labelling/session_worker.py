@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from trainer.control.questions import Answer, Question
+from trainer.engine.inbox import add_event
 from trainer.errors import (
     TrainerError,
     UsageError,
     one_line,
 )
-from trainer.evaluation.human import add_event, human_evaluation
+from trainer.evaluation.human import human_evaluation
 from trainer.events import HumanEvaluation
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.queues import QueueContext
@@ -34,6 +34,7 @@ from trainer.preferences.sessions import (
     open_session,
 )
 from trainer.preferences.store import PreferenceStore
+from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
 from workbench.labelling.item_supply import ItemSupply, score
 

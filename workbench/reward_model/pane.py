@@ -14,7 +14,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from trainer.control import inbox
+from trainer.engine import inbox
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction

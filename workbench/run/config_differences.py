@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainer.control.live_settings import in_words
+from trainer.engine.live_settings import in_words
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config
 from workbench.text import visible

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from trainer.control import inbox
-from trainer.control.questions import Answer, Question
+from trainer.engine import inbox
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
+from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.journal import JournalReader
 from trainer.runs.journal_lines import TimedEvent

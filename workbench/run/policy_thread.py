@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from trainer.control.questions import Answer, Question, QuestionDroppedError, unanswered
 from trainer.errors import Interrupted, TrainerError, UsageError
+from trainer.questions import Answer, Question, QuestionDroppedError, unanswered
 from trainer.runs.folder import RunFolder
 from workbench.run.training_thread import give
 
 
 class Policy(Protocol):
-    """A loaded policy: `trainer.ppo_run.answers.SavedPolicy`, or a stand-in for it."""
+    """A loaded policy: `trainer.engine.answers.SavedPolicy`, or a stand-in for it."""
 
     def use(self, checkpoint: str) -> None: ...
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer: ...
@@ -63,7 +63,7 @@ class PolicyThread:
         try:
             self._serve()
         finally:
-            from trainer.ppo_run.training import release_thread  # not above, as in `_load`
+            from trainer.engine.training import release_thread  # not above, as in `_load`
 
             release_thread()
 
@@ -97,7 +97,7 @@ class PolicyThread:
 
 def _load(folder: RunFolder, checkpoint: str) -> Policy:
     # Imported here, because that imports mlx, and only the thread that asks the model may use it.
-    from trainer.ppo_run.answers import SavedPolicy
+    from trainer.engine.answers import SavedPolicy
     from workbench.system.code_trust import trusted_code
 
     return SavedPolicy(folder, checkpoint, trust=trusted_code().check)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.control.live_settings import in_words
+from trainer.engine.live_settings import in_words
 from trainer.events import (
     Alarm,
     Alert,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.config import Config
-from trainer.control.questions import Answer, Question
 from trainer.errors import ChangedPromptsError, StorageError, TrainerError, UsageError
 from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, SettingChanged, StateChanged
+from trainer.questions import Answer, Question
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, read_config
 from workbench.run.detached import continue_headless

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.config import Config
-from trainer.control.control import Control
-from trainer.control.inbox import Command
-from trainer.control.questions import Answer, Question
+from trainer.engine.control import Control
+from trainer.engine.inbox import Command
 from trainer.events import Event, RunEnded, RunStarted
+from trainer.questions import Answer, Question
 from trainer.runs.sinks import Sink
 
 _STUCK_SECONDS = 3.0  # that a trainer gets to end before its run has begun
@@ -220,7 +220,7 @@ def _forget_locals(failure: BaseException | None) -> None:
 def _train_on_this_thread(config: Config, **options: Any) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
     from trainer.distributed.joining import join, rank_of_process
-    from trainer.ppo_run.training import release_thread, train
+    from trainer.engine.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from trainer.control.live_settings import in_words
+from trainer.engine.live_settings import in_words
 from trainer.events import (
     Alarm,
     Alert,

@@ -11,8 +11,8 @@ from typing import ClassVar
 from rich.cells import cell_len
 from textual.binding import BindingType
 
-from trainer.control.questions import Answer, Writer, WrittenResponse
 from trainer.plurals import counted
+from trainer.questions import Answer, Writer, WrittenResponse
 from workbench.columns import fit, fit_start, packed
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.lines import Line, Piece, plain

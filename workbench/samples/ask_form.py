@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
 from textual.widgets.option_list import Option
 
-from trainer.control.questions import Question, Writer
+from trainer.questions import Question, Writer
 from workbench.columns import fit
 from workbench.kit.dialog import PlainArea
 from workbench.kit.drawing import Drawn, component_classes, wrapped

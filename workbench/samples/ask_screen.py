@@ -15,9 +15,9 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Input, Select, Static, TextArea
 
-from trainer.control.questions import Answer, Question, Writer
 from trainer.errors import TrainerError
 from trainer.plurals import counted
+from trainer.questions import Answer, Question, Writer
 from workbench.kit.dialog import Dialog
 from workbench.numbers import duration
 from workbench.samples.answer_list import AnswerColumn, AnswerList, AskedRequest, request_text

@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trainer.control.questions import Answer, Question
 from trainer.errors import Interrupted, TrainerError
 from trainer.events import HumanEvaluation
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
+from trainer.questions import Answer, Question
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.pane import LabelRequest

@@ -16,9 +16,9 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from trainer.config import Config, config_warnings
+from trainer.engine.branching import BranchPlan, plan_warnings
 from trainer.events import plain
 from trainer.plurals import counted
-from trainer.ppo_run.branching import BranchPlan, plan_warnings
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.checkpoint_index import iteration_of
 from trainer.runs.folder import RunFolder, expected_run

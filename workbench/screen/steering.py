@@ -10,9 +10,9 @@ from typing import Any
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import Config, RewardConfig
+from trainer.engine.branching import BranchPlan, BranchRequest, branch_points, later_changes, plan_branches
 from trainer.errors import TrainerError
 from trainer.events import Alarm, Fix
-from trainer.ppo_run.branching import BranchPlan, BranchRequest, branch_points, later_changes, plan_branches
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import is_complete, summary_of

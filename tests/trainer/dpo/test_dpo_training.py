@@ -22,11 +22,13 @@ from trainer.config.dpo import DPOConfig, DPODataConfig
 from trainer.config.loading import load_config_as
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import DataConfig
-from trainer.control.control import Control
 from trainer.data import PromptRow, encode_prompts, split_prompts
 from trainer.dpo.dpo_evaluation import read_completions
 from trainer.dpo.dpo_learner import completion_logprobs, to_batch, to_completions
-from trainer.dpo.dpo_run import DPO, train_dpo
+from trainer.engine.control import Control
+from trainer.engine.dpo import DPO, train_dpo
+from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train
 from trainer.errors import ConfigError, DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
@@ -41,13 +43,11 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.ppo_run.training import train
 from trainer.preference_data.comparisons import policy_comparisons
 from trainer.preference_data.encoders import PolicyEncoder
 from trainer.preference_data.grouping import group_preferences
 from trainer.preference_data.groups import split_groups
 from trainer.preferences.records import Preference
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -353,7 +353,7 @@ def test_a_reward_model_on_the_same_backbone_scores_the_samples_and_changes_noth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # otherwise a busy machine measures two speeds
-    monkeypatch.setattr("trainer.fitting.step_run.measure_matmul", lambda: 1.7)
+    monkeypatch.setattr("trainer.engine.step_run.measure_matmul", lambda: 1.7)
     dpo_config(tmp_path)
     config = reward_config(tmp_path, "run.name=rm", "train.batch_size=40")
     train_reward_model(config, preferences=labelled(40))

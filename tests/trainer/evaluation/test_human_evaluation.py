@@ -13,15 +13,15 @@ import pytest
 from human_judgements import judged
 from runs_helper import Recorder, outcome, record, run_python, tiny_config, within
 
-from trainer.control.control import Control
-from trainer.control.inbox import Inbox, send
+from trainer.engine.control import Control
+from trainer.engine.inbox import Inbox, add_event, send
+from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train
 from trainer.errors import UsageError
-from trainer.evaluation.human import add_event, human_evaluation
+from trainer.evaluation.human import human_evaluation
 from trainer.events import Event, HumanEvaluation, Iteration, RunEnded
-from trainer.ppo_run.training import train
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
@@ -133,7 +133,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from trainer.runs.journal_lines import event_from_dict; import json; "
-        "from trainer.evaluation.human import add_event; "
+        "from trainer.engine.inbox import add_event; "
         "add_event(Path(sys.argv[1]), event_from_dict(json.loads(sys.argv[2])))"
     )
     run = tmp_path / "runs/a"

@@ -20,7 +20,8 @@ from tiny import load_tiny
 
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import ModelConfig, OptimConfig
-from trainer.dpo.dpo_run import DPO
+from trainer.engine.dpo import DPO
+from trainer.engine.reward_model import RewardModelTraining
 from trainer.errors import ModelError
 from trainer.events import Iteration
 from trainer.fitting.micro_batches import accumulate
@@ -30,7 +31,6 @@ from trainer.models.trunk import hidden_states
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings, LossSums, Objective
 from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
-from trainer.reward_model.reward_model_run import RewardModelTraining
 
 ROOT = Path(__file__).parents[3]
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 200, (2, 40)))  # longer than the windows of tiny models

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from health_helper import ADAPTIVE, FLAT, alarms, config_of, from_20, healthy, in_40, one
 
-from trainer.control.live_settings import with_setting
+from trainer.engine.live_settings import with_setting
 from trainer.events import (
     CheckpointSaved,
 )

@@ -13,7 +13,7 @@ import pytest
 from health_helper import ADAPTIVE, FLAT, LONGER, alarms, alerts_of, config_of, from_20, healthy, in_40, ranks, reported
 from scripted_run import iteration, started
 
-from trainer.control.live_settings import with_setting
+from trainer.engine.live_settings import with_setting
 from trainer.events import (
     CheckpointSaved,
     Event,

@@ -12,8 +12,8 @@ from reference import Floats, float64
 
 from trainer.arrays import filled
 from trainer.config import validate
+from trainer.engine.checkpoint import take_snapshot
 from trainer.ppo import steps
-from trainer.ppo.checkpoint import take_snapshot
 from trainer.ppo.critic import FEATURES, FORGETTING, PrefixValues
 from trainer.ppo.loop import PPO
 from trainer.rewards import Rewards

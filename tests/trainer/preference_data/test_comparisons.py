@@ -21,8 +21,8 @@ from trainer.config import load_config
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
+from trainer.engine.step_training import step_groups, steps_in
 from trainer.errors import ConfigError, DataError, UsageError
-from trainer.fitting.step_training import step_groups, steps_in
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
 from trainer.preference_data.grouping import group_preferences

@@ -11,13 +11,13 @@ from preference_samples import labelled, preference, reward_config
 from runs_helper import Recorder
 from tiny import load_tiny
 
+from trainer.engine.reward_model import RewardModelTraining, _sequences_of, train_reward_model
+from trainer.engine.step_training import step_groups
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
-from trainer.fitting.step_training import step_groups
 from trainer.preference_data.comparisons import reward_comparisons
 from trainer.reward_model import reward_model_run
 from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
-from trainer.reward_model.reward_model_run import RewardModelTraining, _sequences_of, train_reward_model
 from trainer.seeding import Purpose
 
 SEED = [0, 5]

@@ -11,6 +11,7 @@ import pytest
 from preference_samples import labelled, preference, reward_config
 
 from trainer.confidence import Interval, wilson_interval
+from trainer.engine.reward_model import train_reward_model
 from trainer.preference_data.groups import Group, Pair
 from trainer.reward_model.loaded import evaluate_held_out, evaluate_on, load_reward_model
 from trainer.reward_model.pair_evaluation import (
@@ -24,7 +25,6 @@ from trainer.reward_model.pair_evaluation import (
     report_on,
 )
 from trainer.reward_model.predictions import Baseline, report_from_dict
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from workbench.cli.reward_model import evaluation_lines
 

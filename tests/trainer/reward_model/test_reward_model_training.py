@@ -21,7 +21,8 @@ from tiny import load_tiny
 
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
-from trainer.control.control import Control
+from trainer.engine.control import Control
+from trainer.engine.reward_model import RewardModelTraining, _sequences_of, train_reward_model
 from trainer.errors import DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
@@ -38,7 +39,6 @@ from trainer.preference_data.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import evaluate_held_out, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on
-from trainer.reward_model.reward_model_run import RewardModelTraining, _sequences_of, train_reward_model
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import checkpoints
@@ -328,7 +328,7 @@ def test_no_evaluation_is_better_than_one_without_loss(tmp_path: Path, monkeypat
     made = fitting(tmp_path, "data.eval_fraction=0.3", "eval.every=1", "train.patience=2")
     for loss, without_better in ((0.0, 0), (0.1, 1), (0.2, 2)):
         monkeypatch.setattr(
-            "trainer.reward_model.reward_model_run.report_on",
+            "trainer.engine.reward_model.report_on",
             lambda *found, loss=loss, **how: replace(report_on(*found, **how), log_loss=loss),
         )
         made.evaluate()

@@ -16,6 +16,7 @@ from tiny import make_checkpoint, make_tokenizer
 
 from trainer.arrays import pad
 from trainer.config.schema import ModelConfig, RewardConfig
+from trainer.engine.reward_model import train_reward_model
 from trainer.errors import ModelError, RewardError
 from trainer.models.adapters import linear_places, lora_parameters, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import load_backbone
@@ -23,7 +24,6 @@ from trainer.models.peft_adapters import read_peft, write_peft
 from trainer.models.trunk import hidden_states
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import RewardInput, build_rewards
 from trainer.rewards.model_reward import ClassifierModel
 from trainer.runs.folder import RunFolder

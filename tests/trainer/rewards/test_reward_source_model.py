@@ -18,14 +18,14 @@ from trainer.config import Config, load_config
 from trainer.config.loading import resolve_paths
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import ModelConfig, RewardConfig
-from trainer.control.control import Control
-from trainer.control.questions import Answer, Question
+from trainer.engine.answers import SavedPolicy
+from trainer.engine.control import Control
+from trainer.engine.training import train
 from trainer.errors import Interrupted, RewardError
 from trainer.events import RunEnded, RunStarted, StateChanged
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.ppo_run.answers import SavedPolicy
-from trainer.ppo_run.training import train
+from trainer.questions import Answer, Question
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
 from trainer.rewards import build_rewards

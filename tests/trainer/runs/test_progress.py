@@ -10,8 +10,8 @@ import pytest
 from runs_helper import Recorder, tiny_config
 from scripted_run import iteration
 
+from trainer.engine.training import train
 from trainer.events import Event, Phase, PhaseProgress
-from trainer.ppo_run.training import train
 from trainer.runs.folder import RunFolder
 from trainer.runs.sinks import ProgressFile, read_progress
 

@@ -15,13 +15,13 @@ from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from runs_helper import Killed, Recorder, newest_checkpoint, record, tiny_config
 
-from trainer.control.control import Control
-from trainer.dpo.dpo_run import train_dpo
+from trainer.engine.control import Control
+from trainer.engine.dpo import train_dpo
+from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train
 from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
-from trainer.ppo_run.training import train
 from trainer.reward_model.predictions import HELD_OUT
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.journal import read_journal
 from workbench.cli import main as cli
@@ -51,7 +51,7 @@ PLACES = ["samples", "samples/index", "checkpoints", "control", "control/answers
 @pytest.fixture(autouse=True)
 def _looks_at_every_small_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the folder at every step: a step of these runs is shorter than the time between two checks."""
-    monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.engine.control.INBOX_SECONDS", 0.0)
 
 
 def is_step(event: Event, number: int) -> bool:

@@ -19,10 +19,10 @@ from run_kinds_helper import HELD_OUT, STEP, dpo_evaluation, dpo_step, human, re
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import parse_overrides
 from trainer.config.problems import validate_as
-from trainer.dpo.dpo_run import train_dpo
+from trainer.engine.dpo import train_dpo
+from trainer.engine.reward_model import train_reward_model
 from trainer.errors import UsageError
 from trainer.events import Evaluation, Iteration, StateChanged
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.trackers import build_trackers, metrics
 
 NAMES = ("tensorboard", "wandb", "trackio")

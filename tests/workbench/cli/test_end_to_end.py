@@ -12,8 +12,8 @@ import pytest
 from runs_helper import PROMPTS, outcome, run_python, tiny_config, workspace
 
 from trainer import load_config, parse_overrides, train
+from trainer.engine import training
 from trainer.errors import UsageError
-from trainer.ppo_run import training
 from trainer.runs.listing import list_runs
 from workbench.cli import main as cli
 

@@ -24,14 +24,14 @@ from rich.console import Console
 from runs_helper import record, tiny_config
 
 from trainer.config import Config
-from trainer.dpo.dpo_run import train_dpo
+from trainer.engine.checkpoint import load_checkpoint
+from trainer.engine.dpo import train_dpo
+from trainer.engine.reward_model import train_reward_model
 from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
 from trainer.monitoring import Monitor
-from trainer.ppo.checkpoint import load_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.reward_model.snapshot import load_snapshot
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder

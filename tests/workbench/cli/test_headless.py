@@ -31,7 +31,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
     """Put the scripted trainer in place of the real one; a test may change its script."""
     script = Script(scripted_run.done)
-    monkeypatch.setitem(sys.modules, "trainer.ppo_run.training", scripted_run.training_module(script))
+    monkeypatch.setitem(sys.modules, "trainer.engine.training", scripted_run.training_module(script))
     return script
 
 

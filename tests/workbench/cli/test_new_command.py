@@ -97,7 +97,7 @@ def test_the_program_uses_the_workspace_that_it_is_started_in(
     assert opening(cli.parse([])).source == "config.toml"
     assert opening(cli.parse(["--config", "quickstart"])).source == "quickstart"
     script = Script(done)
-    monkeypatch.setitem(__import__("sys").modules, "trainer.ppo_run.training", training_module(script))
+    monkeypatch.setitem(__import__("sys").modules, "trainer.engine.training", training_module(script))
     assert cli.main(["--no-ui", "--display", "plain"]) == 0
     assert script.received["config"].data.prompts == "prompts.jsonl"
     monkeypatch.chdir("runs")

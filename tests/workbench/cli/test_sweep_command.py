@@ -16,10 +16,10 @@ from ranks_helper import PATIENCE, wait_for
 from runs_helper import Killed, Recorder, killed_at, outcome, workspace
 
 from trainer.config import load_config
+from trainer.engine.sweeping import held, saved_sweep
+from trainer.engine.training import train
 from trainer.errors import TrainerError
 from trainer.events import Event
-from trainer.ppo_run.sweeping import held, saved_sweep
-from trainer.ppo_run.training import train
 from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import list_runs

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from scripted_run import alarm, done, ended, evaluation, iteration, samples, started
 
-from trainer.control.control import Control
+from trainer.engine.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged
 from trainer.runs.journal import Journal
 from trainer.runs.journal_lines import event_from_dict

@@ -13,7 +13,7 @@ from scripted_run import make_run
 from waiting import until
 from workbench_app import screen_text, start_run, status, workbench
 
-from trainer.control.control import Control
+from trainer.engine.control import Control
 from trainer.events import RunEnded
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner

@@ -11,12 +11,12 @@ from preference_samples import reward_config
 from runs_helper import Recorder, tiny_config
 from tiny import make_checkpoint
 
-from trainer.control.control import Control
+from trainer.engine.control import Control
+from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train
 from trainer.events import Alarm, Alert, Event, Iteration, RewardModelEvaluation, SamplesWritten, SettingChanged
-from trainer.ppo_run.training import train
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 

@@ -21,10 +21,10 @@ from textual.widgets import Input, OptionList
 from waiting import until
 from workbench_app import press_when_asked, screen_text, settle, start_run, workbench
 
-from trainer.control.questions import Answer, Question
 from trainer.errors import Interrupted
 from trainer.preferences.sessions import begin_session, list_sessions
 from trainer.preferences.store import PreferenceStore
+from trainer.questions import Answer, Question
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen

@@ -14,9 +14,9 @@ from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, sett
 from scripted_run import ended, started
 from snapshots import SNAPSHOTS, check
 
+from trainer.engine.reward_model import train_reward_model
 from trainer.events import PhaseProgress, StateChanged
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
-from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.sinks import ProgressFile
 from workbench.reward_model.charts import RewardChart, RewardCharts

@@ -11,8 +11,8 @@ import pytest
 from runs_helper import record, run_python, tiny_config
 from scripted_run import answered
 
-from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
+from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
 from workbench.run import policy_thread
 from workbench.run.policy_thread import PolicyThread
@@ -183,7 +183,7 @@ def test_a_process_that_exits_while_a_policy_writes_ends_cleanly(tmp_path: Path)
     ended = run_python(
         "-c",
         "import sys; from pathlib import Path; from workbench.run.policy_thread import PolicyThread; "
-        "from trainer.control.questions import Question; policies = PolicyThread(Path(sys.argv[1])); "
+        "from trainer.questions import Question; policies = PolicyThread(Path(sys.argv[1])); "
         "policies.ask(Question(prompt='one', max_new_tokens=1)).result(); "
         "waits = [policies.ask(Question(prompt='one', count=16, max_new_tokens=240)) for _ in range(500)]; "
         "policies.close(); print('left')",

@@ -19,10 +19,10 @@ from config_files import save_config
 from scripted_run import FIXES, Script, alarm, answered, make_run
 
 from trainer.config import Config
-from trainer.control.control import Control
-from trainer.control.inbox import Inbox
-from trainer.control.questions import Answer, Question
+from trainer.engine.control import Control
+from trainer.engine.inbox import Inbox
 from trainer.errors import StorageError, UsageError
+from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from workbench.kit.status_line import status_pieces

@@ -13,7 +13,6 @@ import pytest
 from scripted_run import Script, answered, diverged, done, ended, iteration, steered, unhurt, wait
 
 from trainer.config import Config
-from trainer.control.questions import Answer, Question
 from trainer.errors import DivergedError
 from trainer.events import (
     CheckpointSaved,
@@ -22,6 +21,7 @@ from trainer.events import (
     PhaseProgress,
     RunEnded,
 )
+from trainer.questions import Answer, Question
 from workbench.run.training_thread import EventQueue, TrainingThread
 from workbench.system import signals
 from workbench.system.signals import REASONS, stop_on_signals

@@ -18,9 +18,9 @@ from waiting import until
 from workbench_app import press_when_asked, screen_text, settle, start_run, status, workbench
 
 from trainer.config import Config
+from trainer.engine.branching import BranchRequest, branch_points, plan_branches
 from trainer.errors import UsageError
 from trainer.events import BranchedFrom, SettingChanged
-from trainer.ppo_run.branching import BranchRequest, branch_points, plan_branches
 from trainer.runs.branch_folder import origin
 from trainer.runs.folder import RunFolder, trash_run
 from trainer.runs.journal import Journal

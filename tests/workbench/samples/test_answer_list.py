@@ -15,7 +15,7 @@ from styles_helper import styles_path
 from textual.app import ComposeResult
 from themed_app import ThemedApp
 
-from trainer.control.questions import Answer, Writer, WrittenResponse
+from trainer.questions import Answer, Writer, WrittenResponse
 from workbench.kit.drawing import wrapped
 from workbench.kit.lines import Line, plain
 from workbench.samples.answer_list import (

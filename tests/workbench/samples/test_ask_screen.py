@@ -19,8 +19,8 @@ from themed_app import ThemedApp
 from token_samples import token_sample
 from waiting import until
 
-from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
+from trainer.questions import Answer, Question
 from workbench.kit.dialog import PlainArea
 from workbench.samples.answer_list import AnswerList
 from workbench.samples.ask_form import StartingPoint

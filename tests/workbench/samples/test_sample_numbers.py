@@ -13,9 +13,9 @@ from reference import Floats, float64
 from runs_helper import Recorder, record, tiny_config
 from tiny import make_tokenizer
 
-from trainer.control.control import Control
+from trainer.engine.control import Control
+from trainer.engine.training import train
 from trainer.events import Iteration
-from trainer.ppo_run.training import train
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, sample_settings
 from workbench.run.sample_reader import read_token_sample

@@ -18,7 +18,7 @@ from textual.widgets import Button, Input, OptionList, Static, TextArea
 from waiting import until
 from workbench_app import screen_text, start_run, status, workbench
 
-from trainer.control.control import Control
+from trainer.engine.control import Control
 from trainer.events import CheckpointSaved, RunEnded
 from trainer.runs.journal import read_journal
 from workbench.app import WorkbenchApp
@@ -163,7 +163,7 @@ def zoom(screen):
 
 
 MainScreen.action_zoom = zoom
-sys.modules["trainer.ppo_run.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.recorded))
+sys.modules["trainer.engine.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.recorded))
 sys.exit(main())
 """
 

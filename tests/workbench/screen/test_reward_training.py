@@ -20,7 +20,7 @@ from trainer.config import load_config, parse_overrides
 from trainer.config.loading import load_config_as
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
-from trainer.control import inbox
+from trainer.engine import inbox
 from trainer.events import RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model

@@ -28,7 +28,7 @@ from snapshots import (
 from waiting import until
 from workbench_app import screen_text, start_run, status
 
-from trainer.control.control import Control
+from trainer.engine.control import Control
 from trainer.events import Alert, PhaseProgress, RunEnded, StateChanged
 from workbench.samples.sample_list import SampleList
 from workbench.samples.sample_view import SampleView

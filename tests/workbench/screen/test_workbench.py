@@ -18,7 +18,7 @@ from waiting import until
 from workbench_app import can_answer, press_when_asked, screen_text, settle, start_run, status, workbench
 
 from trainer.config import load_config
-from trainer.control.control import Control
+from trainer.engine.control import Control
 from trainer.errors import ChangedPromptsError
 from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
 from trainer.runs.folder import RunFolder, rename_run

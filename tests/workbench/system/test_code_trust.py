@@ -19,12 +19,12 @@ from waiting import until
 from workbench_app import press_when_asked, start_run, workbench
 
 from trainer.config import Config
-from trainer.control.inbox import send
-from trainer.control.questions import Question
+from trainer.engine.answers import SavedPolicy
+from trainer.engine.inbox import send
+from trainer.engine.training import train
 from trainer.errors import StorageError
 from trainer.events import Alert, Event, Iteration
-from trainer.ppo_run.answers import SavedPolicy
-from trainer.ppo_run.training import train
+from trainer.questions import Question
 from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
 from workbench.cli import main as cli
@@ -71,7 +71,7 @@ def config(tmp_path: Path, evil: str) -> Path:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
     """Put the scripted trainer in place of the real one."""
     script = Script(scripted_run.done)
-    monkeypatch.setitem(sys.modules, "trainer.ppo_run.training", scripted_run.training_module(script))
+    monkeypatch.setitem(sys.modules, "trainer.engine.training", scripted_run.training_module(script))
     return script
 
 
@@ -216,7 +216,7 @@ def test_the_library_runs_no_code_of_a_folder_that_it_is_handed(trained: Path) -
 def test_a_request_for_code_that_is_not_trusted_is_refused_and_the_run_goes_on(
     tmp_path: Path, evil: str, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)  # otherwise the run may end before it looks again
+    monkeypatch.setattr("trainer.engine.control.INBOX_SECONDS", 0.0)  # otherwise the run may end before it looks again
     folder = tmp_path / "runs/a"
 
     def ask(event: Event) -> None:

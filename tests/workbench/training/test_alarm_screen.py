@@ -15,8 +15,8 @@ from textual.widgets import OptionList
 from waiting import until
 from workbench_app import can_answer, screen_text, start_run, status, workbench
 
-from trainer.control.control import Control
-from trainer.control.inbox import Inbox
+from trainer.engine.control import Control
+from trainer.engine.inbox import Inbox
 from trainer.events import Alarm, Event, Fix, Iteration, RunEnded
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal

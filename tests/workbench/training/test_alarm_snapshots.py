@@ -13,7 +13,7 @@ from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_few_colours, check_when_d
 from waiting import until
 from workbench_app import screen_text, start_run, status
 
-from trainer.control.control import Control
+from trainer.engine.control import Control
 from trainer.events import Decision, RolledBack, RunEnded, StateChanged
 from workbench.training.alarms import AlarmScreen
 

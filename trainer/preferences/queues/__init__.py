@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from trainer.control.questions import Answer, Question
 from trainer.errors import Interrupted, ModelError, TrainerError, one_line
 from trainer.preferences.records import Comparison, Preference, Text
 from trainer.preferences.store import PreferenceStore
+from trainer.questions import Answer, Question
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ from functools import partial
 from math import comb
 
 from trainer.config import load_config
-from trainer.control.questions import Question, Writer
 from trainer.data import load_prompts
 from trainer.errors import ModelError, TrainerError, UsageError, one_line
 from trainer.preferences.conversations import as_messages
@@ -24,6 +23,7 @@ from trainer.preferences.queues.run_samples import (
     newest_first,
 )
 from trainer.preferences.records import Comparison, Messages, Origin, Text
+from trainer.questions import Question, Writer
 from trainer.runs.folder import RunFolder
 
 _REFUSALS = 3  # in a row, after which the model is not asked again

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from label_runs import Drawing, answering, of_run, plan, run_folder
 
-from trainer.control.questions import Question, unanswered
 from trainer.errors import UsageError
 from trainer.preferences.records import Origin
+from trainer.questions import Question, unanswered
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from label_runs import Drawing, add_samples, answering, of_run, plan, run_folder
 
-from trainer.control.questions import Question
 from trainer.preferences.queues import run_samples
 from trainer.preferences.records import Origin
+from trainer.questions import Question
 from trainer.runs.folder import RunFolder
 
 

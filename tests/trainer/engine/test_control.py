@@ -1,0 +1,589 @@
+"""A run is paused, stepped and stopped within one step of its work, and none of it changes what it computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config, within, workspace
+from scripted_run import Script, answered, steered
+
+from trainer.config import Config
+from trainer.engine.control import INBOX_SECONDS, Control, Steered
+from trainer.engine.training import train
+from trainer.errors import Interrupted
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    Event,
+    Iteration,
+    PhaseProgress,
+    RunEnded,
+    RunStarted,
+    StateChanged,
+)
+from trainer.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
+from workbench.run.training_thread import TrainingThread
+from workbench.system.signals import stop_on_signals
+
+PHASES = ("generate", "score", "reward", "update", "evaluate")
+
+
+class Log(Steered):
+    """Log of what is asked of it, which calls `meanwhile` while it is held."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.heard: list[Any] = []
+        self.meanwhile = meanwhile
+
+    def paused(self) -> None:
+        self.heard.append("paused")
+        self.meanwhile()
+
+    def resumed(self) -> None:
+        self.heard.append("resumed")
+
+    def checkpoint(self) -> None:
+        self.heard.append("checkpoint")
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        self.heard.append((to, reason))
+
+    def set(self, key: str, value: Any) -> None:
+        self.heard.append((key, value))
+
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        self.heard.append(question.prompt)
+        self.meanwhile()
+        check()
+        return answered(question)
+
+
+class Clock:
+    """Stand-in for the seconds of `time.perf_counter`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+
+def test_nothing_is_raised_before_a_request() -> None:
+    Control().check()
+
+
+def test_the_first_reason_to_stop_counts_and_an_abort_overrules_it() -> None:
+    control = Control()
+    control.stop("first")
+    control.stop("second")
+    with pytest.raises(Interrupted) as stopped:
+        control.check()
+    control.abort("enough")
+    control.stop("third")
+    with pytest.raises(Interrupted) as aborted:
+        control.check()
+    assert (stopped.value.reason, stopped.value.save) == ("first", True)
+    assert (aborted.value.reason, aborted.value.save) == ("enough", False)
+
+
+def test_requests_are_handled_in_order_while_the_trainer_is_paused() -> None:
+    control = Control()
+
+    def meanwhile() -> None:
+        control.checkpoint()
+        control.set("ppo.kl_coef", 0.1)
+        control.rollback(3, "it went wrong")
+        control.rollback()
+        control.resume()
+
+    control.attach(log := Log(meanwhile))
+    control.pause()
+    control.check()
+    control.check()
+    rollbacks = [(3, "it went wrong"), (None, "requested by the user")]
+    assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), *rollbacks, "resumed"]
+
+
+def test_a_trainer_stays_paused_until_another_thread_resumes_it() -> None:
+    control, held, went_on = Control(), threading.Event(), threading.Event()
+    control.attach(Log(held.set))
+    control.pause()
+    trainer = threading.Thread(target=lambda: (control.check(), went_on.set()))
+    trainer.start()
+    assert held.wait(30)
+    assert not went_on.is_set()
+    control.resume()
+    assert went_on.wait(30)
+    trainer.join()
+
+
+@pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
+def test_a_paused_trainer_obeys_a_stop(save: bool) -> None:
+    control = Control()
+    control.attach(log := Log(control.stop if save else control.abort))
+    control.pause()
+    with pytest.raises(Interrupted) as ended:
+        control.check()
+    assert (ended.value.save, log.heard) == (save, ["paused"])
+
+
+def test_a_check_for_the_end_leaves_other_requests_to_the_run_that_comes() -> None:
+    control, log = Control(), Log()
+    control.set("ppo.kl_coef", 0.1)
+    control.pause()
+    control.check_end()
+    control.stop("enough")
+    for check in (control.check_end, control.check_end):
+        with pytest.raises(Interrupted, match="enough"):
+            check()
+    control.attach(log)
+    with pytest.raises(Interrupted, match="enough"):
+        control.check()
+    assert log.heard == [("ppo.kl_coef", 0.1)]
+
+
+def test_a_single_step_ends_with_the_iteration_and_not_before() -> None:
+    control = Control()
+    control.attach(log := Log(control.step))
+    control.pause()
+    control.check()  # paused, then released step by step
+    assert log.heard == ["paused", "resumed"]
+    control.check()
+    assert log.heard == ["paused", "resumed"]
+    log.meanwhile = control.resume
+    control.between_iterations()
+    assert log.heard == ["paused", "resumed"] * 2
+    control.between_iterations()
+    assert log.heard == ["paused", "resumed"] * 2, "one step only"
+
+
+@pytest.mark.parametrize("change_of_mind", ["pause", "resume"])
+def test_a_pause_or_a_resume_cancels_a_single_step(change_of_mind: str) -> None:
+    control = Control()
+    control.attach(log := Log(control.resume))
+    control.step()
+    control.check()
+    getattr(control, change_of_mind)()
+    control.check()
+    before = list(log.heard)
+    control.between_iterations()
+    assert log.heard == before
+
+
+def test_the_clock_stops_while_the_trainer_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, control = Clock(monkeypatch), Control()
+
+    def meanwhile() -> None:
+        clock.now += 500
+        control.resume()
+
+    control.attach(Log(meanwhile))
+    began = control.clock()
+    clock.now += 3
+    control.pause()
+    control.check()
+    clock.now += 4
+    assert control.clock() - began == 7
+
+
+def test_the_inbox_is_read_at_most_five_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, control, looks = Clock(monkeypatch), Control(), 0
+
+    def inbox() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            control.set("ppo.clip", 0.1)
+
+    control.attach(log := Log(), inbox)
+    for _ in range(100):
+        control.check()
+    assert looks == 1
+    clock.now += INBOX_SECONDS
+    control.check()
+    assert (looks, log.heard) == (2, [("ppo.clip", 0.1)])
+
+
+def test_a_paused_trainer_reads_its_inbox() -> None:
+    control = Control()
+    control.attach(log := Log(), lambda: control.resume() if log.heard else None)
+    control.pause()
+    control.check()
+    assert log.heard == ["paused", "resumed"]
+
+
+class Replies:
+    """Asker that keeps the replies in order."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.prompts: list[str] = []
+        self.problems: list[str] = []
+
+    def ask(self, prompt: str) -> None:
+        def note(answer: Answer) -> None:
+            self.prompts.append(prompt)
+            self.problems.append(answer.problem)
+
+        self.control.ask(Question(prompt=prompt), note)
+
+
+ENDED = "the run ended before it was answered"
+
+
+def test_questions_are_answered_in_order_and_after_the_other_requests() -> None:
+    control = Control()
+    control.attach(log := Log())
+    replies = Replies(control)
+    replies.ask("one")
+    replies.ask("two")
+    control.checkpoint()
+    assert replies.prompts == []
+    control.check()
+    assert log.heard == ["checkpoint", "one", "two"]
+    assert (replies.prompts, replies.problems) == (["one", "two"], ["", ""])
+    control.check()
+    assert log.heard == ["checkpoint", "one", "two"]
+
+
+def test_a_question_while_another_is_answered_waits_its_turn() -> None:
+    control = Control()
+    replies = Replies(control)
+    control.attach(log := Log(lambda: replies.ask("two") if log.heard == ["one"] else None))
+    replies.ask("one")
+    control.check()
+    assert log.heard == replies.prompts == ["one", "two"]
+
+
+def test_a_paused_trainer_answers_and_a_pause_during_an_answer_applies_afterwards() -> None:
+    control = Control()
+    replies = Replies(control)
+
+    def meanwhile() -> None:
+        match log.heard:
+            case ["one"]:
+                control.pause()
+            case ["one", "paused"]:
+                replies.ask("two")
+            case ["one", "paused", "two"]:
+                control.resume()
+
+    control.attach(log := Log(meanwhile))
+    replies.ask("one")
+    control.check()
+    assert log.heard == ["one", "paused", "two", "resumed"]
+    assert replies.prompts == ["one", "two"]
+
+
+def test_a_pause_that_comes_with_a_question_is_reported_before_the_answer() -> None:
+    control = Control()
+    replies = Replies(control)
+    control.attach(log := Log(lambda: control.resume() if log.heard[-1] == "one" else None))
+    replies.ask("one")
+    control.pause()
+    control.check()
+    assert log.heard == ["paused", "one", "resumed"]
+
+
+@pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
+def test_an_end_during_an_answer_leaves_no_question_without_a_reply(save: bool) -> None:
+    control = Control()
+    replies = Replies(control)
+    control.attach(log := Log(control.stop if save else control.abort))
+    replies.ask("one")
+    replies.ask("two")
+    with pytest.raises(Interrupted) as ended:
+        control.check()
+    assert (ended.value.save, log.heard) == (save, ["one"])
+    control.detach()
+    replies.ask("three")
+    assert (replies.prompts, replies.problems) == (["one", "two", "three"], [ENDED] * 3)
+
+
+def test_a_bug_during_an_answer_still_replies_and_then_ends_the_run() -> None:
+    control = Control()
+    replies = Replies(control)
+
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    control.attach(Log(bug))
+    replies.ask("one")
+    with pytest.raises(ZeroDivisionError):
+        control.check()
+    assert replies.problems == [ENDED]
+
+
+def test_questions_from_many_threads_all_get_replies_while_the_run_ends() -> None:
+    control, reported = Control(), list[str]()
+    control.attach(Log())
+    begun = threading.Barrier(5)
+
+    def ask() -> None:
+        begun.wait(30)
+        for _ in range(200):
+            control.ask(Question(prompt="one"), lambda answer: reported.append(answer.problem))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait(30)
+    for _ in range(20):
+        control.check()
+    control.detach()
+    for thread in threads:
+        thread.join()
+    assert len(reported) == 800
+
+
+def test_a_question_from_the_inbox_is_handled_the_same_way() -> None:
+    control, reported = Control(), list[Answer]()
+    control.attach(log := Log(), lambda: None if log.heard else control.ask(Question(prompt="one"), reported.append))
+    control.check()
+    assert log.heard == ["one"]
+    assert reported == [answered(Question(prompt="one"))]
+
+
+def test_a_question_that_is_dropped_costs_no_more_than_the_step_under_way() -> None:
+    control, waits, reported = Control(), {"one": True, "two": True}, list[str]()
+
+    class Writer(Steered):
+        steps = 0
+
+        def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+            try:
+                for _ in range(5):
+                    self.steps += 1
+                    waits["one"] = self.steps < 2
+                    check()
+            except QuestionDroppedError as dropped:
+                return unanswered(question, str(dropped))
+            return unanswered(question, "written to its end")
+
+    control.attach(writer := Writer())
+    for name in ("one", "two", "one"):  # the last one is dropped before its turn
+
+        def dropped(name: str = name) -> bool:
+            return not waits[name]
+
+        control.ask(Question(prompt=name), lambda answer: reported.append(answer.problem), dropped)
+    control.check()
+    assert reported == [DROPPED, "written to its end", DROPPED]
+    assert writer.steps == 2 + 5
+
+
+def test_a_trainer_that_takes_no_questions_says_so() -> None:
+    control = Control()
+    replies = Replies(control)
+    replies.ask("one")
+    control.check()
+    assert replies.problems == ["this trainer takes no questions"]
+
+
+def test_the_clock_stops_while_a_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, control = Clock(monkeypatch), Control()
+
+    def meanwhile() -> None:
+        clock.now += 500
+
+    control.attach(Log(meanwhile))
+    began = control.clock()
+    Replies(control).ask("one")
+    clock.now += 3
+    control.check()
+    clock.now += 4
+    assert control.clock() - began == 7
+
+
+def test_an_interrupt_ends_a_session_that_is_paused() -> None:
+    session, events = TrainingThread(Config(), train=Script(steered)), list[Event]()
+    session.send("pause")
+    with stop_on_signals(session.stop, lambda: None), session:
+        while StateChanged(state="paused") not in events:
+            assert not session.finished
+            events += session.take(timeout=30)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert session.result().reason == "interrupted (SIGINT)"
+    assert not any(isinstance(event, Iteration) for event in events + session.take())
+
+
+def test_a_session_passes_requests_on_to_its_trainer() -> None:
+    session, events = TrainingThread(Config(), train=Script(steered)), list[Event]()
+
+    def until(state: str, times: int) -> None:
+        while [event.state for event in events if isinstance(event, StateChanged)].count(state) < times:
+            assert not session.finished
+            events.extend(session.take(timeout=30))
+
+    session.send("step")
+    with session:
+        until("paused", 1)
+        session.send("set", key="ppo.kl_coef", value=0.5)
+        session.send("checkpoint")
+        session.send("step")
+        until("paused", 2)
+        session.send("resume")
+        until("training", 3)
+        session.send("pause")
+        until("paused", 3)
+    assert [event.iteration for event in events if isinstance(event, Iteration)][:2] == [1, 2]
+    assert any(isinstance(event, CheckpointSaved) and event.iteration == 1 for event in events)
+    assert [event.kl_coef for event in events if isinstance(event, Iteration)][:2] == [0.02, 0.5]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_pause_with_a_checkpoint_anywhere_changes_nothing_of_a_run(phase: str, tmp_path: Path) -> None:
+    control = Control()
+    recorder = acting(phase, 2, control.pause)
+
+    def go_on(event: Event) -> None:
+        if event == StateChanged(state="paused"):
+            (control.resume if recorder.of(CheckpointSaved) else control.checkpoint)()
+
+    settings = ("checkpoint.every=0", "checkpoint.best=off")
+    train(tiny_config(tmp_path, "run.name=a", *settings), sinks=[recorder, Recorder(go_on)], control=control)
+    start = recorder.events.index(StateChanged(state="paused"))
+    pause = [getattr(event, "state", event) for event in recorder.events[start : start + 5]]
+    state = "evaluating" if phase == "evaluate" else "training"
+    assert pause[:2] + pause[3:] == ["paused", "saving", "paused", state]
+    assert pause[2].path == "checkpoints/step-000001"
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 3]
+    record(tiny_config(tmp_path, "run.name=whole", *settings))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_time_that_a_run_was_paused_counts_for_no_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control, recorder, real, slept = Control(), Recorder(), time.perf_counter, 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + slept)
+
+    def watch(event: Event) -> None:
+        nonlocal slept
+        if any(within(event, phase, 1) for phase in ("generate", "update")):
+            control.pause()
+        if event == StateChanged(state="paused"):
+            slept += 10_000
+            control.resume()
+
+    recorder.watch = watch
+    train(tiny_config(tmp_path, "ppo.iterations=1"), sinks=[recorder], control=control)
+    (iteration,) = recorder.of(Iteration)
+    assert slept >= 20_000
+    assert sum(iteration.seconds.values()) < 10_000
+    assert iteration.tokens / iteration.tokens_per_second < 10_000
+
+
+def test_a_run_can_be_taken_step_by_step_to_its_end(tmp_path: Path) -> None:
+    control = Control()
+    recorder = Recorder(lambda event: control.step() if event == StateChanged(state="paused") else None)
+    control.step()
+    ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
+    assert ended.state == "done"
+    pauses = [i for i, event in enumerate(recorder.events) if event == StateChanged(state="paused")]
+    done = [[e.iteration for e in recorder.events[:pause] if isinstance(e, Iteration)] for pause in pauses]
+    saved = [[e.iteration for e in recorder.events[:pause] if isinstance(e, CheckpointSaved)] for pause in pauses]
+    assert done == saved == [[1], [1, 2]], "each pause comes after all of its iteration, and none at the end"
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_an_existing_checkpoint_is_reported_and_not_written_again(tmp_path: Path) -> None:
+    control = Control()
+    recorder = acting("update", 2, control.checkpoint)
+    train(tiny_config(tmp_path), sinks=[recorder], control=control)
+    assert {alert.code for alert in recorder.of(Alert)} == {"checkpoint_there"}
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 2, 3]
+
+
+def test_a_control_releases_a_run_that_has_ended(tmp_path: Path) -> None:
+    control, recorder = Control(), Recorder()
+    train(tiny_config(tmp_path, "ppo.iterations=1"), sinks=[recorder], control=control)
+    reported = len(recorder.events)
+    control.checkpoint()
+    control.check()
+    assert len(recorder.events) == reported
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_stopped_run_keeps_the_last_whole_iteration_and_resumes_exactly(phase: str, tmp_path: Path) -> None:
+    control = Control()
+    recorder = acting(phase, 2, lambda: control.stop("enough for today"))
+    ended = train(tiny_config(tmp_path, "run.name=a", "checkpoint.every=0"), sinks=[recorder], control=control)
+    assert (ended.state, ended.exit_code, ended.reason) == ("stopped", 130, "enough for today")
+    assert (ended.iteration, ended.checkpoint) == (1, "checkpoints/step-000001")
+    asked = next(i for i, event in enumerate(recorder.events) if within(event, phase, 2))
+    kinds = [type(event) for event in recorder.events[asked + 1 :]]
+    assert kinds == [StateChanged, CheckpointSaved, RunEnded], "no step was taken after the request"
+    resumed = record(tiny_config(tmp_path, "checkpoint.every=0"), resume=tmp_path / "runs/a")
+    assert [started.resumed_at for started in resumed.of(RunStarted)] == [1]
+    record(tiny_config(tmp_path, "run.name=whole", "checkpoint.every=0"))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_aborted_run_leaves_no_new_checkpoint(phase: str, tmp_path: Path) -> None:
+    control = Control()
+    settings = tiny_config(tmp_path, "run.name=a", "checkpoint.every=0")
+    ended = train(settings, sinks=[acting(phase, 2, control.abort)], control=control)
+    assert (ended.state, ended.exit_code, ended.checkpoint) == ("stopped", 130, "")
+    assert list((tmp_path / "runs/a/checkpoints").iterdir()) == []
+
+
+def test_a_run_stopped_before_its_first_iteration_keeps_its_beginning(tmp_path: Path) -> None:
+    control = Control()
+    control.stop()
+    recorder = record(tiny_config(tmp_path, "run.name=a"), control=control)
+    assert recorder.of(Iteration, PhaseProgress) == []
+    assert recorder.of(RunEnded)[0].checkpoint == "checkpoints/step-000000"
+    record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_resumed_run_that_is_stopped_at_once_stays_where_it_was(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2"))
+    before = outcome(tmp_path / "runs/a")
+    control, recorder = Control(), Recorder()
+    recorder.watch = lambda event: control.stop() if within(event, "update", 3) else None
+    ended = train(tiny_config(tmp_path), resume=tmp_path / "runs/a", sinks=[recorder], control=control)
+    assert (ended.iteration, ended.checkpoint) == (2, "checkpoints/step-000002")
+    assert outcome(tmp_path / "runs/a")["checkpoint"] == before["checkpoint"]
+
+
+def hurt(tmp_path: Path, accident: str, place: str) -> subprocess.CompletedProcess[str]:
+    """Start a headless run that meets `accident` at a place of its second iteration."""
+    return run_hurt(accident, place, 2, "--config", str(workspace(tmp_path)), "--name", "a")
+
+
+@pytest.mark.parametrize(
+    ("number", "phase", "reason"),
+    [
+        (signal.SIGINT, "generate", "interrupted (SIGINT)"),
+        (signal.SIGTERM, "score", "terminated (SIGTERM)"),
+        (signal.SIGHUP, "update", "the terminal was closed (SIGHUP)"),
+    ],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+)
+def test_a_signal_ends_a_run_with_a_checkpoint_that_resumes_exactly(
+    number: signal.Signals, phase: str, reason: str, tmp_path: Path
+) -> None:
+    ended = hurt(tmp_path, number.name, phase)
+    assert ended.returncode == 130, ended.stderr
+    last = json.loads(ended.stdout.splitlines()[-1])
+    assert (last["state"], last["reason"], last["checkpoint"]) == ("stopped", reason, "checkpoints/step-000001")
+    record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_second_interrupt_ends_the_process_at_once(tmp_path: Path) -> None:
+    ended = hurt(tmp_path, "twice", "update")
+    assert ended.returncode == 130, ended.stderr
+    assert [json.loads(line)["event"] for line in ended.stdout.splitlines()][-1] != "end"
+    assert [path.name for path in (tmp_path / "runs/a/checkpoints").iterdir()] == ["step-000001"]

@@ -1,0 +1,213 @@
+"""A run killed anywhere and resumed equals the run that was never killed, to the bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, workspace
+
+from trainer.config import load_config
+from trainer.config.schema import BackboneConfig
+from trainer.engine import training
+from trainer.engine.training import train
+from trainer.errors import UsageError
+from trainer.events import CheckpointSaved, DataChanged, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
+from trainer.models.backbone import LoadedModel
+from trainer.runs.checkpoint_index import checkpoints, read_best
+from trainer.runs.folder import RunFolder, write_config
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
+
+ACCIDENTS = [
+    ("generate", 1),
+    ("score", 2),
+    ("reward", 2),
+    ("update", 3),
+    ("samples", 3),
+    ("half-written", 4),
+    ("before-rename", 4),
+    ("evaluate", 4),
+    ("after-rename", 5),
+]
+
+
+def test_a_run_killed_in_every_phase_and_resumed_equals_one_that_was_never_killed(tmp_path: Path) -> None:
+    settings = ["--set", "ppo.iterations=5", "--set", "checkpoint.keep=2"]
+    start = ["--config", str(workspace(tmp_path)), "--name", "killed", *settings]
+    run = tmp_path / "runs" / "killed"
+    for number, (place, iteration) in enumerate(ACCIDENTS):
+        ended = run_hurt("kill", place, iteration, *(["--resume", str(run)] if number else start))
+        assert ended.returncode == -signal.SIGKILL, (place, ended.stderr)
+        assert [summary.state for summary in list_runs(tmp_path / "runs")] == ["interrupted"]
+    record(load_config(run / "config.toml"), resume=run)
+    record(tiny_config(tmp_path, "run.name=whole", "ppo.iterations=5", "checkpoint.keep=2"))
+    assert outcome(run) == outcome(tmp_path / "runs" / "whole")
+    assert not list(run.rglob(".*")), "what killed processes left behind is cleared away"
+
+
+def test_settings_that_a_resumed_run_changes_are_in_its_journal_and_only_those(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "ppo.kl_coef=0.1"))
+    folder = RunFolder(tmp_path / "runs/a")
+    same = record(load_config(folder.config, {"ppo": {"iterations": 2}}), resume=folder.root)
+    assert same.of(SettingChanged) == []
+    length = {"reward": {"sources": [{"kind": "length", "target": 3}]}, "ppo": {"iterations": 3, "kl_coef": 0.3}}
+    changed = record(load_config(folder.config, length), resume=folder.root)
+    found = [(event.iteration, event.key) for event in changed.of(SettingChanged)]
+    assert found == [(3, "reward.sources"), (3, "ppo.kl_coef")]
+    written = [event for event in read_journal(folder.events).events if isinstance(event, RunStarted | SettingChanged)]
+    assert [type(event) for event in written] == [RunStarted] * 3 + [SettingChanged] * 2
+
+
+VARIANTS = {
+    "value adapter": ["model.value_model=adapter"],
+    "samples of a prompt": ["rollout.samples_per_prompt=2"],
+    "minibatches": ["ppo.minibatches=2", "optim.micro_batch_tokens=40"],
+    "whitened rewards": ["ppo.whiten_rewards=true"],
+    "bootstrapping": ["ppo.bootstrap_truncated=true", "ppo.gamma=0.9", 'rollout.stop=["a", "b", "c"]'],
+    "token rewards": ['reward.sources=["{folder}/rewards.py:each_token"]'],
+    "running statistics": ["reward.normalize=running", "reward.clip=1.5"],
+    "schedule and decay": ["optim.schedule=cosine", "optim.warmup_steps=3", "optim.weight_decay=0.1"],
+    "adaptive penalty": ["ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10"],
+    "moving average": ["optim.ema_decay=0.5", "ppo.minibatches=2"],
+    "critic first": ["ppo.critic_warmup=1"],
+    "no critic": ["ppo.estimator=rloo", "rollout.samples_per_prompt=2", "ppo.kl_in=loss", "ppo.kl_estimator=k3"],
+    "scores so far": ["ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full"],
+    "greedy baseline": ["ppo.estimator=remax"],
+    "sampling": ["rollout.temperature=0.8", "rollout.top_k=50", 'rollout.stop=["a"]', "rollout.slots=2"],
+}
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_a_killed_run_resumes_exactly_whatever_the_algorithm(settings: list[str], tmp_path: Path) -> None:
+    settings = [text.replace("{folder}", str(tmp_path)) for text in settings]
+    recorder = record(tiny_config(tmp_path, "run.name=whole", *settings))
+    assert [iteration.steps > 0 for iteration in recorder.of(Iteration)] == [True] * 3
+
+    with pytest.raises(Killed):
+        train(tiny_config(tmp_path, "run.name=killed", *settings), sinks=[acting("update", 2, _die)])
+    resumed = record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
+    assert [started.resumed_at for started in resumed.of(RunStarted)] == [1]
+    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
+
+
+def test_prompts_that_have_changed_are_named_and_begin_a_new_series_of_evaluations_once_accepted(
+    tmp_path: Path,
+) -> None:
+    config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=2", "eval.every=1", "data.eval_fraction=0.3")
+    record(config)
+    folder = RunFolder(tmp_path / "runs/a")
+    assert folder.best.exists()
+    file = Path(config.data.prompts)
+    lines = file.read_text().splitlines()
+    record_before = folder.prompts.read_text()
+    held_out = record_before.count("held-out ")
+    assert record_before.count("train ") + held_out == len(lines)
+    assert held_out > 1
+    more = {"ppo": {"iterations": 3}}
+
+    def refusal(*now: str, **settings: Any) -> str:
+        file.write_text("\n".join(now))
+        journal = folder.events.read_bytes()
+        with pytest.raises(UsageError, match=r"the prompts of run 'a' have changed .*--accept-data") as error:
+            record(load_config(folder.config, {**more, **settings}), resume=folder.root)
+        assert (folder.events.read_bytes(), folder.prompts.read_text()) == (journal, record_before)
+        return str(error.value)
+
+    new = [json.dumps({"prompt": f"another prompt {number}"}) for number in range(5)]
+    assert f"(5 added; the first new one is prompt {len(lines)}, counted from 0" in refusal(*lines, *new)
+    assert "(2 removed" in refusal(*lines[:-2])
+    assert "in another order" in refusal(*lines[::-1])
+    assert "(1 replaced" in refusal(*lines[:-1], new[0])
+    assert "replaced" in refusal(*(line.replace("}", ', "answer": 3}') for line in lines)), "rewards get the columns"
+    assert "would be trained on" in refusal(*lines, data={"eval_fraction": 0.1})
+    assert "replaced" in refusal(*lines, data={"max_prompt_tokens": 3, "too_long": "truncate"}), "the model reads less"
+
+    file.write_text("\n".join([*lines, *new]))
+    accepted = record(load_config(folder.config, more), resume=folder.root, accept_data=True)
+    [change] = accepted.of(DataChanged)
+    assert (change.iteration, change.level) == (2, "warning")
+    assert folder.prompts.read_text() != record_before
+    best = read_best(folder)
+    assert best
+    assert best.iteration == 3, "the best of before was measured on other prompts"
+    again = record(load_config(folder.config, {"ppo": {"iterations": 4}}), resume=folder.root)
+    assert not again.of(DataChanged)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(tiny_config(tmp_path, "run.name=killed"), sinks=[acting("update", 1, _die)])
+    record(tiny_config(tmp_path), resume=tmp_path / "runs/killed")
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_finished_run_can_be_extended_as_if_it_had_been_longer(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=short", "ppo.iterations=2"))
+    longer = tiny_config(tmp_path)
+    record(longer, resume=tmp_path / "runs/short")
+    record(tiny_config(tmp_path, "run.name=long"))
+    assert outcome(tmp_path / "runs/short") == outcome(tmp_path / "runs/long")
+    assert load_config(tmp_path / "runs/short/config.toml").ppo == longer.ppo
+    assert [(run.name, run.iteration, run.iterations) for run in list_runs(tmp_path / "runs")] == [
+        (name, longer.ppo.iterations, longer.ppo.iterations) for name in ("long", "short")
+    ]
+
+
+def test_a_run_that_is_done_and_resumed_does_nothing_and_stays_as_it_is(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a"))
+    before = outcome(tmp_path / "runs/a")
+    recorder = record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
+    assert recorder.of(Iteration, Evaluation, CheckpointSaved) == []
+    assert recorder.of(RunEnded)[0].exit_code == 0
+    assert outcome(tmp_path / "runs/a") == before
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    recorder = record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=4", "checkpoint.keep=2"))
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 2, 3, 4]
+    found = checkpoints(RunFolder(tmp_path / "runs/a"))
+    assert [path.name for path in found.paths] == ["step-000003", "step-000004"]
+    assert set((tmp_path / "runs/a/checkpoints").iterdir()) == set(found.paths)
+
+
+def test_checkpoints_come_as_often_as_asked_and_at_the_end(tmp_path: Path) -> None:
+    recorder = record(tiny_config(tmp_path, "ppo.iterations=5", "checkpoint.every=2"))
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [2, 4, 5]
+    assert recorder.of(RunEnded)[0].checkpoint == "checkpoints/step-000005"
+
+
+def _die() -> None:
+    raise Killed
+
+
+def test_a_resume_that_fails_leaves_the_settings_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
+    folder = RunFolder(tmp_path / "runs/a")
+    before = folder.config.read_bytes()
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(UsageError, match="'trackio' is not installed"):
+        record(load_config(folder.config, {"run": {"trackers": ["trackio"]}}), resume=folder.root)
+    assert folder.config.read_bytes() == before
+
+
+def test_settings_of_another_process_made_during_loading_are_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
+    folder = RunFolder(tmp_path / "runs/a")
+    load = training.load_backbone
+
+    def load_meanwhile(config: BackboneConfig) -> LoadedModel:
+        write_config(folder, load_config(folder.config, {"ppo": {"kl_coef": 0.7}}))
+        return load(config)
+
+    monkeypatch.setattr(training, "load_backbone", load_meanwhile)
+    with pytest.raises(UsageError, match="another process changed run 'a' while this one loaded its model: resume it"):
+        record(load_config(folder.config, {"ppo": {"iterations": 2}}), resume=folder.root)
+    assert load_config(folder.config).ppo.kl_coef == 0.7

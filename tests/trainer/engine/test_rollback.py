@@ -1,0 +1,357 @@
+"""A run goes back to an older checkpoint when a rule, a thread or another process says so, and counts on from there."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
+
+from trainer.config import load_config
+from trainer.engine.artifacts import forget_best, older_checkpoint
+from trainer.engine.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.engine.control import Control
+from trainer.engine.inbox import send
+from trainer.engine.training import train
+from trainer.errors import UsageError
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    Decision,
+    Event,
+    Iteration,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SettingChanged,
+)
+from trainer.runs.checkpoint_arrays import read_arrays
+from trainer.runs.checkpoint_index import Best, read_best, write_best
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
+from trainer.runs.samples import read_samples
+
+BY_RULE = (
+    *("convergence.window=2", "convergence.on_target=rollback", "convergence.target_score=-1"),
+    *("ppo.iterations=5", "eval.every=0", "checkpoint.keep=0", "optim.schedule=linear", "optim.warmup_steps=3"),
+)
+"""A rule that always holds: it rolls back after iterations 2 and 4."""
+STATES = ("policy/adapters.safetensors", "value/value.safetensors", "optimizer/optimizer.safetensors")
+
+
+def asking(iteration: int, action: Callable[[], None]) -> Recorder:
+    """Return a recorder that calls `action` once, in the middle of an iteration."""
+    asked: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if within(event, "update", iteration) and not asked:
+            asked.append(event)
+            action()
+
+    return Recorder(watch)
+
+
+def rolled_back(folder: Path, to: int | None, *settings: str, iteration: int = 3, name: str = "a") -> Recorder:
+    """Run a tiny run of five iterations that another thread asks to roll back in one of them."""
+
+    def ask() -> None:
+        thread = threading.Thread(target=control.rollback, args=(to, "because"))
+        thread.start()
+        thread.join()
+
+    recorder = asking(iteration, ask)
+    how = ("ppo.iterations=5", "checkpoint.keep=0", "checkpoint.best=off", *settings)
+    train(tiny_config(folder, f"run.name={name}", *how), sinks=[recorder], control=(control := Control()))
+    return recorder
+
+
+def states(run: Path, iteration: int) -> list[bytes]:
+    return [(RunFolder(run).checkpoint(iteration) / name).read_bytes() for name in STATES]
+
+
+def prompts_of(run: Path, iteration: int) -> list[int]:
+    return [row["prompt_index"] for row in read_samples(RunFolder(run).samples_file(iteration)).to_pylist()]
+
+
+def state(run: Path, iteration: int) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((RunFolder(run).checkpoint(iteration) / "state.json").read_text())
+    return values
+
+
+def test_a_rule_rolls_back_and_the_run_counts_on_from_the_older_state(tmp_path: Path) -> None:
+    recorder = record(tiny_config(tmp_path, "run.name=a", "convergence.max_rollbacks=1", *BY_RULE))
+    run = tmp_path / "runs/a"
+    (back,) = recorder.of(RolledBack)
+    decisions = recorder.of(Decision)
+    assert [(d.iteration, d.rule, d.action) for d in decisions] == [(2, "target", "rollback"), (4, "target", "stop")]
+    assert back == RolledBack(iteration=2, to=1, reason=decisions[0].message)
+    assert [i.iteration for i in recorder.of(Iteration)] == [1, 2, 3, 4], "nothing is redone"
+    assert states(run, 2) == states(run, 1)
+    assert states(run, 3) != states(run, 1)
+    tokens = [i.tokens for i in recorder.of(Iteration)]
+    now = state(run, 2)
+    assert (now["iteration"], now["tokens"], now["optimizer_steps"]) == (2, tokens[1], 4)
+    assert now["rewards"] == state(run, 1)["rewards"]
+    assert (recorder.events[-1].state, recorder.events[-1].iteration) == ("done", 4)  # type: ignore[attr-defined]
+    assert recorder.events[-1].reason == decisions[1].message  # type: ignore[attr-defined]
+
+
+def test_a_rollback_lowers_both_learning_rates_and_visits_the_prompts_that_come_next(tmp_path: Path) -> None:
+    recorder = rolled_back(tmp_path, 1, "convergence.rollback_lr=0.25")
+    record(tiny_config(tmp_path, "run.name=plain", "ppo.iterations=5"))
+    changes = [(change.iteration, change.key, change.value) for change in recorder.of(SettingChanged)]
+    assert changes == [(4, "optim.policy_lr", 0.00025), (4, "optim.value_lr", pytest.approx(changes[1][2]))]
+    assert [i.policy_lr for i in recorder.of(Iteration)] == [0.001] * 3 + [0.00025] * 2
+    assert load_config(tmp_path / "runs/a/config.toml").optim.policy_lr == 0.00025
+    for number in range(1, 6):
+        assert prompts_of(tmp_path / "runs/a", number) == prompts_of(tmp_path / "runs/plain", number)
+    reported = [type(event) for event in recorder.of(CheckpointSaved, SettingChanged, RolledBack, Iteration)]
+    at = reported.index(RolledBack)
+    assert reported[at - 4 : at] == [CheckpointSaved, CheckpointSaved, SettingChanged, SettingChanged]
+    assert recorder.of(RolledBack) == [RolledBack(iteration=3, to=1, reason="because")]
+    assert recorder.of(RolledBack)[0] in read_journal(tmp_path / "runs/a/events.jsonl").events
+
+
+def kill_when(condition: Callable[[list[Event]], bool]) -> Recorder:
+    """Return a recorder that ends the run as a kill would, once the events so far meet `condition`."""
+
+    def watch(event: Event) -> None:
+        if condition(recorder.events):
+            raise Killed
+
+    recorder = Recorder(watch)
+    return recorder
+
+
+def saved_over(events: list[Event]) -> bool:
+    """Return whether a checkpoint has just replaced another of its iteration."""
+    saved = [event.iteration for event in events if isinstance(event, CheckpointSaved)]
+    return isinstance(events[-1], CheckpointSaved) and saved[-2:] == [saved[-1]] * 2
+
+
+def changed(events: list[Event], key: str) -> bool:
+    return isinstance(events[-1], SettingChanged) and events[-1].key == key
+
+
+MOMENTS: dict[str, Callable[[list[Event]], bool]] = {
+    "decided": lambda events: isinstance(events[-1], Decision),
+    "saved": lambda events: isinstance(events[-1], CheckpointSaved) and events[-1].iteration == 2,
+    "saved over": saved_over,
+    "one rate told": lambda events: changed(events, "optim.policy_lr"),
+    "rates told": lambda events: changed(events, "optim.value_lr"),
+    "reported": lambda events: isinstance(events[-1], RolledBack),
+    "next": lambda events: within(events[-1], "update", 3),
+    "decided again": lambda events: isinstance(events[-1], Decision) and events[-1].iteration == 4,
+    "later": lambda events: within(events[-1], "score", 5),
+}
+EVERYTHING = (
+    *("ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10"),
+    *("optim.ema_decay=0.9", "reward.normalize=running"),
+)
+"""All that a checkpoint may hold."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "rollbacks"),
+    [
+        ((*EVERYTHING, "checkpoint.every=1", "convergence.window=2"), [(2, 1), (4, 1)]),
+        (("checkpoint.every=2", "convergence.window=4"), [(4, 2)]),
+    ],
+    ids=["each checkpoint", "every other"],
+)
+def test_a_run_that_is_killed_around_a_rollback_resumes_exactly(
+    settings: tuple[str, ...], rollbacks: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    settings = (*BY_RULE, *settings, "ppo.iterations=6")
+    whole = record(tiny_config(tmp_path, "run.name=whole", *settings))
+    assert [(back.iteration, back.to) for back in whole.of(RolledBack)] == rollbacks
+    for moment, condition in MOMENTS.items():
+        name = f"killed-{moment.replace(' ', '-')}"
+        with pytest.raises(Killed):
+            train(tiny_config(tmp_path, f"run.name={name}", *settings), sinks=[kill_when(condition)])
+        run = tmp_path / "runs" / name
+        record(load_config(run / "config.toml"), resume=run)
+        assert outcome(run) == outcome(tmp_path / "runs/whole"), moment
+        reported = [
+            [comparable(e) for e in read_journal(path / "events.jsonl").events if isinstance(e, RolledBack)]
+            for path in (run, tmp_path / "runs/whole")
+        ]
+        assert reported[0] == reported[1], moment
+
+
+def test_a_run_rolled_back_by_hand_and_killed_later_resumes_exactly(tmp_path: Path) -> None:
+    how = ("optim.ema_decay=0.9", "ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10")
+    rolled_back(tmp_path, 1, *how, name="whole")
+    recorder = asking(3, lambda: control.rollback(1, "because"))
+    killing = kill_when(lambda events: within(events[-1], "update", 5))
+    settings = ("run.name=killed", "ppo.iterations=5", "checkpoint.keep=0", "checkpoint.best=off", *how)
+    with pytest.raises(Killed):
+        train(tiny_config(tmp_path, *settings), sinks=[recorder, killing], control=(control := Control()))
+    record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
+    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
+
+
+def test_another_process_rolls_a_run_back(tmp_path: Path) -> None:
+    run = tmp_path / "runs/a"
+    recorder = asking(2, lambda: send(run, "rollback", to=1))
+    settings = ("ppo.iterations=60", "checkpoint.keep=0", "checkpoint.best=off", "eval.every=0")
+    stopping = Recorder(lambda event: control.stop() if isinstance(event, RolledBack) else None)
+    config = tiny_config(tmp_path, "run.name=a", *settings)
+    train(config, sinks=[recorder, stopping], control=(control := Control()))
+    (back,) = recorder.of(RolledBack)
+    assert (back.to, back.reason) == (1, "requested by another process")
+    assert states(run, back.iteration) == states(run, 1)
+
+
+def test_an_impossible_rollback_is_reported_and_changes_nothing(tmp_path: Path) -> None:
+    recorder = rolled_back(tmp_path, 7)
+    (alert,) = recorder.of(Alert)
+    assert (alert.iteration, alert.level, alert.code) == (4, "warning", "rollback_refused")
+    assert (
+        alert.message == "no checkpoint of iteration 7 to roll back to; choose from 1, 2; the run continues unchanged"
+    )
+    refused = rolled_back(tmp_path, None, "checkpoint.every=0", name="b")
+    assert refused.of(Alert)[0].message == (
+        "no checkpoint from before iteration 3 is kept: raise checkpoint.keep, or set eval.every and checkpoint.best; "
+        "the run continues unchanged"
+    )
+    record(tiny_config(tmp_path, "run.name=plain", "ppo.iterations=5", "checkpoint.best=off"))
+    for name in ("a", "b"):
+        mine, plain = (outcome(tmp_path / "runs" / other) for other in (name, "plain"))
+        assert (mine["samples"], mine["checkpoint"]) == (plain["samples"], plain["checkpoint"])
+
+
+def test_an_unreadable_checkpoint_is_not_a_rollback_target(tmp_path: Path) -> None:
+    def spoil() -> None:
+        file = tmp_path / "runs/a/checkpoints/step-000001/value/value.safetensors"
+        file.write_bytes(b"\xff" * file.stat().st_size)
+        control.rollback(1)
+
+    recorder = asking(3, spoil)
+    settings = ("ppo.iterations=4", "checkpoint.keep=0", "checkpoint.best=off")
+    train(tiny_config(tmp_path, "run.name=a", *settings), sinks=[recorder], control=(control := Control()))
+    (alert,) = recorder.of(Alert)
+    assert alert.code == "rollback_refused"
+    assert "step-000001' is damaged" in alert.message
+    assert recorder.of(RolledBack) == []
+
+
+def test_a_rollback_that_comes_too_late_is_reported(tmp_path: Path) -> None:
+    recorder = rolled_back(tmp_path, 1, iteration=5)
+    (alert,) = recorder.of(Alert)
+    assert (alert.code, alert.message) == (
+        "rollback_refused",
+        "the rollback came in the last iteration; nothing is changed",
+    )
+    assert recorder.of(RolledBack) == []
+
+
+def test_a_run_that_is_stopped_before_it_rolls_back_is_rolled_back_when_it_is_resumed(tmp_path: Path) -> None:
+    def ask() -> None:
+        control.rollback(1, "because")
+        control.stop()
+
+    settings = ("ppo.iterations=5", "checkpoint.keep=0", "checkpoint.best=off")
+    recorder = asking(4, ask)
+    train(tiny_config(tmp_path, "run.name=a", *settings), sinks=[recorder], control=(control := Control()))
+    assert [type(event) for event in recorder.events[-2:]] == [RolledBack, RunEnded]
+    resumed = record(load_config(tmp_path / "runs/a/config.toml"), resume=tmp_path / "runs/a")
+    assert (resumed.of(RunStarted)[0].resumed_at, resumed.of(RolledBack)) == (3, [])
+    rolled_back(tmp_path, 1, name="b")
+    mine, other = (outcome(tmp_path / "runs" / name) for name in "ab")
+    assert mine == other
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> RunFolder:
+    """Make a run with checkpoints after iterations 2, 4 and 6."""
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoints.mkdir(parents=True)
+    for number in (2, 4, 6):
+        save_checkpoint(folder.checkpoint(number), Snapshot(number, {}, {}, {"policy": {}, "value": {}}, 0, {}, 0, {}))
+    return folder
+
+
+def test_a_run_goes_back_to_its_best_checkpoint_or_else_to_the_oldest(kept: RunFolder) -> None:
+    assert older_checkpoint(kept, None, before=6) == kept.checkpoint(2)
+    assert older_checkpoint(kept, 4, before=6) == kept.checkpoint(4)
+    write_best(kept, Best(4, "score", 0.5))
+    assert older_checkpoint(kept, None, before=6) == kept.checkpoint(4)
+    assert older_checkpoint(kept, None, before=4) == kept.checkpoint(2), "what is the best now is no way back"
+    for to, message in ((6, "choose from 2, 4"), (0, "choose from 2, 4"), (3, "choose from 2, 4")):
+        with pytest.raises(UsageError, match=message):
+            older_checkpoint(kept, to, before=6)
+    with pytest.raises(UsageError, match="no checkpoint from before iteration 2 is kept"):
+        older_checkpoint(kept, None, before=2)
+
+
+def test_the_best_is_forgotten_only_where_another_state_takes_its_place(kept: RunFolder) -> None:
+    write_best(kept, best := Best(4, "score", 0.5))
+    forget_best(kept, 6)
+    assert read_best(kept) == best
+    forget_best(kept, 4)
+    assert read_best(kept) is None
+    forget_best(kept, 4)
+
+
+def test_a_rollback_past_the_best_leaves_no_best_that_names_another_state(tmp_path: Path) -> None:
+    best: list[Best | None] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, RolledBack):
+            best.append(read_best(RunFolder(tmp_path / "runs/a")))
+
+    def ask() -> None:
+        write_best(RunFolder(tmp_path / "runs/a"), Best(3, "score", 9.0))
+        control.rollback(1)
+
+    recorder = asking(3, ask)
+    settings = ("ppo.iterations=4", "checkpoint.keep=0", "eval.every=4")
+    train(
+        tiny_config(tmp_path, "run.name=a", *settings),
+        sinks=[recorder, Recorder(look)],
+        control=(control := Control()),
+    )
+    assert best == [None]
+    assert read_best(RunFolder(tmp_path / "runs/a")).iteration == 4  # type: ignore[union-attr]
+
+
+def test_the_average_and_the_kl_coefficient_go_back_too(tmp_path: Path) -> None:
+    how = ("ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10", "optim.ema_decay=0.9")
+    recorder = rolled_back(tmp_path, 1, *how)
+    run = tmp_path / "runs/a"
+    averages = [read_arrays(RunFolder(run).checkpoint(n) / "average/adapters.safetensors") for n in (1, 2, 3)]
+    same = [all((averages[0][k] == other[k]).all().item() for k in averages[0]) for other in averages]
+    assert same == [True, False, True]
+    kl_coefs = [i.kl_coef for i in recorder.of(Iteration)]
+    assert kl_coefs[0] != kl_coefs[1] != kl_coefs[2]
+    assert kl_coefs[3] == kl_coefs[1], "that after iteration 1"
+
+
+def test_settings_changed_since_stay_after_a_rollback(tmp_path: Path) -> None:
+    for controller in ("fixed", "adaptive"):
+        control = Control()
+
+        def ask(control: Control = control) -> None:
+            control.set("ppo.kl_coef", 0.4)
+
+        first = asking(2, ask)
+        then = asking(3, lambda control=control: control.rollback(1))  # type: ignore[misc]
+        how = (f"ppo.kl_controller={controller}", "ppo.kl_horizon=1000000", "ppo.iterations=4", "checkpoint.keep=0")
+        name = f"run.name={controller}"
+        train(tiny_config(tmp_path, name, "checkpoint.best=off", *how), sinks=[first, then], control=control)
+        kl_coefs = [i.kl_coef for i in first.of(Iteration)]
+        assert kl_coefs == pytest.approx([0.05, 0.05, 0.4, 0.4], rel=1e-4)
+
+
+def test_a_checkpoint_says_that_a_rollback_made_it(tmp_path: Path) -> None:
+    rolled_back(tmp_path, 1)
+    run = RunFolder(tmp_path / "runs/a")
+    loaded = load_checkpoint(run.checkpoint(3), {})
+    assert loaded.rollback is not None
+    assert (loaded.rollback.to, loaded.rollback.reason, loaded.rollback.policy_lr) == (1, "because", 0.0005)
+    assert load_checkpoint(run.checkpoint(4), {}).rollback is None

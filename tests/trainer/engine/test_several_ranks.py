@@ -1,0 +1,198 @@
+"""PPO on several ranks gives what one gives, and ends on all of them when one is lost."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from ranks_helper import ROUNDING, Ended, ended, hurt, largest_difference, run_ranks, started, wait_for
+from runs_helper import comparable, newest_checkpoint, outcome, record, tiny_config, workspace
+
+from trainer.config import load_config
+from trainer.distributed.ranks import HUNG
+from trainer.engine.branching import BranchRequest, plan_branches
+from trainer.engine.inbox import send
+from trainer.events import Alert, Evaluation, Event, Iteration, RunEnded, SettingChanged
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
+from trainer.runs.samples import read_samples
+
+SETTINGS = ("rollout.batch_size=8", "rollout.samples_per_prompt=2")
+PREFIXES = ("ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full")
+GRPO = ("eval.prompts=1", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
+
+
+def arguments(folder: Path, name: str, *settings: str) -> list[str]:
+    toml = folder / "tiny.toml"
+    values = [f"run.name={name}", *SETTINGS, *settings]
+    return ["--config", str(toml if toml.exists() else workspace(folder)), *(x for v in values for x in ("--set", v))]
+
+
+def events_of(folder: Path, name: str) -> list[Event]:
+    return read_journal(RunFolder(folder / "runs" / name).events).events
+
+
+def measured(folder: Path, name: str) -> dict[str, Any]:
+    """Return what a run has measured and learned, as plain values."""
+    run = RunFolder(folder / "runs" / name)
+    events = [comparable(event) for event in events_of(folder, name) if isinstance(event, Iteration | Evaluation)]
+    newest = newest_checkpoint(run)
+    assert newest is not None
+    weights = [mx.load(str(path)) for path in sorted(newest.rglob("*.safetensors"))]
+    return {
+        "events": [{key: value for key, value in event.items() if key != "ranks"} for event in events],
+        "samples": [read_samples(path).to_pylist() for path in sorted(run.samples.glob("*.parquet"))],
+        "weights": [{key: np.array(array).tolist() for key, array in tree.items()} for tree in weights],
+    }
+
+
+@pytest.mark.parametrize(("count", "settings"), [(2, PREFIXES), (3, GRPO)])
+def test_several_ranks_learn_what_one_learns(count: int, settings: tuple[str, ...], tmp_path: Path) -> None:
+    results = run_ranks(tmp_path, count, *arguments(tmp_path, "several", *settings))
+    assert [result.code for result in results] == [0] * count, results
+    assert all(not result.out and not result.err for result in results[1:]), "only the first rank reports"
+    record(tiny_config(tmp_path, "run.name=one", *SETTINGS, *settings))
+    assert largest_difference(measured(tmp_path, "several"), measured(tmp_path, "one")) < ROUNDING
+    last = [event for event in events_of(tmp_path, "several") if isinstance(event, Iteration)][-1]
+    assert len(last.ranks) == count
+    assert all(0 < rank["waiting"] < rank["seconds"] and rank["sent"] > 0 for rank in last.ranks)
+
+
+def killed_within(folder: Path, name: str, rank: int, iteration: int) -> list[Ended]:
+    """Kill a rank of two once `iteration` is over; return how both ended."""
+    command = ["-m", "workbench", "--no-ui", "--trust-code", "--display", "json", *arguments(folder, name)]
+    journal = folder / "runs" / name / "events.jsonl"
+    with started(folder, [command] * 2) as processes:
+        wait_for(lambda: journal.exists() and f'"iteration":{iteration},"score_mean"' in journal.read_text())
+        processes[rank].send_signal(signal.SIGKILL)
+        return ended(folder, processes, patience=30)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of two ranks, runs/whole."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(folder, 2, *arguments(folder, "whole"))
+    return folder
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_run_on_the_other_which_resumes_bit_for_bit(rank: int, workplace: Path) -> None:
+    name = f"killed-{rank}"
+    results = killed_within(workplace, name, rank, 1)
+    assert results[rank].code == -signal.SIGKILL
+    assert results[1 - rank].code == 3
+    assert f"rank {rank}" in results[1 - rank].err
+    if rank == 1:
+        end = next(event for event in events_of(workplace, name) if isinstance(event, RunEnded))
+        assert (end.state, end.exit_code) == ("failed", 3)
+        assert "rank 1" in end.reason
+        assert "was lost" in end.reason
+    resumed = run_ranks(workplace, 2, "--resume", str(workplace / "runs" / name))
+    assert [result.code for result in resumed] == [0, 0], resumed
+    killed, whole = (outcome(workplace / "runs" / one, (Iteration, Evaluation)) for one in (name, "whole"))
+    for found in (killed, whole):
+        for event in found["events"]:
+            event.pop("ranks", None)  # with the seconds of each
+    assert killed == whole
+
+
+def test_a_rank_that_hangs_ends_the_run_on_the_other(tmp_path: Path) -> None:
+    more = arguments(tmp_path, "hung", "run.rank_timeout=2", "ppo.iterations=1000")
+    command = ["-m", "workbench", "--no-ui", "--trust-code", "--display", "json", *more]
+    journal = tmp_path / "runs" / "hung" / "events.jsonl"
+    with started(tmp_path, [command] * 2) as processes:
+        wait_for(lambda: journal.exists() and '"score_mean"' in journal.read_text())
+        processes[1].send_signal(signal.SIGSTOP)
+        code = processes[0].wait(60)
+    assert code == HUNG
+    end = next(event for event in events_of(tmp_path, "hung") if isinstance(event, RunEnded))
+    assert end.state == "failed"
+    assert "rank 1" in end.reason
+    assert "did not answer for 2 s" in end.reason
+
+
+def run_hurt_rank(folder: Path, name: str, patch: str, *settings: str) -> list[Ended]:
+    """Run two ranks, with `patch` applied to the second one's program."""
+    more = ["--no-ui", "--trust-code", "--display", "json", *arguments(folder, name, *settings)]
+    with started(folder, [["-m", "workbench", *more], [hurt(folder, patch), *more]]) as processes:
+        return ended(folder, processes)
+
+
+def test_a_rank_with_another_version_is_refused(tmp_path: Path) -> None:
+    patch = """
+from importlib import metadata
+version = metadata.version
+patch('importlib.metadata.version', lambda name: 'another' if name == 'ppo-workbench' else version(name)).start()
+"""
+    results = run_hurt_rank(tmp_path, "refused", patch)
+    assert [result.code for result in results] == [3, 3]
+    for result in results:
+        assert "the version of ppo-workbench is" in result.err
+        assert "every rank needs the same" in result.err
+    assert not (tmp_path / "runs" / "refused").exists()
+
+
+def test_a_failed_allocation_on_one_rank_makes_the_parts_smaller_on_all(tmp_path: Path) -> None:
+    patch = """
+import trainer
+from trainer.ppo import learner
+accumulate, calls = learner.accumulate, []
+def failing(*args, **kwargs):
+    calls.append(1)
+    if len(calls) == 3:
+        raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
+    return accumulate(*args, **kwargs)
+patch('trainer.ppo.learner.accumulate', failing).start()
+"""
+    results = run_hurt_rank(tmp_path, "healed", patch)
+    assert [result.code for result in results] == [0, 0], results
+    events = events_of(tmp_path, "healed")
+    assert "out_of_memory" in {event.code for event in events if isinstance(event, Alert)}
+    assert [event.key for event in events if isinstance(event, SettingChanged)] == ["optim.micro_batch_tokens"]
+    record(tiny_config(tmp_path, "run.name=one", *SETTINGS))
+    assert largest_difference(measured(tmp_path, "healed"), measured(tmp_path, "one")) < ROUNDING
+
+
+def test_requests_reach_all_ranks_at_the_same_iteration(tmp_path: Path) -> None:
+    command = ["-m", "workbench", "--no-ui", "--trust-code", "--display", "json"]
+    command += arguments(tmp_path, "steered", "ppo.iterations=1000")
+    run = RunFolder(tmp_path / "runs" / "steered")
+
+    def seen(text: str) -> bool:
+        return run.events.exists() and text in run.events.read_text()
+
+    with started(tmp_path, [command] * 2) as processes:
+        wait_for(lambda: seen('"score_mean"'))
+        send(run.root, "pause")
+        wait_for(lambda: seen('"state":"paused"'))
+        send(run.root, "set", key="ppo.kl_coef", value=0.25)
+        send(run.root, "resume")
+        wait_for(lambda: seen('"kl_coef":0.25'))
+        send(run.root, "rollback")
+        wait_for(lambda: seen('"event":"rollback"'))
+        send(run.root, "stop")
+        results = ended(tmp_path, processes)
+    assert [result.code for result in results] == [130, 0], results
+    end = next(event for event in events_of(tmp_path, "steered") if isinstance(event, RunEnded))
+    assert end.state == "stopped"
+
+
+def test_a_branch_on_two_ranks_goes_on_as_on_one(tmp_path: Path) -> None:
+    workspace(tmp_path)
+    record(tiny_config(tmp_path, "run.name=parent", "checkpoint.every=1", *SETTINGS))
+    parent, overrides = RunFolder(tmp_path / "runs" / "parent"), ["ppo.kl_coef=0.5"]
+    plan = plan_branches(parent, BranchRequest(at=2, overrides=overrides, name="one"))
+    folder = plan.create(plan.branches[0]).root
+    shutil.copytree(folder, folder.with_name("several"))
+    results = run_ranks(tmp_path, 2, "--resume", str(tmp_path / "runs" / "several"))
+    assert [result.code for result in results] == [0, 0], results
+    record(load_config(folder / "config.toml"), resume=folder)
+    assert largest_difference(measured(tmp_path, "several"), measured(tmp_path, "one")) < ROUNDING
+    last = [event for event in events_of(tmp_path, "several") if isinstance(event, Iteration)][-1]
+    assert (last.iteration, last.kl_coef, len(last.ranks)) == (3, 0.5, 2)

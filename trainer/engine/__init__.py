@@ -1,0 +1,1 @@
+"""Life of a run of any kind: requests, training, checkpoints, resuming, rolling back, answers, branches, sweeps."""

@@ -1,0 +1,235 @@
+"""Steering of the trainer: stop, pause, steps, checkpoints, rollbacks, live settings, questions, human evaluations."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainer.errors import Interrupted
+from trainer.events import HumanEvaluation
+from trainer.questions import (
+    DROPPED,
+    ENDED,
+    Answer,
+    Dropped,
+    Question,
+    QuestionDroppedError,
+    QuestionQueue,
+    Reply,
+    Waiting,
+    never,
+    unanswered,
+)
+
+INBOX_SECONDS = 0.2
+"""Shortest time between two looks into the inbox."""
+
+
+class Steered:
+    """Handlers of a run for requests, called on the trainer's thread in `Control.check`; here they do nothing.
+
+    `Control` uses this class itself while no run is attached, for example while the reference is evaluated.
+    """
+
+    def paused(self) -> None:
+        """Handle the start of a pause."""
+
+    def resumed(self) -> None:
+        """Handle the end of a pause."""
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint now."""
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        """Continue from the checkpoint after iteration `to` before the next iteration."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Set the live setting `key` to `value` from the next iteration on."""
+
+    def report(self, event: HumanEvaluation) -> None:
+        """Emit an event that another process has found out about the run."""
+
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        """Answer with the model. Between its smallest steps, `check` raises Interrupted if the run is to end.
+
+        It raises QuestionDroppedError if nobody waits for the answer any more, which is this answer's `problem`.
+        """
+        return unanswered(question, "this trainer takes no questions")
+
+
+class Control:
+    """Requests to a running trainer, from any thread, and all but `ask` from a signal handler; each returns at once.
+
+    The trainer calls `attach`, `detach`, `check`, `check_end`, `between_iterations` and `clock`, all on its own thread.
+    """
+
+    def __init__(self) -> None:
+        # Takes no lock that the thread interrupted by a signal handler could hold.
+        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()  # reasons, and whether to save
+        self._questions = QuestionQueue()
+        # Used by the trainer's thread alone:
+        self._run = Steered()
+        self._look_into_inbox: Callable[[], None] = lambda: None
+        self._inbox_due = 0.0
+        self._paused = False
+        self._stepping = False
+        self._end: tuple[str, bool] | None = None
+        self._held = 0.0
+
+    def stop(self, reason: str = "stopped by the user") -> None:
+        """End the run, within a token step or micro-batch, after a checkpoint of the last whole iteration."""
+        self._request_end(reason, save=True)
+
+    def abort(self, reason: str = "aborted by the user") -> None:
+        """End the run at once, without a checkpoint."""
+        self._request_end(reason, save=False)
+
+    def pause(self) -> None:
+        """Pause the run within a token step or micro-batch. Other requests are still handled."""
+        self._requests.put(lambda: self._pace(paused=True))
+
+    def resume(self) -> None:
+        """Continue, and do not stop after a single step."""
+        self._requests.put(lambda: self._pace(paused=False))
+
+    def step(self) -> None:
+        """Continue, and pause after the current iteration, or after the next one if none is under way."""
+        self._requests.put(lambda: self._pace(paused=False, stepping=True))
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint of the last whole iteration now."""
+        self._requests.put(lambda: self._run.checkpoint())
+
+    def rollback(self, to: int | None = None, reason: str = "requested by the user") -> None:
+        """Continue from the checkpoint after iteration `to` before the next iteration, which keeps its number.
+
+        None: the best checkpoint, or the oldest if none is kept as the best. If the run refuses, an Alert says why.
+        """
+        self._requests.put(lambda: self._run.rollback(to, reason))
+
+    def set(self, key: str, value: Any) -> None:
+        """Change a live setting before the next iteration. If the run refuses, an Alert says why."""
+        self._requests.put(lambda: self._run.set(key, value))
+
+    def report(self, event: HumanEvaluation) -> None:
+        """Emit `event` as one of the run's own; a run that has ended ignores it."""
+        self._requests.put(lambda: self._run.report(event))
+
+    def ask(self, question: Question, reply: Reply, dropped: Dropped = never) -> None:
+        """Ask the model to write, within a token step or micro-batch and after earlier questions.
+
+        `reply` always gets an answer, on the trainer's thread, or on this one if the run has ended. If the run has
+        ended, or ends first, the Answer's `problem` says so. It also does if `dropped` becomes true before the end: the
+        writing then stops within a token step.
+        """
+        self._questions.put(Waiting(question, reply, dropped))
+        self._requests.put(lambda: None)  # wakes a trainer that is paused
+
+    def attach(self, run: Steered, look_into_inbox: Callable[[], None] = lambda: None) -> None:
+        """Make `run` the one that handles requests. look_into_inbox: makes those of other processes."""
+        self._run = run
+        self._look_into_inbox = look_into_inbox
+        self._questions.open()
+
+    def detach(self) -> None:
+        """Release the run, and with it its model, on the thread that the model belongs to.
+
+        Every unanswered question gets an answer that says so.
+        """
+        self._questions.close()
+        self._run = Steered()
+        self._look_into_inbox = lambda: None
+
+    def check(self) -> None:
+        """Handle requests: answer questions, wait while paused, raise Interrupted if the run is to end.
+
+        The trainer calls it between its smallest steps.
+        """
+        began = time.perf_counter()
+        self._handle_waiting()
+        if not self._paused:
+            self._answer()
+        if self._paused:  # perhaps only since the answers
+            self._hold()
+        self._held += time.perf_counter() - began
+
+    def check_end(self) -> None:
+        """Raise Interrupted if the run is to end, here and in each later check; leave other requests for `check`.
+
+        The trainer calls it while no run is attached that could handle them.
+        """
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._interrupt(*self._ends.get_nowait())
+        if self._end is not None:
+            reason, save = self._end
+            raise Interrupted(reason, save=save)
+
+    def between_iterations(self) -> None:
+        """Call `check` before an iteration begins, which is where a single step ends."""
+        self._paused = self._paused or self._stepping
+        self.check()
+
+    def take_rest(self) -> None:
+        """Handle what was requested since the last `check`, never waiting or interrupting: the run is ending."""
+        self._inbox_due = 0.0
+        with contextlib.suppress(Interrupted):
+            self._handle_waiting()
+
+    def clock(self) -> float:
+        """Return seconds on a clock that stops while the trainer handles requests: paused, or answering."""
+        return time.perf_counter() - self._held
+
+    def _hold(self) -> None:
+        self._run.paused()
+        self._answer()
+        while self._paused:
+            self._handle_waiting(INBOX_SECONDS)
+            self._answer()
+        self._run.resumed()
+
+    def _answer(self) -> None:
+        """Answer waiting questions one after the other. Other requests are handled meanwhile."""
+        while (waiting := self._questions.take()) is not None:
+            answer = unanswered(waiting.question, ENDED)
+            try:
+                answer = self._answered(waiting)
+            finally:
+                waiting.reply(answer)
+
+    def _answered(self, waiting: Waiting) -> Answer:
+        def check() -> None:
+            self._handle_waiting()
+            if waiting.dropped():
+                raise QuestionDroppedError
+
+        if waiting.dropped():
+            return unanswered(waiting.question, DROPPED)
+        return self._run.answer(waiting.question, check)
+
+    def _handle_waiting(self, wait: float = 0.0) -> None:
+        """Handle requests, after waiting for at most `wait` seconds."""
+        if (now := time.perf_counter()) >= self._inbox_due:
+            self._inbox_due = now + INBOX_SECONDS
+            self._look_into_inbox()
+        with contextlib.suppress(queue.Empty):
+            self._requests.get(wait > 0, wait)()
+            while True:
+                self._requests.get_nowait()()
+        self.check_end()
+
+    def _request_end(self, reason: str, *, save: bool) -> None:
+        self._ends.put((reason, save))
+        self._requests.put(lambda: None)  # wakes a trainer that is paused
+
+    def _interrupt(self, reason: str, save: bool) -> None:
+        """Note why the run is to end: the first reason to stop counts, and an abort overrules it."""
+        if self._end is None or not save:
+            self._end = (reason, save)
+
+    def _pace(self, *, paused: bool, stepping: bool = False) -> None:
+        self._paused, self._stepping = paused, stepping

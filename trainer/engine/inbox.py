@@ -1,0 +1,237 @@
+"""The run folder's `control/`: requests of other processes to the one that trains the run.
+
+Each request is one small JSON file, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names
+sort in the order of sending. The trainer removes a request when it takes it. A question stays until it is answered, and
+removing its file drops it. The answer is in `control/answers/` under the name of the request, until it is read. Only
+the user who trains the run has access.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import itertools
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from trainer.engine.control import Control
+from trainer.errors import StorageError, UsageError
+from trainer.events import HumanEvaluation
+from trainer.files import PRIVATE, is_folder, open_file, own_folder, write_whole
+from trainer.questions import Answer, Question, from_json, to_json
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from trainer.runs.journal_lines import event_in
+
+_MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
+_ANSWERS = "answers"
+_OURS = re.compile(r"[^.].*\.json|\..*\.json\.tmp")  # names of requests and answers, whole and half-written
+Command = Literal["pause", "resume", "step", "checkpoint", "rollback", "set", "ask", "tell", "stop", "abort"]
+_COMMANDS = get_args(Command)
+_REASONS = {
+    "stop": "stopped from another process",
+    "abort": "aborted from another process",
+    "rollback": "requested by another process",
+}
+_PRIVATE_FOLDER = 0o700
+_count = itertools.count()
+
+
+def send(folder: Path, command: Command, **values: Any) -> None:
+    """Send a request to the process that trains the run in `folder`; return before it is handled.
+
+    values: `key` and `value` of "set", which must be plain; `event` of "tell", as its `as_dict` gives it; `reason` of
+    "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError if no process trains the run,
+    StorageError if the request cannot be written.
+    """
+    _leave(RunFolder(folder), command, json.dumps({"command": command, **values}))
+
+
+def add_event(folder: Path, event: HumanEvaluation) -> None:
+    """Add `event` to the events of the run in `folder`.
+
+    If the run is active, the process that trains it emits the event soon; otherwise it is appended to the journal.
+    Raises UsageError if there is no run, or it is just starting or ending, StorageError if the event cannot be written.
+    """
+    run = RunFolder(folder)
+    if not run.events.is_file():
+        raise UsageError(f"no run in '{folder}': name the folder of a run that was started")
+    if run.is_live():
+        send(folder, "tell", event=event.as_dict())
+        return
+    with run.lock(), contextlib.closing(Journal(run.events, shared=None)) as journal:
+        journal.emit(event)
+
+
+def ask(folder: Path, question: Question) -> Path:
+    """Ask the model of the run that another process trains in `folder`; return where the answer will be.
+
+    Raises what `send` does, and UsageError for a question that is too long for a file.
+    """
+    text = f'{{"command": "ask", "question": {to_json(question)}}}'
+    if len(text.encode(errors="replace")) > _MAX_BYTES:
+        raise UsageError(f"the question takes more than {_MAX_BYTES // 1024} KiB: shorten its prompt or its prefix")
+    run = RunFolder(folder)
+    return run.control / _ANSWERS / _leave(run, "ask", text)
+
+
+def read_answer(path: Path) -> Answer | None:
+    """Read and remove the answer at the path that `ask` returned; None while it is not there.
+
+    Raises StorageError if it cannot be read.
+    """
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            answer = from_json(Answer, file.read())
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StorageError(f"answer '{path}' cannot be read: {reason}; ask again") from None
+    return answer
+
+
+def waits(path: Path) -> bool:
+    """Return whether the question whose answer belongs at `path` is still there to be answered."""
+    return os.path.lexists(_question(path))
+
+
+def withdraw(path: Path) -> None:
+    """Withdraw the question whose answer belongs at `path`, and remove an answer that is there."""
+    for left in (_question(path), path):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+def _question(answer: Path) -> Path:
+    return answer.parent.parent / answer.name
+
+
+class Inbox:
+    """The trainer's end of `control/`. Requests that are there at first are outdated and removed.
+
+    control: gets the later ones. complain: receives one line about each file that contains no request. Raises
+    StorageError if the folder cannot be made.
+    """
+
+    def __init__(self, path: Path, control: Control, complain: Callable[[str], None]) -> None:
+        self._path = path
+        self._control = control
+        self._complain = complain
+        self._undeletable: set[str] = set()
+        self._open: set[str] = set()  # questions that are not answered yet
+        try:
+            own_folder(path, mode=_PRIVATE_FOLDER)
+            if stat.S_IMODE(path.lstat().st_mode) != _PRIVATE_FOLDER:  # made by an older version
+                path.chmod(_PRIVATE_FOLDER)
+            answers = path / _ANSWERS
+            for left in [*path.iterdir(), *(answers.iterdir() if is_folder(answers) else ())]:
+                if _OURS.fullmatch(left.name):
+                    self._remove(left)
+        except OSError as error:
+            raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; fix the folder") from None
+
+    def take(self) -> None:
+        """Pass on the requests since the last call, in the order of sending; none if the inbox cannot be read."""
+        try:
+            paths = sorted(self._path.glob("[!.]*.json")) if is_folder(self._path) else []
+        except OSError:
+            return
+        for path in paths:
+            if path.name not in self._undeletable | self._open:
+                self._take(path)
+
+    def _take(self, path: Path) -> None:
+        try:
+            with os.fdopen(open_file(path), "rb") as file:
+                if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
+                    raise ValueError(f"it belongs to user {owner}; only the user who trains a run may steer it")
+                self._request(file.read(_MAX_BYTES), path.name)
+        except FileNotFoundError:  # withdrawn since it was listed
+            return
+        except (OSError, ValueError, RecursionError) as error:
+            self._complain(f"request '{path.name}' ignored: {getattr(error, 'strerror', None) or error}")
+        if path.name not in self._open:
+            self._remove(path)
+
+    def _request(self, data: bytes, name: str) -> None:
+        """Pass on the request in `data`. Raises ValueError if there is none."""
+        try:
+            values = json.loads(data)
+        except ValueError:
+            raise ValueError("it is not JSON") from None
+        if not isinstance(values, dict) or values.get("command") not in _COMMANDS:
+            raise ValueError(f"its command must be one of {', '.join(_COMMANDS)}")
+        command, control = values["command"], self._control
+        reason = str(values.get("reason") or _REASONS.get(command, ""))
+        match command:
+            case "ask":
+                question, path = from_json(Question, json.dumps(values.get("question"))), self._path / name
+                self._open.add(name)
+                control.ask(question, functools.partial(self._reply, name), lambda: not os.path.lexists(path))
+            case "tell":
+                control.report(_human_evaluation(values.get("event")))
+            case "set":
+                if not (isinstance(values.get("key"), str) and "value" in values):
+                    raise ValueError("'set' needs a key and a value")
+                control.set(values["key"], values["value"])
+            case "rollback":
+                if not (values.get("to") is None or type(values["to"]) is int):
+                    raise ValueError("'to' is not an iteration")
+                control.rollback(values.get("to"), reason)
+            case "stop" | "abort":
+                getattr(control, command)(reason)
+            case _:
+                getattr(control, command)()
+
+    def _reply(self, name: str, answer: Answer) -> None:
+        self._open.discard(name)
+        if not os.path.lexists(self._path / name):
+            return  # it was dropped
+        try:
+            _write(self._path / _ANSWERS / name, to_json(answer))
+        except OSError as error:
+            with contextlib.suppress(StorageError):  # a full disk; whoever replies next must still do so
+                self._complain(f"the answer to request '{name}' is lost: {error.strerror}; fix the folder")
+        self._remove(self._path / name)
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            self._undeletable.add(path.name)  # a folder, or not ours: still handled only once
+
+
+def _human_evaluation(values: Any) -> HumanEvaluation:
+    """Return the event in `values`. Raises ValueError for any other: only the trainer may report what it does."""
+    event = event_in({**values, "time": 0.0}) if isinstance(values, dict) else None
+    if not isinstance(event, HumanEvaluation):
+        raise ValueError(f"its event is not a complete '{HumanEvaluation.kind}'")
+    return event
+
+
+def _leave(run: RunFolder, command: Command, text: str) -> str:
+    """Put a request into the inbox of `run`; return its name there."""
+    if not run.is_live():
+        raise UsageError(f"run '{run.name}' is not being trained, so '{command}' does nothing: resume it first")
+    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
+    try:
+        _write(run.control / name, text)
+    except OSError as error:
+        way_out = "only the user who trains a run can steer it" if error.errno == errno.EACCES else "fix the folder"
+        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; {way_out}") from None
+    return name
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file of the inbox whole or not at all, and its folder if there is none."""
+    own_folder(path.parent, mode=_PRIVATE_FOLDER)
+    write_whole(path, text.encode(errors="replace"), mode=PRIVATE)

@@ -22,11 +22,10 @@ from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, Te
 from workbench.kit.docs_reader import DocScreen
 from workbench.kit.jump import JumpScreen
 from workbench.kit.wait_screen import WaitScreen
-from workbench.labelling.export_preferences import ExportPreferencesScreen
-from workbench.labelling.import_preferences import ImportPreferencesScreen
 from workbench.labelling.plans import SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.start_screen import LabelStartScreen
+from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 from workbench.run.sample_table import Sample, SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_form import StartingPoint

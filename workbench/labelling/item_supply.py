@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainer.errors import DataError, Interrupted, ModelError, StorageError, TrainerError, cannot_write
 from trainer.preferences.items import Item, SessionPlan, SessionRecord
@@ -27,16 +28,27 @@ _RETRY = 5.0  # seconds until items that could not be saved are put again
 _SCORING_NICENESS = 15  # training and the screen go first
 
 
+class SupplyReport(NamedTuple):
+    """Report on the supply. The fields are those of `SessionState`.
+
+    ended: no more items will come. left: how many may still come; None if that is not known.
+    """
+
+    ended: bool = False
+    waiting: str = ""
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+    left: int | None = None
+
+
 class ItemSupply:
     """Items of `plan`, drawn a step at a time and put into the session before they are needed.
 
-    ended: no more will come. The other attributes are as in `SessionState`.
+    report: changes only to another one.
     """
 
     def __init__(self, plan: SessionPlan, context: QueueContext) -> None:
-        self.ended = False
-        self.waiting = ""
-        self.problem = ""
+        self.report = SupplyReport()
         self._plan = plan
         self._context = context
         self._mixture: Mixture | None = None
@@ -45,71 +57,70 @@ class ItemSupply:
         self._singly = False  # put them one by one: the store rejects one of them
         self._refused: tuple[str, ...] = ()  # by the store
 
-    @property
-    def left(self) -> int | None:
-        """Number of items that may still come; None if that is not known."""
-        left = self._mixture.left if self._mixture is not None else None
-        return None if left is None else left + len(self._drawn)
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        return (*(self._mixture.problems if self._mixture is not None else ()), *self._refused)
-
-    @property
-    def report(self) -> tuple[object, ...]:
-        """All that a session's state says of this."""
-        return self.ended, self.waiting, self.problem, self.left_out, self.left
-
-    def step(self, record: SessionRecord, ahead: int, put: Callable[[Sequence[Item]], object]) -> float | None:
-        """Draw an item, or put those drawn; return the seconds until the next step, None if there are enough."""
+    def step(self, record: SessionRecord, ahead: int, put: Callable[[Sequence[Item]], object]) -> float:
+        """Draw an item, or put those drawn; return the seconds until the next step, infinite if there are enough."""
+        if self.report.ended or (ahead >= AHEAD and not self._filling and self.report.left is not None):
+            return math.inf
+        ended, waiting, problem, wait = False, "", "", 0.0
         try:
-            return self._step(record, ahead, put)
+            ended, waiting, problem, wait = self._step(record, ahead, put)
         except StorageError as error:
-            self.problem = str(error)
-            return _RETRY
+            problem, wait = str(error), _RETRY
         except Interrupted:
-            self._end("")
+            ended = True
         except TrainerError as error:
-            self._end(str(error))
+            ended, problem = True, str(error)
         except Exception as bug:  # noqa: BLE001  the labeller keeps the items so far and sees the error
             print("".join(traceback.format_exception(bug)))  # noqa: T201  captured by the log pane
-            self._end(f"unexpected {type(bug).__name__}: {bug}: this is a bug, its traceback is in the log")
-        return None
+            ended = True
+            problem = f"unexpected {type(bug).__name__}: {bug}: this is a bug, its traceback is in the log"
+        left = self._mixture.left if self._mixture is not None else None
+        left = None if left is None else left + len(self._drawn)
+        report = SupplyReport(ended, waiting, problem, self._left_out, left)
+        if report != self.report:
+            self.report = report
+        return math.inf if ended else wait
+
+    @property
+    def _left_out(self) -> tuple[str, ...]:
+        return (*(self._mixture.problems if self._mixture is not None else ()), *self._refused)
 
     def close(self) -> None:
         """Close the store that the queues read."""
         if self._mixture is not None:
             self._mixture.close()
 
-    def _step(self, record: SessionRecord, ahead: int, put: Callable[[Sequence[Item]], object]) -> float | None:
+    def _step(
+        self, record: SessionRecord, ahead: int, put: Callable[[Sequence[Item]], object]
+    ) -> tuple[bool, str, str, float]:
+        """Return whether this was the last step, what the next one waits for, a problem, and the seconds until then."""
         if self._mixture is None:
             from trainer.preferences.queues.mixture import Mixture  # here, because it imports NumPy
 
             self._mixture = Mixture(self._plan, self._context)
-        mixture, drawn = self._mixture, self._drawn
+        mixture, drawn, waiting = self._mixture, self._drawn, self.report.waiting
         items, limit = record.items - record.elsewhere, self._plan.limit
         if not drawn:
-            if (limit and items >= limit) or mixture.exhausted:
+            if limit and items >= limit:
+                return True, "", "", 0.0
+            if mixture.exhausted:
                 nothing = "" if items else f"{self._context.labeller} has judged everything: add another queue"
-                self._end("" if limit and items >= limit else "; ".join(self.left_out) or nothing)
-                return None
+                return True, "", "; ".join(self._left_out) or nothing, 0.0
             self._filling = ahead < AHEAD or (self._filling and ahead < _FULL)
             if not self._filling:
-                self.waiting = ""
-                return None
+                return False, "", "", math.inf
         # The first item alone, so that it is shown at once.
         batch = min(max(ahead, 1), max(_FULL - ahead, 1), limit - items if limit else _FULL)
         if len(drawn) < batch:
             item = mixture.draw(hurry=ahead + len(drawn) < AHEAD)
-            self.waiting = mixture.waiting if item is None else ""
-            if item is not None:
-                drawn.append(item)
-                if len(drawn) < batch:
-                    return 0.0
+            waiting = mixture.waiting if item is None else ""
+            drawn += [item] if item is not None else []
+            if item is not None and len(drawn) < batch:
+                return False, "", "", 0.0
         if not drawn and not mixture.exhausted:
-            return _LOOK
+            return False, waiting, "", _LOOK
         self._save(put)
-        return 0.0
+        return False, waiting, "", 0.0
 
     def _save(self, put: Callable[[Sequence[Item]], object]) -> None:
         """Put what is drawn, without the items that the store rejects. Raises StorageError, and keeps them."""
@@ -124,10 +135,6 @@ class ItemSupply:
                 self._refused += (str(error),)
             del self._drawn[: len(items)]
         self._singly = False
-        self.problem = ""
-
-    def _end(self, problem: str) -> None:
-        self.ended, self.waiting, self.problem = True, "", problem
 
 
 def score(model: str, rows: Sequence[tuple[Text, Text]], *, closing: threading.Event) -> list[float]:

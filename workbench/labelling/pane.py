@@ -22,30 +22,10 @@ from trainer.preferences.items import SessionItem
 from trainer.preferences.records import FLAGGED, Judgement
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
+from workbench.labelling import texts
 from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView
 from workbench.labelling.session_worker import SessionState, SessionWorker
-from workbench.labelling.texts import (
-    MOST,
-    Draft,
-    Groups,
-    ItemTexts,
-    Keys,
-    Ranking,
-    Style,
-    all_judged,
-    copy_text,
-    figures,
-    fitting,
-    hints,
-    in_lines,
-    judgement_text,
-    last_line,
-    no_item_yet,
-    no_session,
-    ranked,
-    set_aside,
-    texts_of,
-)
+from workbench.labelling.texts import MOST, Draft, Groups, ItemTexts, Keys, Ranking, Style
 from workbench.text import visible
 
 T = TypeVar("T")
@@ -66,6 +46,41 @@ Both sides scroll together. Three or more completions are ranked: type their dig
 {label.tie} between equally good ones; the last digit decides."""
 
 
+# Key, action, description, name and tooltip of each binding; the first ones are in the footer.
+_SHOWN = (
+    ("enter", "request('start')", "label", "start", "Begin or resume a session"),
+    ("enter", "keep", "keep label", "keep", "Keep the label, and return to the next item"),
+    ("1,left", "better(1)", "first", "first", "The first (left or above) is better"),
+    ("2,right", "better(2)", "second", "second", "The second (right or below) is better"),
+    ("equals_sign,e", "tie", "tie", "tie", "Tie; in a ranking, ties the next two"),
+    ("0", "set_aside('both_bad')", "both bad", "both-bad", "None of them is acceptable"),
+    ("space", "set_aside('skip')", "skip", "skip", "Skip this item without a choice"),
+    ("backspace", "take_back", "delete", "take-back", "Delete the last digit of the ranking"),
+    ("r", "rank", "rank again", "rank", "Type the ranking again from its start"),
+    ("u", "undo", "undo", "undo", "Undo the last label; again, the one before"),
+    ("f", "flag", "flag", "flag", "Flag the item for a second look"),
+    ("a", "note", "note", "note", "Write a note, saved with the label"),
+    ("d", "diff", "diff", "diff", "Mark the words that differ"),
+    ("g", "guidelines", "guidelines", "guidelines", "Show the session's guidelines"),
+)
+_STRONGLY = ("less_than_sign,exclamation_mark,shift+left", "greater_than_sign,at,shift+right")
+_MORE = (
+    (_STRONGLY[0], "better(1, 3)", "first, strongly", "first-strongly", "The first is strongly better"),
+    (_STRONGLY[1], "better(2, 3)", "second, strongly", "second-strongly", "The second is strongly better"),
+    *((f"{n}", f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next") for n in range(3, MOST + 1)),
+    ("v", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
+    ("y", "copy", "copy", "copy", "Copy prompt and completions, without what is hidden"),
+    ("b", "blind", "hide facts", "blind", "Hide authors and scores after the choice too, or show them"),
+    ("h", "history", "history", "history", "List your labels, to change one"),
+    ("p", "progress", "figures", "progress", "Show all figures of the session, or one line"),
+    ("l", "request('leave')", "leave", "leave", "Leave the session; it resumes at the same item"),
+    ("t", "request('train')", "train", "train", "Train a reward model on the labels"),
+    ("T", "request('use')", "use model", "use", "Use the newest reward model as the run's reward"),
+    ("i", "request('import')", "import", "import", "Import preferences from a file"),
+    ("x", "request('export')", "export", "export", "Export preferences to a file"),
+)
+
+
 def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
     return Binding(key, action, description, show=show, id=f"label.{name}", tooltip=tooltip)
 
@@ -82,48 +97,8 @@ class LabelPane(Pane):
     HELP = _HELP
     DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("enter", "request('start')", "label", "start", "Begin or resume a session", show=True),
-        _key("enter", "keep", "keep label", "keep", "Keep the label, and return to the next item", show=True),
-        _key("1,left", "better(1)", "first", "first", "The first (left or above) is better", show=True),
-        _key("2,right", "better(2)", "second", "second", "The second (right or below) is better", show=True),
-        _key(
-            "less_than_sign,exclamation_mark,shift+left",
-            "better(1, 3)",
-            "first, strongly",
-            "first-strongly",
-            "The first is strongly better",
-        ),
-        _key(
-            "greater_than_sign,at,shift+right",
-            "better(2, 3)",
-            "second, strongly",
-            "second-strongly",
-            "The second is strongly better",
-        ),
-        *(
-            _key(str(n), f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next")
-            for n in range(3, MOST + 1)
-        ),
-        _key("equals_sign,e", "tie", "tie", "tie", "Tie; in a ranking, ties the next two", show=True),
-        _key("0", "set_aside('both_bad')", "both bad", "both-bad", "None of them is acceptable", show=True),
-        _key("space", "set_aside('skip')", "skip", "skip", "Skip this item without a choice", show=True),
-        _key("backspace", "take_back", "delete", "take-back", "Delete the last digit of the ranking", show=True),
-        _key("r", "rank", "rank again", "rank", "Type the ranking again from its start", show=True),
-        _key("u", "undo", "undo", "undo", "Undo the last label; again, the one before", show=True),
-        _key("f", "flag", "flag", "flag", "Flag the item for a second look", show=True),
-        _key("a", "note", "note", "note", "Write a note, saved with the label", show=True),
-        _key("d", "diff", "diff", "diff", "Mark the words that differ", show=True),
-        _key("g", "guidelines", "guidelines", "guidelines", "Show the session's guidelines", show=True),
-        _key("v", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
-        _key("y", "copy", "copy", "copy", "Copy prompt and completions, without what is hidden"),
-        _key("b", "blind", "hide facts", "blind", "Hide authors and scores after the choice too, or show them"),
-        _key("h", "history", "history", "history", "List your labels, to change one"),
-        _key("p", "progress", "figures", "progress", "Show all figures of the session, or one line"),
-        _key("l", "request('leave')", "leave", "leave", "Leave the session; it resumes at the same item"),
-        _key("t", "request('train')", "train", "train", "Train a reward model on the labels"),
-        _key("T", "request('use')", "use model", "use", "Use the newest reward model as the run's reward"),
-        _key("i", "request('import')", "import", "import", "Import preferences from a file"),
-        _key("x", "request('export')", "export", "export", "Export preferences to a file"),
+        *(_key(*row, show=True) for row in _SHOWN),
+        *(_key(*row) for row in _MORE),
     ]
 
     class LabelsChanged(Message):
@@ -229,7 +204,7 @@ class LabelPane(Pane):
         """Show `item`, with what the user had typed of it before another one was shown; None: say why there is none."""
         self._put_aside()
         self.item, self.problem = item, ""
-        self.texts = texts_of(item.item) if item is not None else None
+        self.texts = texts.texts_of(item.item) if item is not None else None
         self.draft = Draft()
         if item is not None:
             self.draft = self._drafts.pop(self._place(item), _draft_of(item))
@@ -239,11 +214,11 @@ class LabelPane(Pane):
             view.show(self.texts, self._style)
         elif state is None:
             meanings = {str(one.id).removeprefix("label."): one.tooltip for one in Binding.make_bindings(self.BINDINGS)}
-            view.say(no_session(self._keys, meanings))
+            view.say(texts.no_session(self._keys, meanings))
         elif state.exhausted:
-            view.say(all_judged(state.progress.done, state.problem, self._keys))
+            view.say(texts.all_judged(state.progress.done, state.problem, self._keys))
         else:
-            view.say(no_item_yet(state.waiting, state.problem))
+            view.say(texts.no_item_yet(state.waiting, state.problem))
         self._show_lines()
         self.refresh_keys()
 
@@ -259,20 +234,22 @@ class LabelPane(Pane):
     def _show_lines(self) -> None:
         """Show the lines around the item."""
         state, item = self.state, self.item
-        found = figures(state.record.labeller, state.progress) if state else []
+        found = texts.figures(state.record.labeller, state.progress) if state else []
         waits = 0 if state is None else state.record.left if state.progress.left is None else state.progress.left
         self.badge = Badge(str(waits or ""))
         guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
         progress = self.query_one("#label-progress", Static)
         width, height = progress.size
         all_figures = self._all_figures or self.size.height >= _TALL
-        lines = in_lines([*found, *guidelines], width) if all_figures else [fitting(found, guidelines, width)]
+        lines = (
+            texts.in_lines([*found, *guidelines], width) if all_figures else [texts.fitting(found, guidelines, width)]
+        )
         progress.update("\n".join(lines), layout=len(lines) != height)
-        hint = hints(item, self.texts, self.draft, self._style, self._keys) if item and self.texts else ""
+        hint = texts.hints(item, self.texts, self.draft, self._style, self._keys) if item and self.texts else ""
         self.query_one("#label-hint", Static).update(hint, layout=False)
         last = self.query_one("#label-last", Static)
         judged = state.last if state else None
-        last.update(last_line(judged, item, *last.size, facts=self.facts_shown), layout=False)
+        last.update(texts.last_line(judged, item, *last.size, facts=self.facts_shown), layout=False)
         problem = self.query_one("#label-problem", Static)
         if self.problem or problem.display:
             problem.display = bool(self.problem)
@@ -311,7 +288,7 @@ class LabelPane(Pane):
 
     async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
         if self.item is not None:
-            await self._judge(set_aside(self.item.item, verdict))
+            await self._judge(texts.set_aside(self.item.item, verdict))
 
     async def _rank_next(self, mark: str) -> None:
         if self.count > MOST or self.busy:
@@ -325,7 +302,7 @@ class LabelPane(Pane):
 
     async def _rank(self, groups: Groups, strength: int = 1) -> None:
         if self.item is not None:
-            await self._judge(ranked(self.item.item, groups, strength))
+            await self._judge(texts.ranked(self.item.item, groups, strength))
 
     async def _judge(self, judgement: Judgement) -> None:
         await self._save(replace(judgement, seconds=round(self._clock() - self._since, 3)))
@@ -336,7 +313,7 @@ class LabelPane(Pane):
             return
         flags = (FLAGGED,) if self.draft.flagged else ()
         judgement = replace(judgement, note=self.draft.note, flags=flags)
-        choice = judgement_text(self.item.item, judgement)
+        choice = texts.judgement_text(self.item.item, judgement)
         call = partial(self.worker.label, self.item, judgement)
         slow = f"Still saving: {choice}. Keys are ignored until it is saved"
         await self._await(call, self._saved, f"Not saved: {choice}", slow)
@@ -463,7 +440,7 @@ class LabelPane(Pane):
 
     def action_copy(self) -> None:
         if self.texts is not None:
-            self.copy(copy_text(self.texts), "prompt and completions")
+            self.copy(texts.copy_text(self.texts), "prompt and completions")
 
     def action_request(self, what: LabelRequest) -> None:
         self._request(what)

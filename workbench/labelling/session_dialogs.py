@@ -21,7 +21,7 @@ from workbench.columns import fit_end
 from workbench.kit.banner import copy
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.kit.filter_field import FilterField
-from workbench.labelling.label_form import LabelForm
+from workbench.labelling.form import LabelForm
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.numbers import duration
 from workbench.text import as_sent, has_words, typed, visible

@@ -36,10 +36,11 @@ from trainer.preferences.sessions import (
 from trainer.preferences.store import PreferenceStore
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
-from workbench.labelling.item_supply import ItemSupply, score
+from workbench.labelling.item_supply import ItemSupply, SupplyReport, score
 
 T = TypeVar("T")
 
+_REST = 0.5  # seconds without a label after which rates and agreement are counted
 _PAUSE = 2.0  # least seconds between two counts of the win rate
 _SHARE = 20  # pause after a count, as a multiple of its duration: labels wait for a count
 
@@ -101,8 +102,12 @@ class SessionWorker:
         self._session_id: int | None = None
         self._session: LabelSession | None = None  # None: read it from the store first
         self._supply: ItemSupply | None = None
-        self._shown: tuple[object, ...] = ()  # the supply's report in `state`
-        self._win_rate: _WinRate | None = None
+        self._shown: SupplyReport | None = None  # the one in `state`
+        self._uncounted = math.inf  # when the rates in the progress of `state` became out of date
+        self._run_asked: RunFolder | None = None  # the run that the plan asks about
+        self._win_rate: HumanEvaluation | None = None  # the last one that this run has received
+        self._relabelled = False  # since the win rate was counted
+        self._due = -math.inf  # when it may be counted again
 
     def sessions(self) -> Future[list[SessionRecord]]:
         """Return the sessions in the store, the newest first; empty if there is no store yet."""
@@ -191,11 +196,11 @@ class SessionWorker:
         return future
 
     def _run(self) -> None:
-        wait: float | None = None
+        wait = math.inf
         try:
             while True:
                 try:
-                    call = self._calls.get(timeout=wait)
+                    call = self._calls.get(timeout=None if wait == math.inf else wait)
                 except queue.Empty:
                     wait = self._work()
                     continue
@@ -210,25 +215,42 @@ class SessionWorker:
             if self._store is not None:
                 self._store.close()
 
-    def _work(self) -> float | None:
-        """Do one small step while nobody calls; return the seconds until the next one, None if a call must come."""
-        supply, waits = self._supply, list[float]()
-        if supply is not None and self.state is not None and not supply.ended:
-            waits += [wait] if (wait := supply.step(self.state.record, self.state.ahead, self._put)) is not None else []
-            if self._shown != supply.report:
-                with contextlib.suppress(TrainerError):  # the next call reports it
-                    self.state = self._read_state(self.state.last)
-        if 0.0 not in waits:
-            waits += [wait] if (wait := self._report_win_rate()) is not None else []
-        return min(waits, default=None)
+    def _work(self) -> float:
+        """Do one small step while nobody calls; return the seconds until the next one."""
+        if self._supply is None or self.state is None:
+            return math.inf
+        wait = self._supply.step(self.state.record, self.state.ahead, self._put)
+        if wait == 0:
+            return wait
+        with contextlib.suppress(TrainerError):  # the next call reports it
+            if self._shown is not self._supply.report:
+                self.state = self._read_state(self.state.last)
+            if time.monotonic() - self._uncounted >= _REST:
+                self._uncounted, left = math.inf, self.state.progress.left
+                self.state = replace(self.state, progress=self._open().progress(left))
+            elif self._uncounted < math.inf:
+                wait = min(wait, _REST)
+        return min(wait, self._report_win_rate())
 
-    def _report_win_rate(self, *, at_once: bool = False) -> float | None:
-        """Report a changed win rate to its run; return the seconds until that is due, None if nothing has changed."""
-        if self._win_rate is None:
-            return None
-        wait = self._win_rate.report(self._opened, at_once=at_once)
-        self.win_rate_problem = self._win_rate.problem
-        return wait
+    def _report_win_rate(self, *, at_once: bool = False) -> float:
+        """Report a changed win rate to its run; return the seconds until that is due."""
+        began = time.monotonic()
+        if self._run_asked is None or not self._relabelled:
+            return math.inf
+        if began < self._due and not at_once:
+            return self._due - began
+        self._relabelled = False
+        try:
+            name = self._run_asked.name
+            found = human_evaluation(self._opened().preferences(run=name), name)
+            if found is not None and found != self._win_rate:
+                add_event(self._run_asked.root, found)
+                self._win_rate = found
+            self.win_rate_problem = ""
+        except TrainerError as error:
+            self.win_rate_problem = one_line(error)
+        self._due = time.monotonic() + max(_PAUSE, _SHARE * (time.monotonic() - began))
+        return math.inf
 
     def _opened(self) -> PreferenceStore:
         if self._store is None:
@@ -247,7 +269,6 @@ class SessionWorker:
         session = opening(self._opened())
         record = session.record
         self._session_id, self._session, self._left = record.id, session, (left := threading.Event())
-        # The run that the plan asks about.
         sources = (queue.source for queue in record.plan.queues if queue.queue not in ("dataset", "again"))
         run = next((Path(source) for source in sources if source), None)
         context = QueueContext(
@@ -259,7 +280,8 @@ class SessionWorker:
             wake=lambda: self._calls.put(lambda: None),
         )
         self._supply = ItemSupply(record.plan, context)
-        self._win_rate = _WinRate(run, self._known(run)) if run is not None else None
+        if run is not None:
+            self._run_asked, self._win_rate = RunFolder(run.resolve()), self._known(run)
         self.state = self._read_state(session.newest(), guidelines_text(self._opened(), record.guidelines))
         return self.state
 
@@ -271,20 +293,20 @@ class SessionWorker:
         if self._session_id is not None:
             with contextlib.suppress(TrainerError):  # it counts as left once the process has ended
                 leave_session(self._opened(), self._session_id)
-        self._session_id = self._session = self._supply = self._win_rate = self.state = None
+        self._session_id = self._session = self._supply = self._run_asked = self.state = None
+        self._due, self.win_rate_problem = -math.inf, ""
 
     def _change(self, change: Callable[[LabelSession], SessionItem | None]) -> SessionState:
         """Make a change of the labels, and return the new state with the item that `change` returns as the last one."""
         session = self._open()
         try:
             with self._opened().log.transaction():  # rolled back, too, if reading the new state fails
-                self.state = self._read_state(change(session))
+                state = self._read_state(change(session))
         except BaseException:
             self._session = None  # it may contain what was rolled back
             raise
-        if self._win_rate is not None:
-            self._win_rate.changed = True
-        return self.state
+        self.state, self._relabelled = state, True
+        return state
 
     def _put(self, items: Sequence[Item]) -> SessionState:
         self._open().put(items)
@@ -293,62 +315,32 @@ class SessionWorker:
         return self.state
 
     def _read_state(self, last: SessionItem | None, guidelines: str | None = None) -> SessionState:
-        session, supply = self._open(), self._supply
-        assert supply is not None
-        self._shown = supply.report
+        assert self._supply is not None
+        session, report = self._open(), self._supply.report
+        self._shown = report
         if guidelines is None:
             guidelines = self.state.guidelines if self.state is not None else ""
         current, record = session.next_open(), session.record
         still_open, limit = record.left, record.plan.limit
-        known = [still_open] if supply.ended else []  # bounds of the number of items to judge
-        if not supply.ended:
+        known = [still_open] if report.ended else []  # bounds of the number of items to judge
+        if not report.ended:
             known += [limit - record.done] if limit else []
-            known += [still_open + supply.left] if supply.left is not None else []
+            known += [still_open + report.left] if report.left is not None else []
+        left = max(min(known), still_open) if known else None
+        self._uncounted = math.inf if self.state is None else time.monotonic()
+        progress = replace(self.state.progress, done=record.done, left=left) if self.state else session.progress(left)
         return SessionState(
             record=record,
             guidelines=guidelines,
             current=current,
             ahead=still_open - (current is not None),
-            progress=session.progress(max(min(known), still_open) if known else None),
+            progress=progress,
             last=last,
-            exhausted=supply.ended,
-            waiting=supply.waiting,
-            problem=supply.problem,
-            left_out=supply.left_out,
+            exhausted=report.ended,
+            waiting=report.waiting,
+            problem=report.problem,
+            left_out=report.left_out,
         )
-
-
-class _WinRate:
-    """Win rate of the run in `folder`, counted from the labels and reported to the run when it has changed.
-
-    changed: labels were made, changed or undone since the last count. known: the last one that the run has received.
-    """
-
-    def __init__(self, folder: Path, known: HumanEvaluation | None) -> None:
-        self.changed = False
-        self.problem = ""
-        self._run = RunFolder(folder.resolve())
-        self._known = known
-        self._due = -math.inf  # when the labels may be counted again
-
-    def report(self, store: Callable[[], PreferenceStore], *, at_once: bool) -> float | None:
-        began = time.monotonic()
-        if not self.changed:
-            return None
-        if began < self._due and not at_once:
-            return self._due - began
-        self.changed = False
-        try:
-            found = human_evaluation(store().preferences(run=self._run.name), self._run.name)
-            if found is not None and found != self._known:
-                add_event(self._run.root, found)
-                self._known = found
-            self.problem = ""
-        except TrainerError as error:
-            self.problem = one_line(error)
-        now = time.monotonic()
-        self._due = now + max(_PAUSE, _SHARE * (now - began))
-        return None
 
 
 def _asked(ask: Ask, run: Path, left: threading.Event, question: Question) -> Answer:

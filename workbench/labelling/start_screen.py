@@ -21,7 +21,7 @@ from trainer.errors import UsageError
 from trainer.plurals import counted
 from trainer.preferences.items import SessionRecord
 from workbench.kit.keys import keys_of, with_keys
-from workbench.labelling.label_form import LabelForm, columns_field, columns_in, row, text_field
+from workbench.labelling.form import LabelForm, columns_field, columns_in, row, text_field
 from workbench.labelling.plans import (
     ENSEMBLE,
     MODELS_NEEDED,
@@ -166,7 +166,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         )
         repeats = text_field(
             "repeats",
-            "Share of items that repeat one you labelled, sides swapped: how consistent you are",
+            "Percent of items that repeat one you labelled, sides swapped: how consistent you are",
             f"{100 * options.repeats:g}",
             type="number",
             max_length=5,
@@ -183,7 +183,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         yield row(("data", data))
         yield row(("columns", columns_field(visible(", ".join(options.columns), joined=True))))
         yield row(("guidelines", guidelines))
-        yield row(("at most", limit), ("repeats %", repeats))
+        yield row(("at most", limit), ("repeat", repeats), unit="% of items")
 
     def on_mount(self) -> None:
         self._followed = None, self._values(), None
@@ -191,35 +191,32 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         nothing = not (self._open or self._runs or self._options.data or self._options.flagged)
         self.query_one("#labeller" if self._asks else "#data" if nothing else "#starts").focus()
 
+    @on(OptionList.OptionSelected, "#starts")
+    @on(Input.Submitted)
     def action_begin(self) -> None:
         """Resume the session under the cursor, or begin the new one."""
-        if not self._is_laid_out:
+        if not self._is_laid_out or self.busy:
             return
         self._follow()  # the key may arrive before the message about a changed field
         try:
-            labeller = labeller_name(self._value("labeller"))
-            if (session := self._chosen) is not None:
-                self._finish(SessionChoice(labeller=labeller, resume=session.id))
-            else:
-                self._begin(labeller, self._new_options())
+            session = self._chosen
+            self._begin(labeller_name(self._value("labeller")), session, None if session else self._new_options())
         except UsageError as error:
             self.show_problem(str(error))
 
     @work(exclusive=True, group="begin")
-    async def _begin(self, labeller: str, options: SessionOptions) -> None:
-        self.show_work("Looking for items to label...")
-        choice = await self.tried(asyncio.to_thread(_choice, labeller, options))
-        if choice is None:
-            return
-        self._show_start()
-        if choice.guidelines and not await self.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
-            return
-        self._finish(choice)
-
-    @work(group="finish")
-    async def _finish(self, choice: SessionChoice) -> None:
-        if self.busy:
-            return
+    async def _begin(self, labeller: str, session: SessionRecord | None, options: SessionOptions | None) -> None:
+        choice: SessionChoice | None = SessionChoice(labeller=labeller, resume=session.id if session else None)
+        if options is not None:
+            self.show_status("Looking for items to label...")
+            choice = await self.tried(asyncio.to_thread(_choice, labeller, options))
+            if choice is None:
+                return
+            self._show_start()
+            read = GuidelinesScreen(choice.guidelines, begin=True) if choice.guidelines else None
+            if read is not None and not await self.app.push_screen_wait(read):
+                return
+        assert choice is not None
         self.busy = True
         try:
             problem = await self._begin_session(choice)
@@ -229,11 +226,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             self.show_problem(problem)
         else:
             self.dismiss(choice)
-
-    @on(OptionList.OptionSelected, "#starts")
-    @on(Input.Submitted)
-    def _take(self) -> None:
-        self.action_begin()
 
     @on(Input.Changed)
     @on(Select.Changed)
@@ -256,7 +248,8 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         followed = labeller, fields, starts.highlighted
         if followed != self._followed:
             self._followed = followed
-            self.workers.cancel_group(self, "begin")
+            if not self.busy:
+                self.workers.cancel_group(self, "begin")
             self._show_start()
 
     @property

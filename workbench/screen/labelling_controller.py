@@ -78,11 +78,11 @@ class LabellingController:
             case "use":
                 self._open_dialog(self._reward_models.use)
             case "import":
-                from workbench.labelling.import_preferences import ImportPreferencesScreen
+                from workbench.labelling.transfer import ImportPreferencesScreen
 
                 self._screen.app.push_screen(ImportPreferencesScreen(self.worker.path), self._report)
             case "export":
-                from workbench.labelling.export_preferences import ExportPreferencesScreen
+                from workbench.labelling.transfer import ExportPreferencesScreen
 
                 self._screen.app.push_screen(ExportPreferencesScreen(self.worker.path), self._report)
 

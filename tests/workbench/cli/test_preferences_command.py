@@ -21,7 +21,7 @@ from trainer.preferences.formats import FORMATS_IN, FORMATS_OUT
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import main as cli
-from workbench.labelling import export_preferences, import_preferences
+from workbench.labelling import transfer
 
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(3)]
 KWAY = {"prompt": "p", "completions": ["x", "y"], "ranking": [[1], [0]], "labeller": "bob", "note": "n", "seconds": 2}
@@ -60,8 +60,8 @@ def judged(prompt: str, choice: str, labeller: str) -> Preference:
 
 
 def test_the_screen_knows_the_formats_and_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ("auto", *FORMATS_IN) == import_preferences.FORMATS_IN
-    assert tuple(FORMATS_OUT) == tuple(export_preferences.FORMATS_OUT)
+    assert ("auto", *FORMATS_IN) == transfer.FORMATS_IN
+    assert tuple(FORMATS_OUT) == tuple(transfer.FORMATS_OUT)
     _, out, _ = run(capsys, "--help")
     commands = {"import", "export", "card", "agreement", "check", "list"}
     assert {line.split()[0] for line in out if line.strip()} >= commands

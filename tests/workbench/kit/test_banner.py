@@ -18,7 +18,7 @@ from trainer.events import RunEnded
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen
-from workbench.labelling.import_preferences import ImportPreferencesScreen
+from workbench.labelling.transfer import ImportPreferencesScreen
 from workbench.screen.main_screen import MainScreen
 
 

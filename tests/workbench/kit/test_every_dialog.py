@@ -23,7 +23,7 @@ from workbench.kit.help import HelpScreen
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import known_bindings
 from workbench.kit.wait_screen import WaitScreen
-from workbench.labelling.label_form import LabelForm
+from workbench.labelling.form import LabelForm
 from workbench.runs.pane import RunsPane
 from workbench.screen.dialogs import QuitScreen
 from workbench.screen.main_screen import MainScreen

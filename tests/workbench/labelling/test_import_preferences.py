@@ -14,7 +14,7 @@ from waiting import until
 
 from trainer.errors import StorageError
 from trainer.preferences.store import PreferenceStore
-from workbench.labelling.import_preferences import ImportPreferencesScreen, Preview, preview_text, read_preview
+from workbench.labelling.transfer import ImportPreferencesScreen, Preview, preview_text, read_preview
 
 STORE = Path("preferences.db")
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(5)]
@@ -200,25 +200,22 @@ async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.Mon
 def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading_can_be_ended() -> None:
     write_lines(Path("rows.jsonl"), *({"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(1_600)))
     reported: list[Preview] = []
-    whole = read_preview("rows.jsonl", "auto", Path(), reported.append, Event())
-    assert [(one.rows, len(one.first), one.preferences) for one in reported] == [
-        (3, 3, None),
-        (500, 3, None),
-        (1_000, 3, None),
-        (1_500, 3, None),
+    whole = read_preview(Preview("rows.jsonl", "auto"), reported.append, Event())
+    assert [(one.rows, len(one.first), one.is_read) for one in reported] == [
+        (3, 3, False),
+        (500, 3, False),
+        (1_000, 3, False),
+        (1_500, 3, False),
     ]
-    assert whole.preferences is not None
-    assert (whole.rows, len(whole.first), len(whole.preferences)) == (1_600, 3, 1_600)
-    assert [one.comparison.prompt for one in whole.preferences] == [f"p{n}" for n in range(1_600)]
+    assert (whole.rows, len(whole.first), whole.count, whole.is_read) == (1_600, 3, 1_600, True)
     ended = Event()
-    part = read_preview("rows.jsonl", "auto", Path(), lambda one: ended.set() if one.rows == 500 else None, ended)
-    assert part.preferences is not None
-    assert len(part.preferences) == 500
+    part = read_preview(Preview("rows.jsonl", "auto"), lambda one: ended.set() if one.rows == 500 else None, ended)
+    assert part.count == 500
 
 
 def test_a_long_text_of_the_preview_shows_that_it_was_cut() -> None:
     write_lines(Path("rows.jsonl"), {"prompt": "p" * 400, "chosen": "c" * 300, "rejected": "r" * 301})
-    lines = preview_text(read_preview("rows.jsonl", "auto", Path(), lambda _: None, Event())).plain.splitlines()
+    lines = preview_text(read_preview(Preview("rows.jsonl", "auto"), lambda _: None, Event())).plain.splitlines()
     assert f"{'p' * 299}…" in lines
     assert [line[-2:] for line in lines if "better" in line or "worse" in line] == ["cc", "r…"]
 

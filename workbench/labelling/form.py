@@ -1,4 +1,4 @@
-"""Base class of the dialogs around labelling that fill the screen: labelled fields, and a status line below them."""
+"""Base class of the forms around labelling, which fill the screen: labelled fields, and a status line below them."""
 
 from __future__ import annotations
 
@@ -40,19 +40,18 @@ class LabelForm(Dialog[T]):
 
     def action_close(self) -> None:
         if self.busy:
-            self.show_status(Content.styled("Writing...", "$text-warning"))
+            self.show_status("Writing...", "$text-warning")
         else:
             self.dismiss(None)
 
-    def show_status(self, content: Content) -> None:
-        self.query_one("#status", Static).update(content)
-
-    def show_work(self, text: str) -> None:
-        """Show what is going on."""
-        self.show_status(Content.styled(text, "$text-accent"))
+    def show_status(self, content: Content | str, style: str = "$text-accent") -> None:
+        """Show what is going on, or what a key does."""
+        self.query_one("#status", Static).update(
+            Content.styled(content, style) if isinstance(content, str) else content
+        )
 
     def show_problem(self, problem: str) -> None:
-        self.show_status(Content.styled(f"✖ {visible(problem)}", "$text-error"))
+        self.show_status(f"✖ {visible(problem)}", "$text-error")
 
     async def tried(self, work: Awaitable[R], advice: str = "") -> R | None:
         """Return the result of `work`; None if it fails: then show why, and `advice`."""
@@ -63,12 +62,12 @@ class LabelForm(Dialog[T]):
             return None
 
 
-def row(*fields: tuple[str, Widget]) -> Horizontal:
-    """Return one line of fields, each after its label."""
+def row(*fields: tuple[str, Widget], unit: str = "") -> Horizontal:
+    """Return one line of fields, each after its label. unit: behind the last one."""
     parts: list[Widget] = []
     for place, (label, widget) in enumerate(fields):
         parts += [Static(label, classes="second label" if place else "label"), widget]
-    return Horizontal(*parts, classes="fields")
+    return Horizontal(*parts, *([Static(unit, classes="label")] if unit else []), classes="fields")
 
 
 def columns_field(value: str = "") -> PlainInput:

@@ -1,0 +1,341 @@
+"""Dialogs that import preferences from a file, and export those of a store to one: the import shows a preview first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Input, Select, Static
+
+from trainer.plurals import counted
+from trainer.preferences.records import Preference, Text
+from trainer.preferences.store import Added, PreferenceStore
+from workbench.columns import fit_start
+from workbench.kit.dialog import ConfirmScreen
+from workbench.kit.file_names import path_problem, unused
+from workbench.labelling.form import LabelForm, choice, columns_field, columns_in, row, text_field
+from workbench.text import visible
+
+if TYPE_CHECKING:
+    from trainer.preferences.formats import ExportSummary
+
+FORMATS_IN = ("auto", "trl", "trl-implicit", "hh", "ultrafeedback", "arena", "columns", "k-way")
+PREVIEWED = 3  # rows
+_EVERY = 500  # rows between updates of the count on the screen
+_CUT = 300  # columns of a text
+_LOOK = Content.assemble(("enter", "bold"), (" previews it; nothing is written yet", "$text-muted"))
+FORMATS_OUT = {
+    "trl": "prompt, chosen and rejected",
+    "trl-implicit": "chosen and rejected, the prompt in both",
+    "trl-conversational": "chat messages throughout",
+    "kto": "single completions, good or bad",
+    "kto-conversational": "single completions as chat messages",
+    "columns": "prompt, a, b and choice",
+    "k-way": "everything, lossless: to keep or to move",
+}
+"""Formats in which preferences are written, each with a description."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Content of a source, as far as it is read. problems: place and broken rule of the first broken rows."""
+
+    source: str
+    format: str
+    columns: Sequence[str] = ()  # their names, as in "prompt=question"
+    rows: int = 0
+    count: int = 0  # preferences
+    broken: int = 0
+    duplicates: int = 0
+    problems: tuple[str, ...] = ()
+    first: tuple[Preference, ...] = ()  # to be shown
+    is_read: bool = False
+
+
+def read_preview(asked: Preview, report: Callable[[Preview], object], closing: Event) -> Preview:
+    """Read the source that is `asked` for, up to its end or until `closing` is set; report progress through `report`.
+
+    Imports numpy, and `datasets` for a source that is not a file. Raises UsageError, DataError and StorageError.
+    """
+    from trainer.preferences.formats import ColumnNames, read_preferences
+
+    columns = ColumnNames.of(asked.columns)
+    reading = read_preferences(asked.source, format=asked.format, columns=columns, skip_broken=True)
+    first: list[Preference] = []
+    count = 0
+
+    def so_far() -> Preview:
+        return replace(
+            asked,
+            format=reading.format,
+            rows=reading.rows,
+            count=count,
+            broken=reading.broken,
+            duplicates=reading.duplicates,
+            problems=tuple(reading.problems),
+            first=tuple(first),
+        )
+
+    for preference in reading:
+        count += 1
+        if count <= PREVIEWED:
+            first.append(preference)
+        if count == PREVIEWED or count % _EVERY == 0:
+            report(so_far())
+        if closing.is_set():
+            break
+    return replace(so_far(), is_read=True)
+
+
+def write_import(store: Path, preview: Preview, report: Callable[[int], object]) -> Added:
+    """Read the source again and add its preferences to `store`. report: called with the number written so far."""
+    from trainer.preferences.formats import ColumnNames, read_preferences
+
+    columns = ColumnNames.of(preview.columns)
+    reading = read_preferences(preview.source, format=preview.format, columns=columns, skip_broken=True)
+
+    def written() -> Iterator[Preference]:
+        for count, preference in enumerate(reading):
+            if count % _EVERY == 0:
+                report(count)
+            yield preference
+
+    with PreferenceStore(store) as opened:
+        return opened.add_many(written(), source=preview.source)
+
+
+class ImportPreferencesScreen(LabelForm[str | None]):
+    """Import dialog. Its result is one line on what was imported; None if nothing was.
+
+    It writes nothing before the user has seen the preview.
+    """
+
+    TITLE = "Import preferences"
+    HELP = "Adds preferences from a file. {label-import.go-on} shows what would be added, and once more adds it."
+    DOCS = "preferences"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "go_on", "preview, import", id="label-import.go-on", tooltip="Preview, then import"),
+        Binding("escape", "close", "close", id="label-import.close", tooltip="Close, and stop an import"),
+    ]
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(f"Import preferences into {store.name}")
+        self._store = store
+        self._preview: Preview | None = None  # of the source in the fields
+        self._superseded = Event()  # set: stop the current reading
+
+    def fields(self) -> ComposeResult:
+        source = text_field(
+            "source",
+            "A path, relative to where the workbench was started, or the name of a dataset",
+            placeholder=".jsonl, .json, .csv or .parquet file, folder or datasets name",
+        )
+        formats = [("detect from the first row" if name == "auto" else name, name) for name in FORMATS_IN]
+        yield row(("from", source))
+        yield row(("format", choice("format", formats, "What the columns mean")))
+        yield row(("columns", columns_field()))
+        with VerticalScroll():
+            yield Static(id="preview", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#source").focus()
+        self.show_status(_LOOK)
+
+    def on_unmount(self) -> None:
+        self._superseded.set()
+
+    @on(Input.Submitted)
+    def action_go_on(self) -> None:
+        """Read the source and show a preview; if that is done, import the preferences."""
+        if self.busy:
+            return
+        source = self.query_one("#source", Input).value.strip()
+        if not source:
+            self.show_problem("Name a file, a folder or a dataset")
+        elif self._preview is None:
+            columns = columns_in(self.query_one("#columns", Input).value)
+            self._read(Preview(source, str(self.query_one("#format", Select).value), columns))
+        elif self._preview.is_read and self._preview.count:
+            self._write(self._preview)
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    def _forget(self) -> None:
+        """Drop the preview, because the source or the format has changed."""
+        self._superseded.set()
+        self.workers.cancel_group(self, "reading")
+        self._preview = None
+        self.query_one("#preview", Static).update("")
+        self.show_status(_LOOK)
+
+    @work(exclusive=True, group="reading")
+    async def _read(self, asked: Preview) -> None:
+        self._preview, self._superseded = asked, (closing := Event())
+        self.show_status("Reading...")
+
+        def show(preview: Preview) -> None:
+            if not closing.is_set():
+                self._show(preview)
+
+        reading = asyncio.to_thread(read_preview, asked, lambda preview: self.call_later(show, preview), closing)
+        self._preview = await self.tried(reading)
+        closing.set()  # reports that arrive later are out of date
+        if self._preview is not None:
+            self._show(self._preview)
+
+    @work(exclusive=True, group="writing")
+    async def _write(self, preview: Preview) -> None:
+        self.busy = True
+
+        def show(count: int) -> None:
+            if self.busy:
+                self.show_status(f"Writing, {count:,} of {preview.count:,}...")
+
+        adding = asyncio.to_thread(write_import, self._store, preview, lambda count: self.call_later(show, count))
+        added = await self.tried(adding, ". Safe to retry; duplicates are skipped.")
+        self.busy = False
+        if added is not None:
+            known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
+            self.dismiss(f"Imported {counted(added.count, 'preference')} from {visible(preview.source)}{known}")
+
+    def _show(self, preview: Preview) -> None:
+        self.query_one("#preview", Static).update(preview_text(preview))
+        rows = counted(preview.rows, "row")
+        facts = [rows if preview.is_read else f"Reading, {rows} so far...", f"format {preview.format}"]
+        if preview.duplicates:
+            facts.append(counted(preview.duplicates, "duplicate"))
+        if preview.broken:
+            facts.append(f"{preview.broken:,} broken")
+        ends: list[tuple[str, str] | str] = []
+        if preview.is_read:
+            ends = [("   enter", "bold"), f" imports {preview.count:,}"] if preview.count else ["   nothing to import"]
+        self.show_status(Content.assemble(("   ".join(facts), "$text-accent"), *ends))
+
+
+def preview_text(preview: Preview) -> Content:
+    """Return the first rows as they would be saved, and the broken rows with place and reason."""
+    parts: list[tuple[str, str]] = []
+    for preference in preview.first:
+        comparison, ranking = preference.comparison, preference.judgement.ranking
+        ranks = {place: rank for rank, group in enumerate(ranking, 1) for place in group}
+        parts.append((f"{_line(comparison.prompt)}\n", "bold"))
+        for place, completion in enumerate(comparison.completions):
+            parts += [(f"{_rank(preference, ranks.get(place)):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
+    if preview.problems:
+        parts.append(("skipped\n", "$text-warning bold"))
+        parts += [(f"{visible(problem)}\n", "$text-warning") for problem in preview.problems]
+        if more := preview.broken - len(preview.problems):
+            parts.append((f"and {more:,} more\n", "$text-warning"))
+    return Content.assemble(*parts)
+
+
+def _rank(preference: Preference, rank: int | None) -> str:
+    if rank is None:
+        return "both bad" if preference.judgement.verdict == "both_bad" else "skipped"
+    ranking = preference.judgement.ranking
+    if len(ranking) == 1:
+        return "tie"
+    if len(preference.comparison.completions) == 2:
+        return "better" if rank == 1 else "worse"
+    return f"{rank}."
+
+
+def _line(text: Text) -> str:
+    plain = text if isinstance(text, str) else "  ".join(f"{one['role']}: {one['content']}" for one in text)
+    return fit_start(visible(plain), _CUT)
+
+
+class ExportPreferencesScreen(LabelForm[str | None]):
+    """Export dialog. Its result is one line on what was written; None if nothing was."""
+
+    TITLE = "Export preferences"
+    HELP = "Writes the labels to a file that another trainer reads. {label-export.write} writes it from any field."
+    DOCS = "preferences"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "write", "write", id="label-export.write", tooltip="Write the file (from any field)"),
+        Binding("escape", "close", "close", id="label-export.close", tooltip="Close without exporting"),
+    ]
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(f"Export the preferences in {store.name}")
+        self._store = store
+        self._proposed = ""  # the last path filled in automatically
+
+    def fields(self) -> ComposeResult:
+        formats = [(f"{name:18} {text}", name) for name, text in FORMATS_OUT.items()]
+        ties = [("keep where the format can hold them", "keep"), ("leave out", "drop")]
+        columns = [("prompt, completions and choice only", "no"), ("origins, judgements and other columns too", "yes")]
+        yield row(("format", choice("format", formats, "Format that the reader needs; only k-way loses nothing")))
+        yield row(("ties", choice("ties", ties, "What to do with equally good completions")))
+        yield row(("with", choice("provenance", columns, "Whether to add all other columns; k-way always has them")))
+        yield row(("to", text_field("path", "The suffix sets the file type: .jsonl, .parquet or .csv")))
+
+    def on_mount(self) -> None:
+        self.query_one("#path", Input).focus()
+        self._follow()
+
+    @on(Select.Changed)
+    @on(Input.Changed)
+    def _follow(self) -> None:
+        """Fill in a path for the format, unless the user has typed one, and show what enter does."""
+        path = self.query_one("#path", Input)
+        name = f"preferences-{self.query_one('#format', Select).value}.jsonl"
+        if path.value == self._proposed:
+            self._proposed = path.value = str(unused(Path.cwd() / name))
+            path.cursor_position = len(path.value)
+        if problem := path_problem(path.value):
+            self.show_problem(problem)
+        else:
+            what = "asks before it overwrites" if Path(path.value).expanduser().exists() else "writes it"
+            self.show_status(Content.assemble(("enter", "bold"), (f" {what}", "$text-muted")))
+
+    @on(Input.Submitted)
+    @work(exclusive=True, group="writing")
+    async def action_write(self) -> None:
+        """Write the file; overwrite an existing one only if the user agrees."""
+        text = self.query_one("#path", Input).value
+        path = Path(text).expanduser()
+        if self.busy or path_problem(text):
+            return
+        exists = path.exists()
+        question, detail = f"Overwrite {path.name}?", f"It is in {path.parent.absolute()}."
+        if exists and not await self.app.push_screen_wait(ConfirmScreen(question, detail, "Overwrite", "Keep file")):
+            return
+        self.busy = True
+        self.show_status("Writing...")
+        options = {name: str(self.query_one(f"#{name}", Select).value) for name in ("format", "ties", "provenance")}
+        written = await self.tried(asyncio.to_thread(write_export, self._store, path, options, overwrite=exists))
+        self.busy = False
+        if written is not None:
+            self.dismiss(f"Exported {visible(str(written.path))} as {options['format']}: {_counts(written)}")
+
+
+def write_export(store: Path, path: Path, options: Mapping[str, str], *, overwrite: bool) -> ExportSummary:
+    """Write the preferences in `store` to a file. Raises TrainerError, as `write_preferences` does."""
+    from trainer.preferences.formats import write_preferences
+
+    with PreferenceStore(store, create=False) as opened:
+        return write_preferences(
+            opened.preferences(with_skips=True),
+            path,
+            format=options["format"],
+            ties="drop" if options["ties"] == "drop" else "keep",
+            provenance=options["provenance"] == "yes",
+            overwrite=overwrite,
+        )
+
+
+def _counts(written: ExportSummary) -> str:
+    reasons = ((count, reason.replace("_", " ")) for reason, count in written.left_out.items())
+    left_out = ", ".join(counted(count, reason, reason if " " in reason else "") for count, reason in reasons)
+    rows = counted(written.rows, "row")
+    return f"{rows}, left out: {left_out}" if left_out else rows

@@ -175,11 +175,16 @@ def sweep_names(runs_dir: Path) -> list[str]:
 
 def check_same(wanted: Sweep, saved: Sweep) -> None:
     """Raise UsageError, with the first difference, unless both plans train the same. jobs may differ."""
-    if difference := _difference(wanted, saved):
-        raise UsageError(
-            f"sweep '{saved.name}' in '{saved.runs_dir}' is another one: {difference}; use another --name, or finish "
-            f"that one with --resume {saved.name}"
-        )
+    ours, theirs = _about(wanted), _about(saved)
+    for key, old in theirs.items():
+        if (new := ours[key]) != old:
+            begins = wanted.runs[0].config.run.seed == saved.runs[0].config.run.seed
+            more = key == "--seeds" and begins and wanted.seeds > saved.seeds
+            way_out = f"add seeds with --resume {saved.name} --seeds {wanted.seeds}" if more else "use another --name"
+            raise UsageError(
+                f"sweep '{saved.name}' in '{saved.runs_dir}' is another one: {key} is {old}, not {new}; {way_out}, or "
+                f"finish that one with --resume {saved.name}"
+            )
 
 
 def check_folders(sweep: Sweep) -> None:
@@ -402,26 +407,13 @@ def _in_name(value: Any, text: str, *, whole: bool) -> str:
     return "-".join(pieces)[-_LONGEST_VALUE:].lstrip("-.") or "empty"
 
 
-def _difference(wanted: Sweep, saved: Sweep) -> str:
-    """Return the first difference between two plans in words; empty if there is none."""
-    if {*wanted.vary} != {*saved.vary}:
-        return f"it varies {', '.join(saved.vary)}, not {', '.join(wanted.vary)}"
-    for key in saved.vary:
-        new, old = (list(map(json.dumps, sweep.vary[key].values())) for sweep in (wanted, saved))
-        if {*new} != {*old}:
-            return f"{key} has the values {', '.join(old)}, not {', '.join(new)}"
-    first, own = saved.runs[0].config, wanted.runs[0].config
-    new_seeds, old_seeds = (
-        f"{counted(sweep.seeds, 'seed')} from {sweep.runs[0].config.run.seed}" for sweep in (wanted, saved)
-    )
-    if new_seeds != old_seeds:
-        adds = first.run.seed == own.run.seed and wanted.seeds > saved.seeds
-        more = f" (sweep --resume {saved.name} --seeds {wanted.seeds} adds some)" if adds else ""
-        return f"it has {old_seeds}, not {new_seeds}{more}"
-    for key, (new_value, old_value) in differences(own, first):
-        if key not in ("run.name", "run.dir", *saved.vary):
-            return f"{key} is {shown(old_value)}, not {shown(new_value)}"
-    return ""
+def _about(sweep: Sweep) -> dict[str, str]:
+    """Return what a sweep trains: its seeds, the values of each setting that varies, and the other settings."""
+    first = sweep.runs[0].config
+    tables = first.model_dump(exclude={"run": {"name", "dir", "seed"}})
+    settings = {f"{table}.{name}": shown(value) for table, of in tables.items() for name, value in of.items()}
+    values = {key: ", ".join(sorted(map(json.dumps, of.values()))) for key, of in sweep.vary.items()}
+    return {"--seeds": f"{counted(sweep.seeds, 'seed')} from {first.run.seed}", **settings, **values}
 
 
 def _damaged(path: Path, reason: str) -> StorageError:

@@ -50,6 +50,11 @@ class ComparedRun:
         """Iterations per mean; see `mean_of`."""
         return mean_of(len(self.view.history))
 
+    @property
+    def iterations(self) -> int:
+        """Number of iterations in the journal."""
+        return len(self.view.history)
+
     def column(self, name: str) -> Sequence[float]:
         """Return the metric `name` of every iteration; empty if runs of this kind do not have it."""
         history = self.view.history

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trainer.events import Evaluation
 from trainer.runs.listing import RECENT, last_mean
@@ -59,9 +59,7 @@ def sections(groups: Sequence[RunGroup]) -> list[MeasureSection]:
     """
     runs = [run for group in groups for run in group.runs]
     sources = dict.fromkeys(name for run in runs for e in run.view.evaluations[-1:] for name in e.parts)
-    parts = tuple(
-        RunMeasure(f"part:{source}", source, "", partial(_part, source=source), _number(3)) for source in sources
-    )
+    parts = tuple(_measure(f"part:{source}", source, "", _part, source, 3) for source in sources)
     found = [*([_WITHIN] if len(runs) > len(groups) else []), *SECTIONS]
     if len(parts) > 1:  # a single part is the score
         found.insert(found.index(_HELD_OUT) + 1, MeasureSection("parts of the score, held out", parts))
@@ -84,28 +82,28 @@ def difference_text(measure: RunMeasure, value: float, other: float) -> str:
     return text if text.startswith("-") else f"+{text}"
 
 
-def best_within(run: ComparedRun, level: float) -> float:
-    """Return the best mean score of five iterations in a row whose mean KL is at most `level`; NaN without one.
+def best_within(run: ComparedRun, field: str) -> float:
+    """Return the best mean score of five iterations in a row whose mean KL is at most a level; NaN without one.
 
-    level: nats a sequence. Iterations whose score or KL is not finite are left out.
+    field: the level in nats a sequence. Iterations whose score or KL is not finite are left out.
     """
     scores, kls = run.column("score_mean"), run.column("kl")
     known = sum(math.isfinite(score) and math.isfinite(kl) for score, kl in zip(scores, kls, strict=False))
-    point = best(batch_points(run.view.history, STRETCH), level) if known >= STRETCH else None
+    point = best(batch_points(run.view.history, STRETCH), float(field)) if known >= STRETCH else None
     return math.nan if point is None else point.score
 
 
-def _second_half(run: ComparedRun) -> float:
-    return mean(run.column("explained_variance")[len(run.view.history) // 2 :])
+def _part(run: ComparedRun, name: str) -> float:
+    return run.view.evaluations[-1].parts.get(name, math.nan) if run.view.evaluations else math.nan
 
 
-def _number(digits: int, factor: float = 1.0) -> Callable[[float], str]:
-    return lambda value: number(value * factor, digits, width=NUMBER)
+def _over(run: ComparedRun, field: str, *, summary: Callable[[Sequence[float]], float]) -> float:
+    return summary(run.column(field))
 
 
-def _over(summary: Callable[[Sequence[float]], float], name: str) -> Callable[[ComparedRun], float]:
-    """Build the measure that summarises the metric `name` over all iterations."""
-    return lambda run: summary(run.column(name))
+def _of(run: ComparedRun, field: str, *, found: Callable[[ComparedRun], object | None]) -> float:
+    """Return `field` of what is `found` in a run; NaN without it, or if it lacks this field."""
+    return float(getattr(found(run), field, math.nan))
 
 
 def _sum(values: Sequence[float]) -> float:
@@ -113,92 +111,66 @@ def _sum(values: Sequence[float]) -> float:
     return sum(known) if known else math.nan
 
 
-def _field(found: Callable[[ComparedRun], object | None], name: str) -> Callable[[ComparedRun], float]:
-    """Build the measure `name` of what is `found` in a run; NaN without it, or if it lacks this measure."""
-    return lambda run: float(getattr(found(run), name, math.nan))
-
-
-def _newest(run: ComparedRun) -> Evaluation | None:
-    """Return the newest evaluation on held-out prompts."""
-    return run.view.evaluations[-1] if run.view.evaluations else None
-
-
 def _best_evaluation(run: ComparedRun) -> Evaluation | None:
     scored = (e for e in run.view.evaluations if math.isfinite(e.score_mean))
     return max(scored, key=lambda e: e.score_mean, default=None)
 
 
-_last, _mean, _total = partial(_over, last_mean), partial(_over, mean), partial(_over, _sum)
-_greatest = partial(_over, lambda values: max(values, default=math.nan))
-_best = partial(_field, lambda run: best(batch_points(run.view.history, run.window)))
-_evaluated, _best_evaluated = partial(_field, _newest), partial(_field, _best_evaluation)
-_judged = partial(_field, lambda run: run.view.judged)
-_on_pairs = partial(_field, lambda run: run.view.held_out[-1] if run.view.held_out else None)
-
-
-def _part(run: ComparedRun, source: str) -> float:
-    return newest.parts.get(source, math.nan) if (newest := _newest(run)) else math.nan
-
-
-def _ends(
-    of: Callable[[str], Callable[[ComparedRun], float]], low: str, high: str
-) -> Callable[[ComparedRun], tuple[float, float]]:
-    return lambda run: (of(low)(run), of(high)(run))
-
-
-def _best_of(run: ComparedRun) -> float:
-    newest = _newest(run)
+def _best_of(run: ComparedRun, _: str) -> float:
+    newest = run.view.evaluations[-1] if run.view.evaluations else None
     return float(newest.best_of) if newest and math.isfinite(newest.best_of_score) else math.nan
 
 
-_PERCENT = _number(1, 100)
-_COUNT = _number(0)
+def _measure(
+    key: str,
+    label: str,
+    unit: str,
+    source: Callable[[ComparedRun, str], float],
+    field: str,
+    text: int | Callable[[float], str],
+    *,
+    ends: tuple[str, str] | None = None,
+    **options: Any,
+) -> RunMeasure:
+    """Build a measure: `field` of `source`. text: its decimals, or its format; ends: fields of its interval."""
+    factor = 100.0 if unit == "%" else 1.0
+    if isinstance(text, int):
+        digits = text
+        text = lambda value: number(value * factor, digits, width=NUMBER)  # noqa: E731
+    if ends:
+        options["interval"] = lambda run: (source(run, ends[0]), source(run, ends[1]))
+    return RunMeasure(key, label, unit, lambda run: source(run, field), text, **options)
+
+
+_last, _mean, _total = (partial(_over, summary=summary) for summary in (last_mean, mean, _sum))
+_second_half = partial(_over, summary=lambda values: mean(values[len(values) // 2 :]))
+_greatest = partial(_over, summary=lambda values: max(values, default=math.nan))
+_best = partial(_of, found=lambda run: best(batch_points(run.view.history, run.window)))
+_newest = partial(_of, found=lambda run: run.view.evaluations[-1] if run.view.evaluations else None)
+_highest = partial(_of, found=_best_evaluation)
+_judged = partial(_of, found=lambda run: run.view.judged)
+_on_pairs = partial(_of, found=lambda run: run.view.held_out[-1] if run.view.held_out else None)
+_run = partial(_of, found=lambda run: run)
 
 _HELD_OUT = MeasureSection(
     "held out, newest",
     (
-        RunMeasure("held_out_iteration", "after iteration", "", _evaluated("iteration"), _COUNT, "none"),
-        RunMeasure(
-            "held_out_score",
-            "score",
-            "",
-            _evaluated("score_mean"),
-            _number(3),
-            interval=_ends(_evaluated, "score_low", "score_high"),
+        _measure("held_out_iteration", "after iteration", "", _newest, "iteration", 0, contrast="none"),
+        _measure("held_out_score", "score", "", _newest, "score_mean", 3, ends=("score_low", "score_high")),
+        _measure("held_out_kl", "KL", "nats/seq", _newest, "kl", 2),
+        _measure("held_out_length", "length", "tokens", _newest, "response_length", 1),
+        _measure("reference_score", "reference score", "", _newest, "reference_score", 3),
+        _measure("best_of_score", "reference, best of n", "", _newest, "best_of_score", 3),
+        _measure("best_of", "  n", "", _best_of, "", 0, contrast="none"),
+        _measure("win_rate", "win rate by score", "%", _newest, "win_rate", 1, ends=("win_rate_low", "win_rate_high")),
+        _measure("best_held_out_score", "best score", "", _highest, "score_mean", 3),
+        _measure("best_held_out_iteration", "  after iteration", "", _highest, "iteration", 0, contrast="none"),
+        _measure("human_win_rate", "human win rate", "%", _judged, "win_rate", 1, ends=("low", "high")),
+        _measure(
+            "pair_accuracy", "accuracy on pairs", "%", _on_pairs, "accuracy", 1, ends=("accuracy_low", "accuracy_high")
         ),
-        RunMeasure("held_out_kl", "KL", "nats/seq", _evaluated("kl"), _number(2)),
-        RunMeasure("held_out_length", "length", "tokens", _evaluated("response_length"), _number(1)),
-        RunMeasure("reference_score", "reference score", "", _evaluated("reference_score"), _number(3)),
-        RunMeasure("best_of_score", "reference, best of n", "", _evaluated("best_of_score"), _number(3)),
-        RunMeasure("best_of", "  n", "", _best_of, _COUNT, "none"),
-        RunMeasure(
-            "win_rate",
-            "win rate by score",
-            "%",
-            _evaluated("win_rate"),
-            _PERCENT,
-            interval=_ends(_evaluated, "win_rate_low", "win_rate_high"),
-        ),
-        RunMeasure("best_held_out_score", "best score", "", _best_evaluated("score_mean"), _number(3)),
-        RunMeasure("best_held_out_iteration", "  after iteration", "", _best_evaluated("iteration"), _COUNT, "none"),
-        RunMeasure(
-            "human_win_rate",
-            "human win rate",
-            "%",
-            _judged("win_rate"),
-            _PERCENT,
-            interval=_ends(_judged, "low", "high"),
-        ),
-        RunMeasure(
-            "pair_accuracy",
-            "accuracy on pairs",
-            "%",
-            _on_pairs("accuracy"),
-            _PERCENT,
-            interval=_ends(_on_pairs, "accuracy_low", "accuracy_high"),
-        ),
-        RunMeasure("pair_log_loss", "log-loss", "nats", _on_pairs("log_loss"), _number(3)),
-        RunMeasure("pair_kl", "KL on pairs", "nats/tok", _on_pairs("kl"), _number(3)),
+        _measure("pair_log_loss", "log-loss", "nats", _on_pairs, "log_loss", 3),
+        _measure("pair_kl", "KL on pairs", "nats/tok", _on_pairs, "kl", 3),
     ),
 )
 
@@ -206,22 +178,16 @@ _WITHIN = MeasureSection(
     "within a KL",
     (
         *(
-            RunMeasure(
-                f"score_within_{level}",
-                f"score within {level} nats",
-                "",
-                partial(best_within, level=level),
-                _number(3),
-                tested=True,
-            )
-            for level in LEVELS
+            _measure(f"score_within_{n}", f"score within {n} nats", "", best_within, str(n), 3, tested=True)
+            for n in LEVELS
         ),
-        RunMeasure(
+        _measure(
             "explained_variance_second_half",
             "expl. var., 2nd half",
             "",
             _second_half,
-            _number(2),
+            "explained_variance",
+            2,
             tested=True,
             high=1,
         ),
@@ -232,57 +198,64 @@ SECTIONS = (
     MeasureSection(
         f"the last {RECENT} iterations",
         (
-            RunMeasure("score", "score", "", _last("score_mean"), _number(3), tested=True),
-            RunMeasure("reward", "reward", "", _last("reward_mean"), _number(3)),
-            RunMeasure("kl", "KL", "nats/seq", _last("kl"), _number(2), tested=True, low=0),
-            RunMeasure("kl_coef", "KL coefficient", "", _last("kl_coef"), _number(4)),
-            RunMeasure("entropy", "entropy", "nats/tok", _last("entropy"), _number(3)),
-            RunMeasure("length", "length", "tokens", _last("response_length"), _number(1)),
-            RunMeasure("truncated", "cut short", "%", _last("truncated"), _PERCENT),
-            RunMeasure("repetition", "repeated 4-grams", "%", _last("repetition"), _PERCENT),
-            RunMeasure("clip_fraction", "clip fraction", "%", _last("clip_fraction"), _PERCENT),
-            RunMeasure("explained_variance", "explained variance", "", _last("explained_variance"), _number(2)),
-            RunMeasure("loss", "loss", "", _last("loss"), _number(3)),
-            RunMeasure("accuracy", "accuracy on pairs", "%", _last("accuracy"), _PERCENT),
+            _measure("score", "score", "", _last, "score_mean", 3, tested=True),
+            _measure("reward", "reward", "", _last, "reward_mean", 3),
+            _measure("kl", "KL", "nats/seq", _last, "kl", 2, tested=True, low=0),
+            _measure("kl_coef", "KL coefficient", "", _last, "kl_coef", 4),
+            _measure("entropy", "entropy", "nats/tok", _last, "entropy", 3),
+            _measure("length", "length", "tokens", _last, "response_length", 1),
+            _measure("truncated", "cut short", "%", _last, "truncated", 1),
+            _measure("repetition", "repeated 4-grams", "%", _last, "repetition", 1),
+            _measure("clip_fraction", "clip fraction", "%", _last, "clip_fraction", 1),
+            _measure("explained_variance", "explained variance", "", _last, "explained_variance", 2),
+            _measure("loss", "loss", "", _last, "loss", 3),
+            _measure("accuracy", "accuracy on pairs", "%", _last, "accuracy", 1),
         ),
     ),
     MeasureSection(
         "the best iterations",
         (
-            RunMeasure("best_score", "best score", "", _best("score"), _number(3)),
-            RunMeasure("best_iteration", "  up to iteration", "", _best("iteration"), _COUNT, "none"),
-            RunMeasure("best_kl", "  KL there", "nats/seq", _best("kl"), _number(2)),
+            _measure("best_score", "best score", "", _best, "score", 3),
+            _measure("best_iteration", "  up to iteration", "", _best, "iteration", 0, contrast="none"),
+            _measure("best_kl", "  KL there", "nats/seq", _best, "kl", 2),
         ),
     ),
     _HELD_OUT,
     MeasureSection(
         "cost",
         (
-            RunMeasure("iterations", "iterations", "", lambda run: float(len(run.view.history)), _COUNT, "none"),
-            RunMeasure("seconds", "time in iterations", "", _total("seconds_total"), duration, "ratio"),
-            RunMeasure(
+            _measure("iterations", "iterations", "", _run, "iterations", 0, contrast="none"),
+            _measure("seconds", "time in iterations", "", _total, "seconds_total", duration, contrast="ratio"),
+            _measure(
                 "seconds_an_iteration",
                 "time an iteration",
                 "s",
-                _mean("seconds_total"),
-                _number(2),
-                "ratio",
+                _mean,
+                "seconds_total",
+                2,
+                contrast="ratio",
                 tested=True,
                 low=0,
             ),
-            RunMeasure("tokens", "tokens", "", _greatest("tokens"), lambda count: f"{count:,.0f}", "ratio"),
-            RunMeasure("tokens_per_second", "speed", "tok/s", _mean("tokens_per_second"), _number(1), "ratio"),
-            RunMeasure(
-                "memory_bytes", "peak memory", "", _greatest("memory_bytes"), lambda n: gigabytes(round(n)), "ratio"
+            _measure("tokens", "tokens", "", _greatest, "tokens", "{:,.0f}".format, contrast="ratio"),
+            _measure("tokens_per_second", "speed", "tok/s", _mean, "tokens_per_second", 1, contrast="ratio"),
+            _measure(
+                "memory_bytes",
+                "peak memory",
+                "",
+                _greatest,
+                "memory_bytes",
+                lambda count: gigabytes(round(count)),
+                contrast="ratio",
             ),
         ),
     ),
     MeasureSection(
         "trouble",
         (
-            RunMeasure("alarms", "warnings and alarms", "", lambda run: float(run.alarms), _COUNT, "none"),
-            RunMeasure("skipped_steps", "skipped steps", "", _total("skipped_steps"), _COUNT, "none"),
-            RunMeasure("rollbacks", "rollbacks", "", lambda run: float(run.rollbacks), _COUNT, "none"),
+            _measure("alarms", "warnings and alarms", "", _run, "alarms", 0, contrast="none"),
+            _measure("skipped_steps", "skipped steps", "", _total, "skipped_steps", 0, contrast="none"),
+            _measure("rollbacks", "rollbacks", "", _run, "rollbacks", 0, contrast="none"),
         ),
     ),
 )

@@ -174,16 +174,16 @@ def test_a_plan_moves_with_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        (lambda: plan(LR), "it varies optim.policy_lr, not ppo.kl_coef"),
-        (lambda: plan("ppo.kl_coef=0.02,0.06"), "ppo.kl_coef has the values 0.02, 0.06, not 0.02, 0.05"),
-        (lambda: plan(KL, seeds=2), "it has 2 seeds from 0, not 1 seed from 0"),
-        (lambda: plan(KL, overrides=("run.seed=3",)), "it has 1 seed from 3, not 1 seed from 0"),
+        (lambda: plan(LR), "ppo.kl_coef is 0.045, not 0.02, 0.05"),
+        (lambda: plan("ppo.kl_coef=0.02,0.06"), "ppo.kl_coef is 0.02, 0.06, not 0.02, 0.05"),
+        (lambda: plan(KL, seeds=2), "--seeds is 2 seeds from 0, not 1 seed from 0"),
+        (lambda: plan(KL, overrides=("run.seed=3",)), "--seeds is 1 seed from 3, not 1 seed from 0"),
         (lambda: plan(KL, overrides=("ppo.epochs=9",)), "ppo.epochs is 9, not "),
     ],
 )
 def test_another_plan_of_the_name_is_refused_with_the_difference(other: object, difference: str) -> None:
     assert callable(other)
-    with pytest.raises(UsageError, match="use another --name") as found:
+    with pytest.raises(UsageError, match="finish that one with --resume s") as found:
         check_same(plan(KL), other())
     assert difference in str(found.value)
 

@@ -95,36 +95,24 @@ def test_the_list_of_runs_says_where_a_branch_is_from(runs: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("argv", "message"),
     [
-        (["--at", "7"], "no checkpoint of iteration 7: choose from 1, 2 "),
-        (["--at", "-1"], "--at -1: must be at least 0"),
-        (["--at", "1", "--seeds", "0"], "--seeds 0: must be at least 1"),
-        (["--at", "1", "--iterations", "0"], "--iterations 0: must be at least 1"),
-        (["--at", "1", "--set", "ppo.kl_coeff=1"], "ppo.kl_coef"),
-        (["--at", "1", "--set", "model.lora_rank=4"], "cannot change in a branch"),
-        (["--at", "1", "--name", "a"], "choose another name"),
-        (["--at", "1", "--name", "../b"], "must be letters, digits"),
+        ("branch a --at 7", "no checkpoint of iteration 7: choose from 1, 2 "),
+        ("branch a --at -1", "--at -1: must be at least 0"),
+        ("branch a --at 1 --seeds 0", "--seeds 0: must be at least 1"),
+        ("branch a --at 1 --iterations 0", "--iterations 0: must be at least 1"),
+        ("branch a --at 1 --set ppo.kl_coeff=1", "ppo.kl_coef"),
+        ("branch a --at 1 --name ../b", "must be letters, digits"),
+        ("branch aa --at 1", "no run 'aa'"),
+        ("--config quickstart branch a --at 1", "--config quickstart cannot be used with branch"),
+        ("--resume a branch a --at 1", "--resume a cannot be used with branch"),
     ],
 )
 def test_mistakes_are_one_line_and_make_no_run(
-    runs: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    runs: Path, capsys: pytest.CaptureFixture[str], argv: str, message: str
 ) -> None:
-    assert branch(runs, *arguments) == 2
+    assert cli.main([*argv.split(), "--dir", str(runs)]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert "Traceback" not in captured.err
     assert [path.name for path in runs.iterdir()] == ["a"]
-
-
-def test_an_unknown_run_is_reported_with_similar_names(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["branch", "aa", "--dir", str(runs), "--at", "1"]) == 2
-    assert "no run 'aa'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", [("--config", "quickstart"), ("--resume", "a")])
-def test_options_of_a_new_or_resumed_run_are_refused(
-    runs: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
-) -> None:
-    assert cli.main([*option, "branch", "a", "--dir", str(runs), "--at", "1"]) == 2
-    assert f"{' '.join(option)} cannot be used with branch" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from apart import ROOT
 from compared_runs import HOSTILE, add_samples, evaluation, events_of_kind, make_run, ppo_events
 from rich.cells import cell_len
 from runs_helper import run_python
-from scripted_run import ERROR, lines
+from scripted_run import ERROR, ended, iteration, lines, started
 
 from trainer.config import Config
 from trainer.runs.folder import RunFolder
@@ -40,6 +40,18 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, RunFolder
     add_samples(made["b"], 20, Other=" nothing.")
     add_samples(made["b"], 3, Once=" it rained.")
     return made
+
+
+@pytest.fixture
+def seeded(runs: dict[str, RunFolder], tmp_path: Path) -> dict[str, RunFolder]:
+    """Make three runs of each of two methods, too."""
+    for name, gain, epochs in (("m", 0.0, 1), ("n", 0.2, 2)):
+        for seed in range(3):
+            steps = (iteration(n, score_mean=gain + 0.1 * seed + 0.01 * n, kl=0.5 * n) for n in range(1, 13))
+            config = Config.model_validate({"run": {"seed": seed}, "ppo": {"epochs": epochs}})
+            events = [started(seed=seed), *steps, ended()]
+            runs[f"{name}-{seed}"] = make_run(tmp_path / "runs", f"{name}-{seed}", events, config=config)
+    return runs
 
 
 def compare(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str], list[str]]:
@@ -141,12 +153,6 @@ def test_a_run_under_way_is_shown_as_training(runs: dict[str, RunFolder], capsys
     assert out[2].split()[3] == "training"
 
 
-def test_one_run_alone_is_an_error_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = compare(capsys, "a")
-    assert (code, out) == (2, [])
-    assert err == [f"{ERROR}compare needs at least two runs, not only 'a': name another one"]
-
-
 def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(capsys, "a", "runs/a")[0] == 2
     code, out, err = compare(capsys, "a", "b", "runs/../runs/a")
@@ -159,15 +165,32 @@ def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("argv", "reported"),
     [
-        (["a", "nowhere"], "no run 'nowhere' in 'runs'"),
-        (["a", "b", "--width", "20"], "--width 20: must be 60 to 400 columns"),
-        (["a", "b", "--width", "999999999"], "--width 999999999: must be 60 to 400 columns"),
+        ("", "compare needs at least two runs: name them, or groups of them with --group"),
+        ("a", "compare needs at least two runs, not only 'a': name another one"),
+        ("a nowhere", "no run 'nowhere' in 'runs'"),
+        ("a b --width 20", "--width 20: must be 60 to 400 columns"),
+        ("a b --width 999999999", "--width 999999999: must be 60 to 400 columns"),
+        (" ".join(f"n{number}" for number in range(27)), "27 runs are too many to compare at once: name at most 26"),
+        ("d --group m=m-* --group n=n-*", "'d' is in no group: compare either runs or groups"),
+        ("--group m=m-*", "compare needs at least two groups, not only 'm': add another --group"),
+        ("--group m=m-* --group n", "--group n: must be NAME=RUN,RUN,... with a name of at most 40 characters"),
+        ("--group m=m-* --group =n-0", "--group =n-0: must be NAME="),
+        ("--group m=m-* --group n=,", "--group n=,: names no run"),
+        ("--group m=m-0 --group m=m-1", "--group m is given twice: name all its runs in one, separated by commas"),
+        ("--group m=m-* --group n=n-0,m-1", "run 'm-1' is in the groups m and n: a run belongs to one group"),
+        ("--group m=m-* --group n=zz*", "--group n: no run matches 'zz*'"),
+        ("--group m=m-* --group n=zz", "no run 'zz' in 'runs'"),
+        ("--group m=m-* --group n=d", "'d' of group n is a dpo run: groups are of PPO runs"),
+        ("--group m=m-0,n-0 --group n=n-1", "'m-0' and 'n-0' of group m both have seed 0: a group has one run for"),
     ],
 )
-def test_wrong_usage_is_one_line(argv: list[str], reported: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = compare(capsys, *argv)
-    assert (code, out) == (2, [])
-    assert len(err) == 1
+def test_wrong_usage_is_one_line(
+    argv: str, reported: str, seeded: dict[str, RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(27 if "n26" in argv else 0):
+        make_run(tmp_path / "runs", f"n{number}", [])
+    code, out, err = compare(capsys, *argv.split())
+    assert (code, out, len(err)) == (2, [], 1)
     assert err[0].startswith(ERROR + reported)
 
 
@@ -178,12 +201,6 @@ def test_runs_without_any_numbers_yet_cannot_be_compared(
         runs[name].events.write_bytes(b"")
     code, out, err = compare(capsys, "a", "b")
     assert (code, out, len(err)) == (3, [], 1)
-
-
-def test_more_runs_than_letters_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [make_run(tmp_path / "runs", f"n{number}", []).name for number in range(27)]
-    code, _, err = compare(capsys, *names)
-    assert (code, err) == (2, [f"{ERROR}27 runs are too many to compare at once: name at most 26"])
 
 
 def test_runs_of_one_name_are_distinguished_by_their_folders(
@@ -237,6 +254,41 @@ def test_json_has_settings_and_whole_texts(capsys: pytest.CaptureFixture[str]) -
     assert shared["prompt"] == "Once"
     assert shared["answers"]["A"]["completion"] == " there was joy."
     assert shared["answers"]["B"]["iteration"] == 3
+
+
+@pytest.mark.parametrize("named", ["n=n-0,n-1,n-2", "n=runs/n-*", "n= n-[01] , {folder}/runs/n-2"])
+def test_a_group_names_its_runs_by_name_folder_or_pattern(
+    named: str, seeded: dict[str, RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = compare(capsys, "--group", "m=m-0,m-*", "--group", named.replace("{folder}", str(tmp_path)))
+    assert (code, err) == (0, [f"{WARNING}'m-0' is named twice in group m and counts once"])
+    assert [line.split()[:7] for line in out[1:3]] == [
+        [letter, name, "3", "runs,", "seeds", "0-2", "done"] for letter, name in (("A", "m"), ("B", "n"))
+    ]
+    assert " n - m, score within 4 nats: +0.200 (+0.200 to +0.200, 3 pairs)" in out
+    assert ["ppo.epochs", "1", "2"] in [line.split() for line in out]
+
+
+def test_a_damaged_run_of_a_group_counts_as_far_as_it_can_be_read(
+    seeded: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = seeded["n-1"].events
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:8]) + b'{"ti')
+    code, out, err = compare(capsys, "--group", "m=m-*", "--group", "n=n-*")
+    assert (code, err) == (0, [f"{WARNING}B n-1: the last line is cut: its event is lost"])
+    assert "2 done, 1 interrupted, 1 damaged" in out[2]
+    assert "! n-1 of n is not done: interrupted at iteration 6 of 12" in out
+
+
+def test_json_of_groups_has_the_fields_of_runs_and_differences(
+    seeded: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = as_json(capsys, "--group", "m=m-*", "--group", "n=n-*")
+    documented = (ROOT / "docs" / "compare.md").read_text()
+    differences = values["differences"]
+    for name in [*values, *values["groups"][0], *differences[0], *(one["key"] for one in differences)]:
+        assert f"`{name}`" in documented, name
+    assert values["settings"]["differences"] == [{"key": "ppo.epochs", "values": {"A": 1, "B": 2}}]
 
 
 def test_comparing_loads_neither_a_tensor_library_nor_a_screen() -> None:

@@ -100,22 +100,16 @@ def test_a_checkpoint_is_evaluated_to_the_bit_as_the_run_evaluated_it(
     assert report["critic"]["error"]["value"] == event.value_error
 
 
-def test_without_the_average_the_policy_itself_is_evaluated(
-    finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
-) -> None:
-    average, policy = (found(capsys, finished[0], *option) for option in (["--average"], []))
-    assert not policy["averaged"]
-    assert policy["policy"]["kl"]["value"] != average["policy"]["kl"]["value"]
-    assert policy["reference"] == average["reference"]
-
-
-def test_last_is_the_newest_and_best_is_that_of_the_best_evaluation(
+def test_checkpoints_have_names_and_an_average_of_their_own(
     finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = read_best(RunFolder(finished[0]))
     assert best is not None
-    assert found(capsys, finished[0])["iteration"] == 3
     assert found(capsys, finished[0], "--checkpoint", "best")["iteration"] == best.iteration
+    average, policy = (found(capsys, finished[0], *option) for option in (["--average"], []))
+    assert (policy["iteration"], policy["averaged"]) == (3, False)
+    assert policy["policy"]["kl"]["value"] != average["policy"]["kl"]["value"]
+    assert policy["reference"] == average["reference"]
 
 
 def test_more_responses_narrow_the_intervals_and_every_number_has_one(
@@ -237,23 +231,22 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_evaluated(
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000003"], "whoever trains the run renames it"
 
 
-def test_a_run_without_the_requested_files_says_so(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_what_is_requested_says_so(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.best.unlink()
     assert "keeps no best checkpoint" in reported(capsys, run.root, "--checkpoint", "best")
     shutil.rmtree(run.checkpoint(3) / "average")
     state = json.loads((run.checkpoint(3) / "state.json").read_text())
     write_state(run.checkpoint(3), state)
     assert "keeps no average of its policy" in reported(capsys, run.root, "--average")
-    shutil.rmtree(run.checkpoints)
-    assert "has no complete checkpoint yet" in reported(capsys, run.root)
-    assert "no run 'nowhere'" in reported(capsys, "nowhere")
-
-
-def test_a_run_without_a_policy_is_reported(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    run.config.write_text(f'kind = "reward-model"\n{run.config.read_text()}')
+    config = run.config.read_text()
+    run.config.write_text(f'kind = "reward-model"\n{config}')
     for checkpoint in run.checkpoints.iterdir():
         (checkpoint / "reward_model.json").write_text("{}")
     assert "is of kind 'reward-model' and has no policy to evaluate" in reported(capsys, run.root)
+    run.config.write_text(config)
+    shutil.rmtree(run.checkpoints)
+    assert "has no complete checkpoint yet" in reported(capsys, run.root)
+    assert "no run 'nowhere'" in reported(capsys, "nowhere")
 
 
 def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
@@ -284,17 +277,14 @@ def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
     assert "name one with --reward" in reported(capsys, tmp_path / "runs/d")
 
 
-def test_a_run_that_holds_nothing_out_asks_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0"))
-    assert "name a file with --prompts" in reported(capsys, tmp_path / "runs/b")
-    assert found(capsys, tmp_path / "runs/b", "--prompts", tmp_path / "prompts.jsonl")["prompts"] == 9
-
-
-def test_more_prompts_than_there_are_is_a_warning(
-    finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+def test_what_is_held_out_limits_the_prompts(
+    finished: tuple[Path, Recorder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["evaluate", str(finished[0]), "--prompts", "100"]) == 0
     assert "only 4 held-out prompts; using all of them" in capsys.readouterr().err
+    record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0"))
+    assert "name a file with --prompts" in reported(capsys, tmp_path / "runs/b")
+    assert found(capsys, tmp_path / "runs/b", "--prompts", tmp_path / "prompts.jsonl")["prompts"] == 9
 
 
 def test_prompts_that_are_not_those_of_the_training_are_a_warning(

@@ -108,7 +108,7 @@ def test_a_sweep_trains_each_run_once_and_compares_the_combinations(
     assert "4 runs are done already" in repeated.err
     assert sweep(material, *VARY, "--seeds", "3") == 2
     assert (
-        "it has 2 seeds from 0, not 3 seeds from 0 (sweep --resume kl --seeds 3 adds some)" in capsys.readouterr().err
+        "--seeds is 2 seeds from 0, not 3 seeds from 0; add seeds with --resume kl --seeds 3" in capsys.readouterr().err
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,23 @@ def training_points(run: ComparedRun) -> list[Point]:
     return [*curves(run)[0].training]
 
 
-def test_the_last_numbers_are_means_of_five_iterations() -> None:
-    run = compared("a", [started(), *(iteration(n, score_mean=float(n), kl=2.0 * n) for n in range(1, 13))])
+def scored(*scores: float, kls: Sequence[float] = ()) -> ComparedRun:
+    """Return a run with these scores, and KLs that are the numbers of its iterations unless they are given."""
+    pairs = zip(scores, kls or range(1, len(scores) + 1), strict=True)
+    return compared("a", [started(), *(iteration(n, score_mean=s, kl=float(kl)) for n, (s, kl) in enumerate(pairs, 1))])
+
+
+def test_the_last_numbers_are_means_of_five_iterations_without_those_that_are_not_finite() -> None:
+    run = scored(*range(1, 13), kls=[2.0 * n for n in range(1, 13)])
     assert number(run, "score") == pytest.approx((8 + 9 + 10 + 11 + 12) / 5)
     assert number(run, "kl") == pytest.approx(20.0)
+    assert number(scored(0.0, 1.0, math.nan, 3.0, math.inf, 5.0), "score") == pytest.approx(3.0)
+
+
+def test_the_best_stretch_has_its_iteration_and_its_kl_and_is_a_twentieth_of_a_long_run() -> None:
+    run = scored(*[0.0] * 5, *[1.0] * 5, *[0.5] * 5)
+    assert [number(run, key) for key in ("best_score", "best_iteration", "best_kl")] == [1.0, 10, pytest.approx(8.0)]
+    assert number(scored(*range(1, 201)), "best_score") == pytest.approx(195.5)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 12, 300])
@@ -67,26 +81,6 @@ def test_list_comparison_and_summary_say_the_same_score_and_kl(size: int, tmp_pa
     assert (number(run, "score"), number(run, "kl")) == pytest.approx((listed.score, listed.kl), abs=1e-9)
     assert f"-> {listed.score:.3f} (" in reported["score"]
     assert reported["KL"].endswith(f"-> {listed.kl:.3f} nats a sequence")
-
-
-def test_the_best_of_a_long_run_is_averaged_over_a_twentieth_of_it() -> None:
-    run = compared("a", [started(), *(iteration(n, score_mean=float(n)) for n in range(1, 201))])
-    assert run.window == 10
-    assert number(run, "best_score") == pytest.approx(195.5)
-
-
-def test_non_finite_numbers_are_ignored() -> None:
-    scores = [0.0, 1.0, math.nan, 3.0, math.inf, 5.0]
-    run = compared("a", [started(), *(iteration(n, score_mean=score) for n, score in enumerate(scores, 1))])
-    assert number(run, "score") == pytest.approx(3.0)
-
-
-def test_the_best_stretch_has_its_iteration_and_its_kl() -> None:
-    scores = [0.0] * 5 + [1.0] * 5 + [0.5] * 5
-    run = compared("a", [started(), *(iteration(n, score_mean=s, kl=float(n)) for n, s in enumerate(scores, 1))])
-    assert number(run, "best_score") == 1.0
-    assert number(run, "best_iteration") == 10
-    assert number(run, "best_kl") == pytest.approx(8.0)
 
 
 def test_the_newest_and_the_best_evaluation_are_distinguished() -> None:
@@ -163,22 +157,14 @@ def test_troubles_are_warnings_errors_alarms_and_rollbacks() -> None:
     assert troubles(events) == (2, 1)
 
 
-def test_points_are_means_of_neighbouring_iterations() -> None:
-    run = compared("a", [started(), *(iteration(n, score_mean=float(n), kl=0.5 * n) for n in range(1, 8))])
+def test_points_are_means_of_neighbouring_iterations_and_the_last_one_ends_with_the_run() -> None:
+    run = scored(*range(1, 8), kls=[0.5 * n for n in range(1, 8)])
     assert training_points(run) == [Point(5, 1.5, 3.0), Point(6, 2.0, 4.0), Point(7, 2.5, 5.0)]
-
-
-def test_a_long_run_has_few_points_and_the_last_one_ends_with_it() -> None:
-    run = compared("a", [started(), *(iteration(n, score_mean=float(n), kl=float(n)) for n in range(1, 1004))])
-    points = training_points(run)
+    points = training_points(scored(*range(1, 1004)))
     assert len(points) == 96
     assert [points[-1].iteration - point.iteration for point in points[-3:]] == [20, 10, 0]
     assert points[-1] == Point(1003, pytest.approx(978.5), pytest.approx(978.5))
-
-
-def test_a_run_of_few_iterations_is_one_point() -> None:
-    run = compared("a", [started(), iteration(1, score_mean=1.0, kl=1.0), iteration(2, score_mean=2.0, kl=math.nan)])
-    assert training_points(run) == [Point(1, 1.0, 1.0)]
+    assert training_points(scored(1.0, 2.0, kls=[1.0, math.nan])) == [Point(1, 1.0, 1.0)]
 
 
 def test_the_best_score_at_a_kl_is_that_of_the_points_within_it() -> None:

@@ -56,15 +56,15 @@ def test_the_best_score_within_a_kl_is_that_of_all_stretches_of_five(seed: int) 
     run = compared("a", steps(scores.tolist(), kls.tolist()))
     for level in LEVELS:
         slow = [scores[at : at + 5].mean() for at in range(19) if kls[at : at + 5].mean() <= level]
-        assert best_within(run, level) == pytest.approx(max(slow, default=NAN), nan_ok=True)
+        assert best_within(run, str(level)) == pytest.approx(max(slow, default=NAN), nan_ok=True)
 
 
 def test_a_stretch_counts_by_its_mean_kl_and_needs_five_known_iterations() -> None:
     run = compared("a", steps([1, 2, 3, 4, 5], [0, 0, 0, 0, 10]))
-    assert best_within(run, 2) == 3
-    assert math.isnan(best_within(run, 1.99))
+    assert best_within(run, "2") == 3
+    assert math.isnan(best_within(run, "1.99"))
     for scores in ([1.0] * 4, [1.0, NAN, 1.0, 1.0, 1.0]):
-        assert math.isnan(best_within(compared("a", steps(scores)), 16))
+        assert math.isnan(best_within(compared("a", steps(scores)), "16"))
 
 
 def test_a_run_of_fewer_than_five_iterations_is_not_compared_over_seeds() -> None:

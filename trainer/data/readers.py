@@ -385,6 +385,7 @@ READERS: dict[str, Reader] = {
     ".jsonl.gz": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
+    ".tsv": _read_csv,
     ".parquet": _read_parquet,
     ".txt": _read_text,
 }

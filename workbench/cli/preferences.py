@@ -26,7 +26,6 @@ from trainer.preferences.formats import (
 )
 from trainer.preferences.formats.k_way import k_way_row
 from trainer.preferences.records import Preference
-from trainer.preferences.spool import Spool
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end, padded
 from workbench.labelling.plans import labeller_name, login_name
@@ -119,7 +118,23 @@ def _add_selection(command: argparse.ArgumentParser) -> None:
 
 def import_(args: argparse.Namespace) -> int:
     """Import a source into the store, all of it or nothing; a summary goes to stderr."""
-    reading = read_preferences(
+    labeller = labeller_name(args.labeller) if args.labeller is not None else ""
+    reading = _read(args)
+    count = sum(1 for _ in reading)  # checked to its end before any of it is stored; a million fit no memory
+    _report(reading)
+    if args.dry_run:
+        output.note(f"would import {counted(count, 'preference')}; nothing was saved")
+        return 0
+    path = _path(args)
+    with PreferenceStore(path) as store:
+        added = store.add_many((_labelled(one, labeller) for one in _read(args)), source=args.source)
+    known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
+    output.note(f"imported {counted(added.count, 'preference')} into '{path}'{known}")
+    return 0
+
+
+def _read(args: argparse.Namespace) -> Reading:
+    return read_preferences(
         args.source,
         format=args.format,
         split=args.split,
@@ -127,22 +142,6 @@ def import_(args: argparse.Namespace) -> int:
         skip_broken=args.skip_broken,
         conversational=args.conversational,
     )
-    if args.dry_run:
-        count = sum(1 for _ in reading)
-        _report(reading)
-        output.note(f"would import {counted(count, 'preference')}; nothing was saved")
-        return 0
-    labeller = labeller_name(args.labeller) if args.labeller is not None else ""
-    path = _path(args)
-    preferences = Spool(path.resolve().parent)  # a list of a million would take gigabytes
-    for preference in reading:
-        preferences.append(_labelled(preference, labeller))
-    _report(reading)
-    with PreferenceStore(path) as store:
-        added = store.add_many(preferences, source=args.source)
-    known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
-    output.note(f"imported {counted(added.count, 'preference')} into '{path}'{known}")
-    return 0
 
 
 def imports(args: argparse.Namespace) -> int:
@@ -163,8 +162,9 @@ def undo_import(args: argparse.Namespace) -> int:
             if one.labels > one.undone and args.wanted in ("newest", str(one.id), one.source, Path(one.source).name)
         ]
         if not found:
+            wanted = "import" if args.wanted == "newest" else f"import '{args.wanted}'"
             raise UsageError(
-                f"no import '{args.wanted}' in '{store.path}' that is not undone: "
+                f"no {wanted} in '{store.path}' has preferences left to undo: "
                 f"{output.PROGRAM} preferences imports lists them"
             )
         count = store.undo_import(found[0], login_name())

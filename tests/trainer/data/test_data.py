@@ -125,6 +125,13 @@ def test_every_file_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> N
     ]
 
 
+def test_tsv_is_csv_with_tabs(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.tsv"
+    path.write_text("prompt\tmood\none, two\twarm\n")
+    [row] = load_prompts(DataConfig(prompts=str(path)))
+    assert (row.prompt, row.columns["mood"]) == ("one, two", "warm")
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -208,7 +215,7 @@ BROKEN = {
     "latin.json": (b'[{"prompt":\n"gr\xfcn"}]', "latin.json:2: byte 0xfc is not UTF-8 (in Windows-1252 it is 'ü')"),
     "latin.txt": (b"one\ngr\xfc\xdfe\n", "latin.txt:2: byte 0xfc is not UTF-8"),
     "text.parquet": (b"one two", "not a Parquet file"),
-    "prompts.xlsx": (b"PK", "unknown suffix '.xlsx': must be one of .jsonl, .jsonl.gz, .json, .csv, .parq"),
+    "prompts.xlsx": (b"PK", "unknown suffix '.xlsx': must be one of .jsonl, .jsonl.gz, .json, .csv, .tsv, .parq"),
     "cut.jsonl.gz": (gzip.compress(b'{"prompt": "one"}')[:-9], "cut.jsonl.gz: incomplete or damaged gzip file"),
     "plain.jsonl.gz": (b'{"prompt": "one"}', "plain.jsonl.gz: incomplete or damaged gzip file"),
     "close.jsonl": (b'{"promt": "one", "x": 1}', "no column 'prompt' (data.column): the columns are promt, x; did you"),

@@ -168,6 +168,8 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
     follower = _Follower(thread, display)
     if rank_of_process() == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # `launch` has its children ignore it
+        # mlx.launch sends it when another rank is lost. The run ends by itself then, with its own exit code.
+        signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with stop_on_signals(thread.stop, follower.restore), thread:
             try:

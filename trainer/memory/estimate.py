@@ -19,6 +19,7 @@ from trainer.memory.shape import ModelShape, decoder_shape, shape_of
 
 Configured = TypeVar("Configured", bound=AnyConfig)
 
+_OF_A_BACKBONE = ("path", "dtype", "quantize", "adapter")
 _ADAPTERS = 2 * 4  # bytes of a weight: float32, as trained and as before
 
 
@@ -109,7 +110,8 @@ def reward_models(config: Config | DPOConfig, *, gpu: bool) -> RewardModels:
             passes.append(RewardPass(held, found.most))
             if found.is_ours:
                 adapters += _ADAPTERS * (adapter_parameters(found.model, found.shape) + found.shape.hidden)
-            if not (found.is_ours and _is_the_policys(found.model, config)):
+            same = (getattr(found.model, name) == getattr(config.model, name) for name in _OF_A_BACKBONE)
+            if not (found.is_ours and all(same)):  # else it uses the policy's
                 backbones[found.backbone] = held.weights
     return RewardModels(sum(backbones.values()) + adapters, tuple(passes))
 
@@ -132,8 +134,3 @@ def _found(folder: Path) -> _Found | None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, TrainerError):
         return None
     return own and _Found(trained.model.path, own, trained.model, trained.data.max_tokens, is_ours=True)
-
-
-def _is_the_policys(model: BackboneConfig, config: Config | DPOConfig) -> bool:
-    """Return whether a reward model was trained on the policy's backbone as this run holds it."""
-    return all(getattr(model, name) == getattr(config.model, name) for name in ("path", "dtype", "quantize", "adapter"))

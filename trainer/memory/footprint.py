@@ -306,7 +306,9 @@ def footprint(
         case Config():
             phases = _ppo(config, model, longest, reward_models)
         case RewardModelConfig():
-            phases = _reward_model(config, model, longest)
+            phases = {"update": _updating(config, model, _pairs(config, longest))}
+            if config.data.eval_fraction > 0:
+                phases["evaluate"] = scoring(model, _held_out(config, longest))
         case DPOConfig():
             phases = _dpo(config, model, longest, reward_models)
     trained = 4 * _trained(config, shape)  # bytes: float32
@@ -351,14 +353,6 @@ def _scores_while_learning(config: Config) -> bool:
     ppo = config.ppo
     kl_in_rewards = ppo.kl_in == "reward" and ppo.kl_coef > 0
     return ppo.estimator != "gae" and not kl_in_rewards and ppo.minibatches == 1
-
-
-def _reward_model(config: RewardModelConfig, model: HeldModel, longest: int) -> Phases:
-    """Return what a step of a reward model, and an evaluation, take besides what is always held."""
-    phases: Phases = {"update": _updating(config, model, _pairs(config, longest))}
-    if config.data.eval_fraction > 0:
-        phases["evaluate"] = scoring(model, _held_out(config, longest))
-    return phases
 
 
 def _dpo(config: DPOConfig, model: HeldModel, longest: int, scorers: RewardModels) -> Phases:

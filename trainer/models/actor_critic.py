@@ -112,8 +112,8 @@ class ActorCriticLLM:
             if not self.shares_trunk:
                 with self._value_adapter_on():
                     states = self._response_states(sequences, prompt_lengths, width)
-            assert states is not None
-            values = self._values(states)
+            multiples = filled(states).astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
+            values = multiples * (self.value_scale or 1.0)
         return Forward(before, values, partial(logits_of, self.backbone))
 
     def reference(self) -> AbstractContextManager[None]:
@@ -166,10 +166,6 @@ class ActorCriticLLM:
             yield
         finally:
             update_lora(self._layers, policy)
-
-    def _values(self, states: mx.array) -> mx.array:
-        multiples = states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
-        return multiples * (self.value_scale or 1.0)
 
     def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
         hidden = hidden_states(self.backbone, sequences)  # [B, L, D]

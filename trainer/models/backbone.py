@@ -60,7 +60,8 @@ def load_tokenizer(config: BackboneConfig) -> LoadedTokenizer:
     """
     import mlx_lm.utils
 
-    folder = _checked_folder(config)
+    _check_adapter(config)
+    folder = model_folder(config)
     try:
         settings = mlx_lm.utils.load_config(folder)
         context, rows = _context(settings), int(_of_text(settings).get("vocab_size") or _MOST)
@@ -84,7 +85,8 @@ def load_backbone(
 
     own_kernel_folder()
     start_compute_threads()
-    folder = _checked_folder(config) if tokenizer is None else tokenizer.folder
+    _check_adapter(config)
+    folder = model_folder(config) if tokenizer is None else tokenizer.folder
     names = weight_names(folder)
     loading = ClassifierLoading() if HEAD in names else None
     if loading and not classifier:
@@ -92,7 +94,10 @@ def load_backbone(
             f"model.path = '{config.path}' is a sequence classifier, which writes no text: name it in reward.sources, "
             "or in model.path of a reward model"
         )
-    _check_layers(folder / "config.json", len(names))
+    for key, value in _of_text(_json_object(folder / "config.json")).items():  # each layer would be built
+        if key.endswith(("layer", "layers")) and isinstance(value, int) and value > len(names) > 0:
+            stated = f"{folder / 'config.json'}: {key} = {value}"
+            raise ModelError(f"{stated}, but there are only {len(names)} weights: fetch the model again")
     try:
         how = {"get_model_classes": loading.classes} if loading else {}
         backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
@@ -118,12 +123,6 @@ def load_backbone(
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
     return LoadedModel(backbone, found, folder, dtype, _context(settings), config.adapter, config.quantize, head)
-
-
-def _checked_folder(config: BackboneConfig) -> Path:
-    """Return the folder of the model. Raises ModelError if it or the adapter is missing."""
-    _check_adapter(config)
-    return model_folder(config)
 
 
 def check_local(config: BackboneConfig) -> None:
@@ -299,7 +298,11 @@ def _checked(path: str, folder: Path) -> Path:
     for name in ("tokenizer_config.json", "tokenizer.json"):
         if (folder / name).is_file():  # some tokenizers use another format
             _json_object(folder / name)
-    _check_sizes(folder / "config.json", settings)
+    for key, value in _of_text(settings).items():
+        least = 1 if key in _POSITIVE else -_MOST
+        if _SIZE.search(key) and isinstance(value, int | float) and not least <= value <= _MOST:
+            stated = f"{folder / 'config.json'}: {key} = {value}"
+            raise ModelError(f"{stated}: must be {max(least, 0)} to {_MOST}; fetch the model again")
     if "model_type" not in settings:
         raise ModelError(f"{folder / 'config.json'} has no model_type: name a folder with a model in mlx-lm's format")
     if settings.get("model_file") is not None:
@@ -323,21 +326,6 @@ def _json_object(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(f"{file} is not a JSON object: fetch the model again")
     return content
-
-
-def _check_sizes(file: Path, settings: dict[str, Any]) -> None:
-    """Raise ModelError for numbers in `settings`, the content of `file`, that no model can have as a size."""
-    for key, value in _of_text(settings).items():
-        least = 1 if key in _POSITIVE else -_MOST
-        if _SIZE.search(key) and isinstance(value, int | float) and not least <= value <= _MOST:
-            raise ModelError(f"{file}: {key} = {value}: must be {max(least, 0)} to {_MOST}; fetch the model again")
-
-
-def _check_layers(file: Path, weights: int) -> None:
-    """Raise ModelError if `file`, a config.json, states more layers than there are weights: each would be built."""
-    for key, value in _of_text(_json_object(file)).items():
-        if key.endswith(("layer", "layers")) and isinstance(value, int) and value > weights > 0:
-            raise ModelError(f"{file}: {key} = {value}, but there are only {weights} weights: fetch the model again")
 
 
 def _of_text(settings: dict[str, Any]) -> dict[str, Any]:
@@ -370,8 +358,13 @@ def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
     quantised weights on a GPU are: float16 ones lose three bits, like any float16 weight, because their product with
     activations in bfloat16 would be float32, and so would all activations after it. In float32 nothing is rounded.
     """
-    if not _on_gpu():
-        _dequantize(backbone)
+    if not _on_gpu():  # products of 4 and 8 bits are scalar code there, 1 to 3 GFLOP/s instead of 125
+        from mlx_lm.utils import dequantize_model
+
+        for module in backbone.modules():
+            if {"scales", "biases"} <= module.keys():  # the weights get their type, and would be rounded to it
+                module.scales, module.biases = (module[name].astype(mx.float32) for name in ("scales", "biases"))
+        dequantize_model(backbone)
     dtype = held_precision(backbone, wanted)
     casts = getattr(backbone, "cast_predicate", lambda name: True)
 
@@ -381,13 +374,3 @@ def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
 
     backbone.update(tree_map_with_path(cast, backbone.parameters()))
     return dtype
-
-
-def _dequantize(backbone: nn.Module) -> None:
-    """Dequantise the weights: 4- and 8-bit products are scalar code on a CPU, 1 to 3 GFLOP/s instead of 125."""
-    from mlx_lm.utils import dequantize_model
-
-    for module in backbone.modules():
-        if {"scales", "biases"} <= module.keys():  # the weights get their type, and would be rounded to it
-            module.scales, module.biases = (module[name].astype(mx.float32) for name in ("scales", "biases"))
-    dequantize_model(backbone)

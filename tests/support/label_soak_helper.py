@@ -53,7 +53,7 @@ def _item(position: int, session: SessionWorker) -> Item:
 
 
 def _label(session: SessionWorker, rng: random.Random, output: int) -> None:
-    found = session.sessions().result()
+    found = session.kept().result()[0]
     plan = SessionPlan(queues=(), limit=ITEMS)
     state = (session.resume(found[0].id) if found else session.begin("ann", plan, GUIDELINES)).result()
     while True:

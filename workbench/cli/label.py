@@ -33,7 +33,6 @@ from workbench.labelling.plans import (
     read_guidelines,
     session_plan,
     unfinished,
-    with_plan,
 )
 from workbench.opening import Opening
 
@@ -105,8 +104,11 @@ def opening(args: argparse.Namespace) -> Opening:
     choice = None
     if args.run or args.data or options.queues:
         plan = session_plan(options)
-        alike = with_plan(unfinished(kept, labeller), plan)
-        same = [session for session in alike if session.guidelines == guidelines_hash(guidelines)]
+        same = [
+            session
+            for session in unfinished(kept, labeller)
+            if replace(session.plan, seed=plan.seed) == plan and session.guidelines == guidelines_hash(guidelines)
+        ]
         if same:
             choice = SessionChoice(labeller=labeller, resume=same[0].id)
         elif given or labeller == login_name():

@@ -7,7 +7,7 @@ import io
 import secrets
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -139,11 +139,6 @@ def session_plan(options: SessionOptions) -> SessionPlan:
 def unfinished(sessions: Sequence[SessionRecord], labeller: str) -> list[SessionRecord]:
     """Return the sessions of `labeller` that have items left to judge, in the order given."""
     return [session for session in sessions if session.labeller == labeller and session.left]
-
-
-def with_plan(sessions: Sequence[SessionRecord], plan: SessionPlan) -> list[SessionRecord]:
-    """Return the sessions whose plan equals `plan`, except for the seed."""
-    return [session for session in sessions if replace(session.plan, seed=plan.seed) == plan]
 
 
 def plan_line(plan: SessionPlan) -> str:

@@ -127,8 +127,6 @@ class LabelHistoryScreen(LabelForm[int | None]):
         self._worker = worker
         self._items: list[SessionItem] = []  # newest label first
         self._listed: list[SessionItem] = []  # those that the filter leaves
-        self._more = True  # whether there may be older ones
-        self._reading = False
 
     def fields(self) -> ComposeResult:
         with Container(id="body"):
@@ -139,7 +137,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
-        self._read_on()
+        self._read()
 
     def action_filter(self) -> None:
         self.query_one(FilterField).open()
@@ -161,7 +159,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
 
     @on(Input.Changed)
     def _filter(self) -> None:
-        """List the labels that the filter leaves, with the cursor on the first; read on until there is one."""
+        """List the labels that the filter leaves, with the cursor on the first."""
         self.query_one(OptionList).clear_options()
         self.query_one("#detail", Static).update("")
         self._listed = []
@@ -177,24 +175,18 @@ class LabelHistoryScreen(LabelForm[int | None]):
             return  # the filter has changed since
         self.query_one("#detail", Static).update(_detail(self._listed[event.option_index]))
         self.query_one(VerticalScroll).scroll_home(animate=False)
-        if event.option_index == len(self._listed) - 1 and self._more and not self._reading:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        self._reading = True  # now, not when the worker begins: two keys come at once
-        self._read()
 
     @work
     async def _read(self) -> None:
-        """Append the next page of older labels to the list."""
-        last = self._items[-1].label if self._items else None
-        items = await self.tried(asyncio.wrap_future(self._worker.history(PAGE, last.id if last else None)))
-        self._reading = False
-        if items is None:
-            return
-        self._more = len(items) == PAGE
-        self._items += items
-        self._list(items)
+        """List the labels page by page: those of the first page can be chosen at once."""
+        items: list[SessionItem] | None = None
+        while items is None or len(items) == PAGE:
+            last = self._items[-1].label if self._items else None
+            items = await self.tried(asyncio.wrap_future(self._worker.history(PAGE, last.id if last else None)))
+            if items is None:
+                return
+            self._items += items
+            self._list(items)
 
     def _list(self, items: Sequence[SessionItem]) -> None:
         """Append those of `items` that the filter leaves to the list."""
@@ -205,14 +197,12 @@ class LabelHistoryScreen(LabelForm[int | None]):
         rows.add_options([Option(Content(history_line(item)), id=str(item.position)) for item in found])
         if rows.highlighted is None and self._listed:
             rows.highlighted = 0
-        known = f"{counted(len(self._items), 'label')}{' and more' * self._more}"
+        known = counted(len(self._items), "label")
         if query:
             status = f"{len(self._listed):,} of {known}"
         else:
             status = f"{known}; a changed label keeps its earlier choice on record" if self._items else "No labels yet"
-        self.show_status(Content.styled(status, "$text-muted"))
-        if query and not found and self._more and not self._reading:
-            self._read_on()
+        self.show_status(status, "$text-muted")
 
 
 def history_line(item: SessionItem) -> str:

@@ -109,13 +109,15 @@ class SessionWorker:
         self._relabelled = False  # since the win rate was counted
         self._due = -math.inf  # when it may be counted again
 
-    def sessions(self) -> Future[list[SessionRecord]]:
-        """Return the sessions in the store, the newest first; empty if there is no store yet."""
-        return self._call(lambda: list_sessions(self._opened()) if self.path.exists() else [])
+    def kept(self) -> Future[tuple[list[SessionRecord], list[str]]]:
+        """Return the sessions in the store, the newest first, and the keys of the comparisons that are flagged."""
 
-    def flagged(self) -> Future[list[str]]:
-        """Return the keys of the comparisons that are flagged; empty if there is no store yet."""
-        return self._call(lambda: self._opened().flagged() if self.path.exists() else [])
+        def read() -> tuple[list[SessionRecord], list[str]]:
+            if not self.path.exists():  # there is no store until the first session
+                return [], []
+            return list_sessions(self._opened()), self._opened().flagged()
+
+        return self._call(read)
 
     def begin(self, labeller: str, plan: SessionPlan, guidelines: str = "") -> Future[SessionState]:
         """Leave the open session and begin another. guidelines: their text."""
@@ -270,12 +272,12 @@ class SessionWorker:
         record = session.record
         self._session_id, self._session, self._left = record.id, session, (left := threading.Event())
         sources = (queue.source for queue in record.plan.queues if queue.queue not in ("dataset", "again"))
-        run = next((Path(source) for source in sources if source), None)
+        run, ask = next((Path(source) for source in sources if source), None), self._ask
         context = QueueContext(
             labeller=record.labeller,
             store=self.path,
             served=session.served(),
-            ask=partial(_asked, self._ask, run, left) if self._ask is not None and run is not None else None,
+            ask=None if ask is None or run is None else lambda question: ask(run, question, left),
             score=partial(score, closing=left),
             wake=lambda: self._calls.put(lambda: None),
         )
@@ -341,7 +343,3 @@ class SessionWorker:
             problem=report.problem,
             left_out=report.left_out,
         )
-
-
-def _asked(ask: Ask, run: Path, left: threading.Event, question: Question) -> Answer:
-    return ask(run, question, left)

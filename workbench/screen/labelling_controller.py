@@ -111,11 +111,11 @@ class LabellingController:
     async def _ask_what_to_label(self) -> None:
         from workbench.labelling.start_screen import LabelStartScreen
 
-        sessions = await tried(self._screen, asyncio.wrap_future(self.worker.sessions()), "label")
+        kept = await tried(self._screen, asyncio.wrap_future(self.worker.kept()), "label")
         material = await tried(self._screen, asyncio.to_thread(labelling_material, self._screen.runs_dir), "label")
-        flagged = await tried(self._screen, asyncio.wrap_future(self.worker.flagged()), "label")
-        if sessions is None or material is None or flagged is None:
+        if kept is None or material is None:
             return
+        sessions, flagged = kept
         options = self._opening.options if self._opening else SessionOptions()
         runs = material.runs
         if (shown := self._supervisor.folder) in runs:
@@ -160,8 +160,8 @@ class LabellingController:
         self._open_dialog(partial(self._label_again, keys))
 
     async def _label_again(self, keys: tuple[str, ...]) -> None:
-        sessions = await tried(self._screen, asyncio.wrap_future(self.worker.sessions()), "label")
-        labeller = await self._present_labeller(sessions) if sessions is not None else None
+        kept = await tried(self._screen, asyncio.wrap_future(self.worker.kept()), "label")
+        labeller = await self._present_labeller(kept[0]) if kept is not None else None
         if labeller is not None:
             plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
             await self._begin(SessionChoice(labeller=labeller, plan=plan))

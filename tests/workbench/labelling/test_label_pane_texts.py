@@ -114,13 +114,6 @@ def test_markdown_is_drawn_and_no_letter_of_it_is_lost() -> None:
     assert "http://x.y" in "".join(drawn(lines))
 
 
-def test_html_and_entities_are_text_to_markdown() -> None:
-    lines = markdown_lines("**strong** <i>&lt;&#27;</i>", 40)
-    assert lines is not None
-    assert marked(lines, "strong") == "strong"
-    assert "<i>&lt;&#27;</i>" in drawn(lines)[0]
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -186,16 +179,6 @@ async def test_every_line_of_an_item_longer_than_the_screen_can_be_scrolled_to(s
         assert app.text == seen[-1]
 
 
-async def test_both_sides_scroll_together() -> None:
-    text = "\n".join(f"line {n}." for n in range(60))
-    async with labelling(FakeSession([item(text, text)])) as (app, pilot):
-        for key in ("down", "pagedown", "down", "up"):
-            await pilot.press(key)
-            sides = [line.strip("│").split("│") for line in app.text.splitlines() if line.count("line") == 2]
-            assert sides
-            assert all(left.strip() == right.strip() for left, right in sides)
-
-
 async def test_the_next_item_begins_at_its_start_wherever_the_last_one_was_read() -> None:
     long = "\n".join(f"line {n}." for n in range(60))
     session = FakeSession([item(long, long + "!"), item(long.upper(), long)])
@@ -244,17 +227,6 @@ async def test_a_resize_keeps_the_reading_position() -> None:
         await pilot.resize_terminal(130, 34)
         await pilot.pause()
         assert app.text.splitlines()[4].split() == first.split()
-
-
-async def test_a_pair_is_laid_out_again_for_every_width() -> None:
-    async with labelling(FakeSession(items(1))) as (app, pilot):
-        assert any("left 0" in line and "right 0" in line for line in app.text.splitlines())
-        await pilot.resize_terminal(99, 30)
-        await pilot.pause()
-        assert not any("left 0" in line and "right 0" in line for line in app.text.splitlines())
-        await pilot.resize_terminal(100, 30)
-        await pilot.pause()
-        assert any("left 0" in line and "right 0" in line for line in app.text.splitlines())
 
 
 async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:

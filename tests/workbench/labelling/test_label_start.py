@@ -187,19 +187,13 @@ async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> No
         assert "needs two reward models" in shown
         assert "needs a reward model" not in shown
         app.screen.query_one(QueueList).focus()
+        assert "✔ samples" in shown
+        assert "· dataset" in shown
         await pilot.press("space", "enter")
         await until(pilot, lambda: "no queue is chosen" in status(app))
+        assert "· samples" in text_of(app)
         await pilot.press("end", "space")
         await until(pilot, lambda: app.screen.query_one(QueueList).chosen == {"uncertain"})
-
-
-async def test_the_choice_is_visible_without_colours() -> None:
-    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
-        assert "✔ samples" in text_of(app)
-        assert "· dataset" in text_of(app)
-        app.screen.query_one(QueueList).focus()
-        await pilot.press("space")
-        await until(pilot, lambda: "· samples" in text_of(app))
 
 
 async def test_guidelines_are_shown_first_and_are_part_of_the_session() -> None:
@@ -294,24 +288,6 @@ async def test_everything_is_visible_and_hostile_names_are_text(size: tuple[int,
         assert all(widget.tooltip for widget in used)
 
 
-async def test_escape_begins_nothing() -> None:
-    async with opened(start([run_with_samples("a-0001")], [record(3)])) as (app, pilot):
-        await pilot.press("tab", "space", "escape")
-        await until(pilot, lambda: app.answer is None)
-
-
-async def test_escape_in_an_open_list_closes_the_list_only() -> None:
-    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
-        select = app.screen.query_one("#run", Select)
-        select.focus()
-        await pilot.press("enter")
-        assert select.expanded
-        await pilot.press("escape")
-        await pilot.pause()
-        assert not select.expanded
-        assert app.answer is NOTHING
-
-
 async def test_flagged_items_can_be_asked_again() -> None:
     options = SessionOptions(flagged=("k", "l"))
     async with opened(start([run_with_samples("a-0001")], options=options)) as (app, pilot):
@@ -323,16 +299,3 @@ async def test_flagged_items_can_be_asked_again() -> None:
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.answer is not NOTHING)
         assert plan(app.answer).queues == (QueuePlan(queue="again", keys=("k", "l")),)
-
-
-async def test_a_dialog_that_is_dismissed_at_once_follows_no_field() -> None:
-    app = Host()
-    async with app.run_test(size=SIZES[0]) as pilot:
-        screen = start([run_with_samples("a-0001")])
-        screen._follow()
-        screen.action_begin()
-        app.push_screen(screen, app.take)
-        screen.dismiss(None)
-        screen._follow()
-        screen.action_begin()
-        await until(pilot, lambda: app.answer is None)

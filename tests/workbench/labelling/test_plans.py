@@ -25,7 +25,6 @@ from workbench.labelling.plans import (
     read_guidelines,
     session_plan,
     unfinished,
-    with_plan,
 )
 
 PAIR = {"prompt": "p", "a": "x", "b": "y"}
@@ -136,13 +135,6 @@ def test_the_newest_runs_and_reward_models_come_first_and_runs_without_samples_a
 def test_a_labeller_continues_their_own_sessions_that_have_items_left() -> None:
     mine, done, others = record(3), record(2, done=12), record(1, "bob")
     assert unfinished([mine, done, others], "ann") == [mine]
-
-
-def test_a_session_is_like_a_plan_that_differs_in_the_seed_alone() -> None:
-    plan = SessionPlan(queues=(QueuePlan(queue="samples", source="/a"),), seed=1)
-    same = record(plan=SessionPlan(queues=plan.queues, seed=2))
-    other = record(plan=SessionPlan(queues=plan.queues, seed=1, limit=5))
-    assert with_plan([same, other], plan) == [same]
 
 
 def test_the_labeller_is_the_last_one_of_the_store_else_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_reopening_returns_to_the_same_item_and_numbers(worker: SessionWorker, p
     worker.close()
     worker.join()
     with opened(path) as later:
-        found = later.sessions().result()
+        found = later.kept().result()[0]
         assert [(one.items, one.done) for one in found] == [(5, 3)]
         later.resume(found[0].id).result()
         back = until(later, lambda state: state.progress.streak == 3 and state.progress.eta_seconds < 60)
@@ -145,7 +145,7 @@ def test_reopening_returns_to_the_same_item_and_numbers(worker: SessionWorker, p
 
 def test_calls_that_need_a_session_say_so_without_one_and_make_no_store(path: Path) -> None:
     with opened(path) as worker:
-        assert (worker.sessions().result(), worker.flagged().result()) == ([], [])
+        assert worker.kept().result() == ([], [])
         for call in (worker.undo(), worker.item(0), worker.history()):
             with pytest.raises(UsageError, match="no labelling session is open: begin or resume one"):
                 call.result()

@@ -116,10 +116,32 @@ def create_branch(
     folder = RunFolder(parent.root.with_name(name))
     if os.path.lexists(folder.root):
         raise name_in_use(folder)
+    started = [event for event in past if isinstance(event, RunStarted)]
+    if not started:
+        raise StorageError(
+            f"the journal '{parent.events}' does not say how run '{parent.name}' began: use a copy of it"
+        )
+    begins = dataclasses.replace(
+        started[-1],
+        name=name,
+        folder=str(folder.root),
+        iterations=config.ppo.iterations,
+        seed=config.run.seed,
+        versions=versions(),
+        warnings=[],
+        resumed_at=None,
+        branched_from=branched_from,
+    )
     try:
         with TemporaryDirectory(prefix=f".{name}.", dir=parent.root.parent, ignore_cleanup_errors=True) as temporary:
             made = RunFolder(Path(temporary, name))
-            _fill(made, parent, past, config, branched_from, changes, with_best=with_best)
+            copied = _copy_checkpoints(parent, made, branched_from, with_best=with_best)
+            write_config(made, config)
+            history = (event for event in past if _is_history(event, branched_from.iteration, copied))
+            _write_journal(made, [begins, *history, *changes], branched_from, shared=config.run.shared)
+            if is_file(parent.prompts) and not _changes_data(branched_from):
+                mode = SHARED if config.run.shared else PRIVATE
+                write_whole(made.prompts, read_regular(parent.prompts, PROMPTS_BYTES), mode=mode)
             made.root.rename(folder.root)  # fails if another process was faster: a run's folder is never empty
             with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
                 sync(folder.root.parent)
@@ -135,70 +157,39 @@ def name_in_use(folder: RunFolder) -> UsageError:
     return UsageError(f"--name {folder.name}: '{folder.root}' exists and is not this branch; choose another name")
 
 
-def _fill(
-    made: RunFolder,
-    parent: RunFolder,
-    past: Sequence[Event],
-    config: Config,
-    branched_from: BranchedFrom,
-    changes: Iterable[SettingChanged],
-    *,
-    with_best: bool,
-) -> None:
-    iteration = branched_from.iteration
+def _copy_checkpoints(parent: RunFolder, made: RunFolder, since: BranchedFrom, *, with_best: bool) -> set[int]:
+    """Copy the checkpoint that the branch begins with, and the best one; return their iterations."""
     made.root.mkdir()
     own_folder(made.samples)
     own_folder(made.checkpoints)
-    copied = {iteration}
-    _copy(parent.checkpoint(iteration), made.checkpoint(iteration))
+    copied = {since.iteration}
+    _copy(parent.checkpoint(since.iteration), made.checkpoint(since.iteration))
     best = best_checkpoint(parent) if with_best else None
-    if best and iteration_of(best) <= iteration and (about := read_best(parent)):
+    if best and iteration_of(best) <= since.iteration and (about := read_best(parent)):
         copied.add(iteration_of(best))
-        if best != parent.checkpoint(iteration):
+        if best != parent.checkpoint(since.iteration):
             _copy(best, made.checkpoints / best.name)
         write_best(made, about)
-    if identity(made.checkpoint(iteration)) != branched_from.checkpoint:
-        raise StorageError(f"checkpoint {iteration} of run '{parent.name}' was replaced meanwhile: branch again")
-    write_config(made, config)
-    journal = Journal(made.events, shared=config.run.shared)
+    if identity(made.checkpoint(since.iteration)) != since.checkpoint:
+        raise StorageError(f"checkpoint {since.iteration} of run '{parent.name}' was replaced meanwhile: branch again")
+    return copied
+
+
+def _write_journal(made: RunFolder, events: Iterable[Event], since: BranchedFrom, *, shared: bool) -> None:
+    journal = Journal(made.events, shared=shared)
     try:
-        journal.emit(_beginning(made.name, parent, past, config, branched_from))
-        for event in past:
-            if _is_history(event, iteration, copied):
-                journal.emit(event)
-        for change in changes:
-            journal.emit(change)
-        if any(key.startswith("data.") for key in branched_from.changes):
+        for event in events:
+            journal.emit(event)
+        if _changes_data(since):
             message = "the branch changes [data]: evaluations before this cannot be compared"
-            journal.emit(DataChanged(iteration=iteration, message=message))
-        elif is_file(parent.prompts):
-            write_whole(
-                made.prompts, read_regular(parent.prompts, PROMPTS_BYTES), mode=SHARED if config.run.shared else PRIVATE
-            )
+            journal.emit(DataChanged(iteration=since.iteration, message=message))
     finally:
         journal.close()
     sync(made.events)
 
 
-def _beginning(
-    name: str, parent: RunFolder, past: Sequence[Event], config: Config, branched_from: BranchedFrom
-) -> RunStarted:
-    started = [event for event in past if isinstance(event, RunStarted)]
-    if not started:
-        raise StorageError(
-            f"the journal '{parent.events}' does not say how run '{parent.name}' began: use a copy of it"
-        )
-    return dataclasses.replace(
-        started[-1],
-        name=name,
-        folder=str(parent.root.with_name(name)),
-        iterations=config.ppo.iterations,
-        seed=config.run.seed,
-        versions=versions(),
-        warnings=[],
-        resumed_at=None,
-        branched_from=branched_from,
-    )
+def _changes_data(since: BranchedFrom) -> bool:
+    return any(key.startswith("data.") for key in since.changes)
 
 
 def _is_history(event: Event, iteration: int, copied: set[int]) -> bool:

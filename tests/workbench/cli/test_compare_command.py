@@ -284,7 +284,7 @@ def test_json_of_groups_has_the_fields_of_runs_and_differences(
     seeded: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = as_json(capsys, "--group", "m=m-*", "--group", "n=n-*")
-    documented = (ROOT / "docs" / "compare.md").read_text()
+    documented = (ROOT / "docs" / "experiments.md").read_text()
     differences = values["differences"]
     for name in [*values, *values["groups"][0], *differences[0], *(one["key"] for one in differences)]:
         assert f"`{name}`" in documented, name

@@ -244,9 +244,6 @@ def test_mistakes_are_one_line_and_write_nothing(
     assert (said.out, len(said.err.splitlines())) == ("", 1)
     assert message in said.err
     assert (trainer.started, Path("runs").exists()) == ([], False)
-
-
-def test_an_unknown_sweep_is_reported_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     Path("runs").mkdir()
     Path("runs/lr.sweep.json").touch()
     assert cli.main(["sweep", "--resume", "kl"]) == 2

@@ -104,26 +104,18 @@ def test_every_line_fits_the_width_and_is_safe_to_print(runs: str, width: int) -
         assert line.isprintable(), line
 
 
-def test_the_sections_come_in_order_and_each_run_keeps_its_letter() -> None:
+def test_the_report_has_its_sections_letters_and_a_column_for_the_difference_of_two_runs() -> None:
     lines = report(two_runs(), 80)
     titles = [line.partition("  ")[0].rstrip(" ─") for line in lines if line.endswith("──") and line[0] != " "]
     assert titles == ["runs", "numbers", "score against KL", "curves", "settings", "the same prompts"]
     assert lines[1].startswith(" A quickstart-0001  ppo  done")
     assert lines[2].startswith(" B quickstart-0002  ppo  done")
-
-
-def test_two_runs_have_a_column_for_what_differs() -> None:
-    lines = report(two_runs(), 80)
     (heading,) = [line for line in lines if line.endswith("B - A") and "quickstart" in line][:1]
     assert "A quickstart-0001" in heading
-    score = next(line for line in lines if line.startswith("  score "))
-    a, b, difference = score.split()[1:]
+    a, b, difference = next(line for line in lines if line.startswith("  score ")).split()[1:]
     assert float(difference) == pytest.approx(float(b) - float(a), abs=0.0015)
-
-
-def test_rows_that_no_run_has_are_left_out() -> None:
-    lines = report(two_runs(), 80)
-    assert not [line for line in lines if line.strip().startswith(("win rate", "loss", "accuracy on pairs"))]
+    unknown = ("win rate", "loss", "accuracy on pairs")
+    assert not [line for line in lines if line.strip().startswith(unknown)], "rows that no run has are left out"
 
 
 def test_a_table_that_does_not_fit_continues_below() -> None:
@@ -187,41 +179,28 @@ def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
     assert any(line.startswith("  C ") for line in lines)
 
 
-def test_settings_of_one_kind_of_run_are_counted_and_not_listed() -> None:
+def test_settings_of_one_kind_of_run_are_counted_and_folders_and_names_do_not_count() -> None:
     lines = " ".join(text(setting_lines(singles(*RUNS["kinds"]), settings_of(RUNS["kinds"]), 120)))
     assert "only in ppo runs: " in lines
     assert "only in dpo runs: " in lines
     assert "ppo.clip" not in lines
-
-
-def test_folders_and_names_of_runs_do_not_count_as_differences() -> None:
     configs = [config(run={"name": name, "dir": name}) for name in ("a", "b")]
     runs = [compared(str(place), ppo_events(), place=place, config=values) for place, values in enumerate(configs)]
-    assert settings_of(runs).between == []
     assert text(setting_lines(singles(*runs), settings_of(runs), 80)) == ["No shared setting differs"]
-
-
-def test_a_setting_changed_during_a_run_is_shown_with_its_iteration() -> None:
     changed = SettingChanged(iteration=7, key="ppo.kl_coef", old=0.02, value=0.1)
     run = compared("a", [*ppo_events(), changed], config=config())
     assert "  A ppo.kl_coef 0.02 → 0.1 before iteration 7" in text(setting_lines(singles(run), settings_of([run]), 80))
 
 
-def test_runs_that_do_not_measure_the_same_cause_a_warning() -> None:
+def test_runs_that_do_not_measure_the_same_cause_a_warning_and_a_setting_that_one_lacks_does_not() -> None:
     values = [config(), config(reward={"clip": 2.0}, model={"path": "other"}, ppo={"kl_coef": 0.5})]
     runs = [compared(str(place), ppo_events(), place=place, config=one) for place, one in enumerate(values)]
-    assert [caution.split(":")[0] for caution in cautions(settings_of(runs).between)] == [
-        "different rewards",
-        "different references",
-    ]
+    found = [caution.split(":")[0] for caution in cautions(settings_of(runs).between)]
+    assert found == ["different rewards", "different references"]
     assert any(line.startswith("! different rewards") for line in report(runs, 80))
-
-
-def test_a_setting_that_an_older_run_lacks_causes_no_warning() -> None:
     older = config()
     del older["reward"]["clip"]
-    runs = [compared("a", ppo_events(), config=config()), compared("b", ppo_events(), place=1, config=older)]
-    settings = settings_of(runs)
+    settings = settings_of([runs[0], compared("b", ppo_events(), place=1, config=older)])
     assert [difference.key for difference in settings.between] == ["reward.clip"]
     assert cautions(settings.between) == []
 
@@ -243,10 +222,7 @@ def test_answers_are_side_by_side_where_there_is_room() -> None:
     assert any(line.startswith("A  it 12") and "│ B  it 12" in line for line in wide)
     assert any(line.startswith("A  it 12") and "│" not in line for line in narrow)
     assert any(line.startswith("B  it 12") for line in narrow)
-
-
-def test_long_texts_end_in_an_ellipsis() -> None:
-    assert wrapped("a b c d", 1, 3) == ["a", "b", "…"]
+    assert wrapped("a b c d", 1, 3) == ["a", "b", "…"], "long texts end in an ellipsis"
     assert wrapped("a b c", 1, 3) == ["a", "b", "c"]
 
 

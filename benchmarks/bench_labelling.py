@@ -90,7 +90,7 @@ def label_up_to(path: Path, session: int, position: int) -> None:
     """Label all open items before `position`."""
     with PreferenceStore(path) as store:
         labels = open_session(store, session)
-        with store.log.transaction():  # one write to disk for all labels
+        with store.transaction():  # one write to disk for all labels
             while (item := labels.next_open()) is not None and item.position < position:
                 labels.label(item.position, Judgement.chosen("a", order_shown=(0, 1), seconds=5.0))
 

@@ -68,7 +68,7 @@ class StoredEvent(NamedTuple):
 
 def stored_events(store: PreferenceStore) -> list[StoredEvent]:
     """Return the whole log of a store from its beginning."""
-    rows = store.log.rows(
+    rows = store.rows(
         """SELECT e.id, e.time, e.kind, c.key, e.labeller, e.source, e.undoes, e.session, e.position
         FROM events e JOIN comparisons c ON c.id = e.comparison ORDER BY e.id"""
     )

@@ -8,7 +8,6 @@ from contextlib import closing
 
 from trainer.errors import StorageError
 from trainer.preferences.connection import SCHEMA
-from trainer.preferences.event_log import COMPARISON, EventLog
 from trainer.preferences.rows import (
     DAMAGES,
     choice_of,
@@ -18,11 +17,12 @@ from trainer.preferences.rows import (
     read_plan,
     read_preference,
 )
+from trainer.preferences.store import COMPARISON, PreferenceStore
 
 
-def problems(log: EventLog) -> list[str]:
-    """Return a line for each problem; an empty list if the store is intact."""
-    connection, found = log.connection, list[str]()
+def check_store(store: PreferenceStore) -> list[str]:
+    """Return a line for each problem with the file or its contents; an empty list if there are none."""
+    connection, found = store.connection, list[str]()
     try:
         found += [f"file: {line}" for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
         found += [
@@ -31,7 +31,7 @@ def problems(log: EventLog) -> list[str]:
         ]
         found += _schema(connection)
         for check in (_comparisons, _labels, _undos, _guidelines, _sessions, _items, _labelled_items):
-            found += check(log)
+            found += check(store)
     except (sqlite3.DatabaseError, UnicodeDecodeError, StorageError) as error:
         found.append(f"file: cannot be read to its end ({error})")
     return found
@@ -48,9 +48,9 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
                 yield f"schema: '{name}' is {'changed' if name in here else 'missing'}"
 
 
-def _comparisons(log: EventLog) -> Iterator[str]:
+def _comparisons(store: PreferenceStore) -> Iterator[str]:
     query = f"SELECT c.id, c.key, {COMPARISON} FROM comparisons c WHERE c.id > :after ORDER BY c.id"  # noqa: S608
-    for id_, key, *values in log.paged(query):
+    for id_, key, *values in store.paged(query):
         try:
             comparison = read_comparison(*values)
             if comparison.key != key:
@@ -59,11 +59,11 @@ def _comparisons(log: EventLog) -> Iterator[str]:
             yield f"comparison {id_}: cannot be read ({error!r})"
 
 
-def _labels(log: EventLog) -> Iterator[str]:
+def _labels(store: PreferenceStore) -> Iterator[str]:
     query = f"""SELECT e.id, e.labeller, e.payload, e.choice, {COMPARISON}
         FROM events e JOIN comparisons c ON c.id = e.comparison
         WHERE e.id > :after AND e.kind = 'label' ORDER BY e.id"""  # noqa: S608
-    for id_, labeller, payload, choice, *values in log.paged(query):
+    for id_, labeller, payload, choice, *values in store.paged(query):
         try:
             comparison = read_comparison(*values)
         except DAMAGES:
@@ -76,12 +76,12 @@ def _labels(log: EventLog) -> Iterator[str]:
             yield f"event {id_}: cannot be read ({error!r})"
 
 
-def _undos(log: EventLog) -> Iterator[str]:
+def _undos(store: PreferenceStore) -> Iterator[str]:
     query = """SELECT u.id, u.undoes, e.kind, e.comparison = u.comparison AND e.id < u.id,
         e.session IS u.session AND e.position IS u.position
         FROM events u LEFT JOIN events e ON e.id = u.undoes
         WHERE u.id > :after AND u.kind = 'undo' ORDER BY u.id"""
-    for id_, undoes, kind, fits, is_its_item in log.paged(query):
+    for id_, undoes, kind, fits, is_its_item in store.paged(query):
         if kind != "label":
             yield f"event {id_}: undoes {undoes}, which is not a label"
         elif not fits:
@@ -90,18 +90,18 @@ def _undos(log: EventLog) -> Iterator[str]:
             yield f"event {id_}: undoes label {undoes} of another item"
 
 
-def _guidelines(log: EventLog) -> Iterator[str]:
+def _guidelines(store: PreferenceStore) -> Iterator[str]:
     query = "SELECT rowid, hash, text FROM guidelines WHERE rowid > :after ORDER BY rowid"
-    for row, key, text in log.paged(query):
+    for row, key, text in store.paged(query):
         if not isinstance(text, str) or guidelines_hash(text) != key:
             yield f"guidelines {row}: their hash does not match their text"
 
 
-def _sessions(log: EventLog) -> Iterator[str]:
+def _sessions(store: PreferenceStore) -> Iterator[str]:
     query = """SELECT s.id, s.plan,
         (SELECT count(*) = coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id)
         FROM sessions s WHERE s.id > :after ORDER BY s.id"""
-    for id_, plan, gapless in log.paged(query):
+    for id_, plan, gapless in store.paged(query):
         try:
             read_plan(plan)
         except DAMAGES as error:
@@ -110,12 +110,12 @@ def _sessions(log: EventLog) -> Iterator[str]:
             yield f"session {id_}: an item is missing"
 
 
-def _items(log: EventLog) -> Iterator[str]:
+def _items(store: PreferenceStore) -> Iterator[str]:
     query = f"""SELECT i.id, i.queue, i.payload, i.repeats, e.kind = 'label' AND e.comparison = i.comparison,
         {COMPARISON}
         FROM session_items i JOIN comparisons c ON c.id = i.comparison LEFT JOIN events e ON e.id = i.repeats
         WHERE i.id > :after ORDER BY i.id"""  # noqa: S608
-    for id_, queue, payload, repeats, repeats_a_label, *values in log.paged(query):
+    for id_, queue, payload, repeats, repeats_a_label, *values in store.paged(query):
         try:
             comparison = read_comparison(*values)
         except DAMAGES:
@@ -128,13 +128,13 @@ def _items(log: EventLog) -> Iterator[str]:
             yield f"session item {id_}: repeats event {repeats}, which is not a label of its comparison"
 
 
-def _labelled_items(log: EventLog) -> Iterator[str]:
+def _labelled_items(store: PreferenceStore) -> Iterator[str]:
     query = """SELECT e.id, e.session, e.position, e.undoes, i.comparison = e.comparison AND s.labeller = e.labeller
         FROM events e LEFT JOIN sessions s ON s.id = e.session
         LEFT JOIN session_items i ON i.session = e.session AND i.position = e.position
         WHERE e.id > :after AND e.session IS NOT NULL ORDER BY e.id"""
     labels: dict[tuple[int, int], int] = {}  # not undone
-    for id_, session, position, undoes, fits in log.paged(query):
+    for id_, session, position, undoes, fits in store.paged(query):
         place = session, position
         if undoes is not None:
             if labels.get(place) == undoes:

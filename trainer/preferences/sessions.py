@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from trainer.errors import DataError, UsageError
-from trainer.preferences.event_log import COMPARISON, LABELS
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.labelling_progress import (
     LabelFigures,
@@ -30,7 +29,7 @@ from trainer.preferences.rows import (
     read_plan,
     read_preference,
 )
-from trainer.preferences.store import PreferenceStore
+from trainer.preferences.store import COMPARISON, LABELS, PreferenceStore
 
 _SESSIONS = """SELECT s.id, s.time, s.labeller, s.plan, coalesce(s.guidelines, ''),
     (SELECT coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id),
@@ -61,7 +60,7 @@ _SILENT = 3600.0  # seconds after the last change of a session; after them, anot
 
 def list_sessions(store: PreferenceStore) -> list[SessionRecord]:
     """Return the sessions in `store`, the newest first."""
-    records = [_record(store, row) for row in store.log.rows(f"{_SESSIONS} ORDER BY s.id DESC")]
+    records = [_record(store, row) for row in store.rows(f"{_SESSIONS} ORDER BY s.id DESC")]
     return [LabelSession(store, one).record if one.left else one for one in records]
 
 
@@ -71,12 +70,12 @@ def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guid
     guidelines: the text that the labeller follows; stored once, by its hash. Raises UsageError if the labeller has a
     session open in another process.
     """
-    connection, text = store.log.connection, as_utf8(guidelines)
+    connection, text = store.connection, as_utf8(guidelines)
     key = guidelines_hash(text)
-    with store.log.transaction():
+    with store.transaction():
         if key and not connection.execute("SELECT 1 FROM guidelines WHERE hash = ?", (key,)).fetchone():
             connection.execute("INSERT INTO guidelines (hash, text) VALUES (?, ?)", (key, text))
-        session_id = store.log.insert(
+        session_id = store.insert(
             "INSERT INTO sessions (time, labeller, plan, guidelines) VALUES (?, ?, ?, ?)",
             (time.time(), as_utf8(labeller), as_json(asdict(plan)), key or None),
         )
@@ -98,7 +97,7 @@ def read_session(store: PreferenceStore, session_id: int) -> SessionRecord:
 
     Raises UsageError if there is none.
     """
-    rows = store.log.rows(f"{_SESSIONS} WHERE s.id = ?", (session_id,))
+    rows = store.rows(f"{_SESSIONS} WHERE s.id = ?", (session_id,))
     if not rows:
         raise UsageError(f"no labelling session {session_id} in '{store.path}': name an existing one, or begin one")
     return _record(store, rows[0])
@@ -106,16 +105,16 @@ def read_session(store: PreferenceStore, session_id: int) -> SessionRecord:
 
 def leave_session(store: PreferenceStore, session_id: int) -> None:
     """Record that this process no longer has the session open, so that another one can open it."""
-    with store.log.transaction():
+    with store.transaction():
         query = "DELETE FROM open_sessions WHERE session = ? AND process = ?"
-        store.log.connection.execute(query, (session_id, os.getpid()))
+        store.connection.execute(query, (session_id, os.getpid()))
 
 
 def guidelines_text(store: PreferenceStore, key: str) -> str:
     """Return the guidelines with this hash; empty for the empty hash. Raises UsageError if the store has none."""
     if not key:
         return ""
-    rows = store.log.rows("SELECT text FROM guidelines WHERE hash = ?", (key,))
+    rows = store.rows("SELECT text FROM guidelines WHERE hash = ?", (key,))
     if not rows:
         raise UsageError(f"no guidelines {key} in '{store.path}': use those of a session there")
     return str(rows[0][0])
@@ -129,7 +128,7 @@ class LabelSession:
     """
 
     def __init__(self, store: PreferenceStore, record: SessionRecord) -> None:
-        self._log = store.log
+        self._store = store
         self._begun = record
         self._items, self._done = record.items, record.done
         self._first = 0  # every position before it has a label, or needs none
@@ -139,7 +138,7 @@ class LabelSession:
     @property
     def record(self) -> SessionRecord:
         """Current record of the session."""
-        ((left,),) = self._log.rows(f"SELECT count(*) FROM ({_LEFT})", self._from_first)  # noqa: S608  our own names
+        ((left,),) = self._store.rows(f"SELECT count(*) FROM ({_LEFT})", self._from_first)  # noqa: S608  our own names
         elsewhere = self._items - self._done - left
         return replace(self._begun, items=self._items, done=self._done, elsewhere=elsewhere)
 
@@ -148,16 +147,16 @@ class LabelSession:
 
         One that ended, or has not changed its session for an hour, does not count.
         """
-        log, labeller, now = self._log, as_utf8(self._begun.labeller), time.time()
-        with log.transaction():
-            for process, last in log.rows(_OPEN, (labeller,)):
+        store, labeller, now = self._store, as_utf8(self._begun.labeller), time.time()
+        with store.transaction():
+            for process, last in store.rows(_OPEN, (labeller,)):
                 if process != os.getpid() and 0 <= now - last < _SILENT and _runs(process):
                     raise UsageError(
                         f"labeller '{self._begun.labeller}' has a session open in process {process}: leave it there, "
                         "or label under another name"
                     )
             values = (labeller, os.getpid(), self._begun.id, now)
-            log.connection.execute("REPLACE INTO open_sessions VALUES (?, ?, ?, ?)", values)
+            store.connection.execute("REPLACE INTO open_sessions VALUES (?, ?, ?, ?)", values)
 
     def put(self, items: Sequence[Item]) -> None:
         """Append all of `items` or none. Raises DataError if one makes no sense.
@@ -165,7 +164,7 @@ class LabelSession:
         A comparison that the session has already is passed over unless it is a repeat. Where the store has a comparison
         in another order, the item's order is mapped to that one.
         """
-        with self._log.transaction():
+        with self._store.transaction():
             self._check_open()
             served, position = self.served(), self._items
             for item in items:
@@ -178,7 +177,7 @@ class LabelSession:
 
     def next_open(self) -> SessionItem | None:
         """Return the first item still to be judged; None if there is none."""
-        found = self._log.rows(f"{_LEFT} ORDER BY i.position LIMIT 1", self._from_first)
+        found = self._store.rows(f"{_LEFT} ORDER BY i.position LIMIT 1", self._from_first)
         self._first = found[0][0] if found else self._items
         return self._read("AND i.position = :position", position=self._first)[0] if found else None
 
@@ -192,7 +191,7 @@ class LabelSession:
             raise UsageError(f"session {self._begun.id} has no item {position + 1}: it has {self._items}")
         found = self._read("AND i.position = :position", position=position)
         if len(found) != 1:
-            raise self._log.unreadable(f"session {self._begun.id}")
+            raise self._store.unreadable(f"session {self._begun.id}")
         return found[0]
 
     def label(self, position: int, judgement: Judgement) -> int:
@@ -201,7 +200,7 @@ class LabelSession:
         Labeller, guidelines and the order shown come from the session and the item; a judgement without a time gets the
         present one. Raises UsageError if the item has a label, or its comparison was judged in another session.
         """
-        with self._log.transaction():
+        with self._store.transaction():
             self._check_open()
             item = self.item(position)
             if item.label is not None:
@@ -209,7 +208,7 @@ class LabelSession:
                     f"item {position + 1} has a label: continue with the next one, or change the label in the history"
                 )
             here = {**self._from_first, "first": position, "position": position}
-            if not self._log.rows(f"{_LEFT} AND i.position = :position", here):
+            if not self._store.rows(f"{_LEFT} AND i.position = :position", here):
                 raise UsageError(f"item {position + 1} has been judged in another session: continue with the next one")
             item = self._labelled(item, judgement)
         self._done += 1
@@ -220,25 +219,25 @@ class LabelSession:
 
         Raises UsageError if the item has no label.
         """
-        with self._log.transaction():
+        with self._store.transaction():
             self._check_open()
             item = self.item(position)
             if item.label is None:
                 raise UsageError(f"item {position + 1} has no label to change: label it first")
-            self._log.undo(item.label.id, self._begun.labeller)
+            self._store.undo(item.label.id, self._begun.labeller)
             self._uncount(position, item.label.id)
             item = self._labelled(item, judgement)
         return self._counted(item)
 
     def undo(self) -> int | None:
         """Undo the newest label and return its position; None if there is none."""
-        with self._log.transaction():
+        with self._store.transaction():
             self._check_open()
-            newest = self._log.rows(_NEWEST, (self._begun.id,))
+            newest = self._store.rows(_NEWEST, (self._begun.id,))
             if not newest:
                 return None
             ((label, position),) = newest
-            self._log.undo(label, self._begun.labeller)
+            self._store.undo(label, self._begun.labeller)
         self._first, self._done = min(self._first, position), self._done - 1
         self._uncount(position, label)
         return int(position)
@@ -253,7 +252,7 @@ class LabelSession:
 
     def served(self) -> set[str]:
         """Return the keys of the comparisons that were added, except repeats."""
-        rows = self._log.rows(
+        rows = self._store.rows(
             """SELECT c.key FROM session_items i JOIN comparisons c ON c.id = i.comparison
             WHERE i.session = ? AND i.repeats IS NULL""",
             (self._begun.id,),
@@ -266,14 +265,14 @@ class LabelSession:
             labelled = self._read("AND e.id IS NOT NULL ORDER BY e.id")
             self._figures = {item.position: label_figures(item) for item in labelled}
         for repeated in {one.repeats for one in self._figures.values() if one.repeats} - self._repeated.keys():
-            rows = self._log.rows(f"{LABELS} AND e.id = ?", (repeated,))
-            self._repeated[repeated] = verdict_or_ranking(self._log.label(*rows[0]).judgement) if rows else "skip"
+            rows = self._store.rows(f"{LABELS} AND e.id = ?", (repeated,))
+            self._repeated[repeated] = verdict_or_ranking(self._store.label(*rows[0]).judgement) if rows else "skip"
         return measure_progress([*self._figures.values()], self._repeated, left)
 
     def _check_open(self) -> None:
         """Raise UsageError if another process has opened a session of the labeller meanwhile."""
         query, labeller = "SELECT process FROM open_sessions WHERE labeller = ?", as_utf8(self._begun.labeller)
-        if self._log.rows(query, (labeller,)) != [(os.getpid(),)]:
+        if self._store.rows(query, (labeller,)) != [(os.getpid(),)]:
             raise UsageError(
                 f"labeller '{self._begun.labeller}' has opened a session elsewhere: leave it there, and resume here"
             )
@@ -304,20 +303,20 @@ class LabelSession:
             time=now if judgement.time is None else judgement.time,
         )
         label = Preference(comparison=item.item.comparison, judgement=judgement)
-        id_ = self._log.append_label(self._log.find_or_add(label), "", now, (self._begun.id, item.position))
+        id_ = self._store.append_label(self._store.find_or_add(label), "", now, (self._begun.id, item.position))
         return replace(item, label=replace(label, id=id_))
 
     def _append_item(self, position: int, item: Item) -> None:
-        log, k = self._log, len(item.comparison.completions)
+        store, k = self._store, len(item.comparison.completions)
         shown = Preference(comparison=item.comparison, judgement=Judgement(verdict="skip", order_shown=item.order))
-        found = log.find_or_add(shown)
+        found = store.find_or_add(shown)
         if len(item.order) != k:
             raise DataError(f"cannot ask this item: its order shows {len(item.order)} of {k} completions; show all")
         repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
-        if item.repeats and not log.rows(repeated, (item.repeats, found.id)):
+        if item.repeats and not store.rows(repeated, (item.repeats, found.id)):
             raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")
         payload = as_json(item_values(found.label, found.comparison))
-        log.connection.execute(
+        store.connection.execute(
             """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
             VALUES (?, ?, ?, ?, ?, ?)""",
             (self._begun.id, position, found.id, item.queue, payload, item.repeats or None),
@@ -326,14 +325,14 @@ class LabelSession:
     def _read(self, condition: str, **values: int | None) -> list[SessionItem]:
         """Return the items for which `condition` of `_ITEMS` holds, with their labels. Raises StorageError."""
         found = []
-        for position, label, *row in self._log.rows(f"{_ITEMS} {condition}", {**values, "session": self._begun.id}):
+        for position, label, *row in self._store.rows(f"{_ITEMS} {condition}", {**values, "session": self._begun.id}):
             queue, payload, repeats, labeller, judgement, *columns = row
             try:
                 comparison = read_comparison(*columns)
                 item = read_item(queue, payload, repeats, comparison)
                 preference = None if label is None else read_preference(label, labeller, judgement, comparison)
             except DAMAGES:
-                raise self._log.unreadable(f"item {position} of session {self._begun.id}") from None
+                raise self._store.unreadable(f"item {position} of session {self._begun.id}") from None
             found.append(SessionItem(position=position, item=item, label=preference))
         return found
 
@@ -347,7 +346,7 @@ def _record(store: PreferenceStore, row: tuple[Any, ...]) -> SessionRecord:
         if items != count or last >= items:
             raise ValueError("an item is missing")
     except DAMAGES:
-        raise store.log.unreadable(f"session {id_}") from None
+        raise store.unreadable(f"session {id_}") from None
     return SessionRecord(
         id=id_, labeller=labeller, plan=read, guidelines=guidelines, began=began, items=items, done=done
     )

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trainer.preferences.connection import connect, has_schema, prepare, storage_errors
-from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
-from trainer.preferences.integrity import problems
+from trainer.errors import StorageError, UsageError
+from trainer.preferences.connection import connect, has_schema, prepare, storage_errors, transaction
 from trainer.preferences.records import FLAGGED, Comparison, Preference
-from trainer.preferences.rows import as_json, as_utf8
+from trainer.preferences.rows import (
+    DAMAGES,
+    as_json,
+    as_utf8,
+    check_preference,
+    choice_of,
+    comparison_values,
+    in_stored_order,
+    judgement_values,
+    label_values,
+    read_comparison,
+    read_preference,
+)
+
+PAGE = 500  # rows read at once
+COMPARISON = "c.prompt, c.completions, c.origins, c.columns"
+LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON} FROM events e JOIN comparisons c ON c.id = e.comparison
+    WHERE e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608  our own names
+"""The labels that are not undone."""
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
 _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
@@ -29,6 +48,15 @@ _UNDO_IMPORT = """INSERT INTO events (time, kind, comparison, labeller, source, 
     SELECT :now, 'undo', e.comparison, :labeller, e.source, '{}', e.id FROM events e
     WHERE e.kind = 'label' AND e.source = :source AND e.time = :time AND e.session IS NULL
     AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id) ORDER BY e.id"""
+
+
+class FoundComparison(NamedTuple):
+    """A comparison in the store, and a label on it."""
+
+    id: int
+    comparison: Comparison
+    label: Preference  # its completions are in the order of `comparison`
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +112,13 @@ class PreferenceStore:
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
-        self._connection = connect(path, create=create)
-        self.log = EventLog(self._connection, path)  # for sessions, which are stored in it
+        self.connection = connect(path, create=create)
         try:
             with storage_errors(path):
-                if not has_schema(self._connection, path) or create:
-                    prepare(self._connection, path)
+                if not has_schema(self.connection, path) or create:
+                    prepare(self.connection, path)
         except BaseException:
-            self._connection.close()
+            self.connection.close()
             raise
 
     def __enter__(self) -> PreferenceStore:
@@ -102,7 +129,7 @@ class PreferenceStore:
 
     def close(self) -> None:
         """Close the file; the last connection to close leaves everything in `path` itself."""
-        self._connection.close()
+        self.connection.close()
 
     def add(self, preference: Preference, *, source: str = "") -> int:
         """Store a label that was just made and return its id. A judgement without a time gets the present one.
@@ -113,8 +140,8 @@ class PreferenceStore:
         now = time.time()
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
-        with self.log.transaction():
-            return self.log.append_label(self.log.find_or_add(preference), source, now)
+        with self.transaction():
+            return self.append_label(self.find_or_add(preference), source, now)
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
         """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
@@ -126,11 +153,11 @@ class PreferenceStore:
         pending, now = iter(preferences), time.time()  # one time, by which `imports` knows what came together
         while batch := list(itertools.islice(pending, _BATCH)):  # the lock is not held while they are made
             added = 0
-            with self.log.transaction():
+            with self.transaction():
                 for preference in batch:
-                    found = self.log.find_or_add(preference)
-                    if found.is_new or not self.log.has_label(found, source):
-                        self.log.append_label(found, source, now)
+                    found = self.find_or_add(preference)
+                    if found.is_new or not self.has_label(found, source):
+                        self.append_label(found, source, now)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
         return Added(count, duplicates)
@@ -141,11 +168,26 @@ class PreferenceStore:
         Raises UsageError if there is no such label or it is already undone. An undo cannot be undone; label the
         comparison again.
         """
-        return self.log.undo(event_id, labeller)
+        with self.transaction():
+            row = self.connection.execute(
+                """SELECT kind, comparison, source, session, position,
+                EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id) FROM events e WHERE id = ?""",
+                (event_id,),
+            ).fetchone()
+            if row is None:
+                raise UsageError(f"no label {event_id} in '{self.path}': give the id of a label")
+            kind, comparison, source, session, position, undone = row
+            if kind != "label":
+                raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison again")
+            if undone:
+                raise UsageError(f"label {event_id} is undone already: label the comparison again to judge it")
+            return self._append(
+                time.time(), "undo", comparison, as_utf8(labeller), source, None, "{}", event_id, session, position
+            )
 
     def imports(self) -> list[Import]:
         """Return what `add_many` added, call by call, the newest first."""
-        return [Import(*row) for row in self.log.rows(_IMPORTS)]
+        return [Import(*row) for row in self.rows(_IMPORTS)]
 
     def undo_import(self, wanted: Import, labeller: str) -> int:
         """Undo the labels of an import as `labeller`, all or none; return how many were not undone before.
@@ -153,8 +195,8 @@ class PreferenceStore:
         Importing the source again adds them again.
         """
         values = {"now": time.time(), "labeller": as_utf8(labeller), "source": wanted.source, "time": wanted.time}
-        with self.log.transaction():
-            return self.log.connection.execute(_UNDO_IMPORT, values).rowcount
+        with self.transaction():
+            return self.connection.execute(_UNDO_IMPORT, values).rowcount
 
     def preferences(
         self,
@@ -177,20 +219,20 @@ class PreferenceStore:
         if not with_skips:
             conditions += " AND e.choice <> 'skip'"
         query = f"{LABELS} AND e.id > :after AND e.id <= :last{conditions} ORDER BY e.id"
-        for row in self.log.paged(query, last=self._last("events"), **values):
-            yield self.log.label(*row)
+        for row in self.paged(query, last=self._last("events"), **values):
+            yield self.label(*row)
 
     def newest(self, limit: int, *, labeller: str | None = None, source: str | None = None) -> list[Preference]:
         """Return the newest labels that are not undone, skips included, the last one first. limit: how many at most."""
         conditions, values = _selection(labeller, source)
-        rows = self.log.rows(f"{LABELS}{conditions} ORDER BY e.id DESC LIMIT :limit", {**values, "limit": limit})
-        return [self.log.label(*row) for row in rows]
+        rows = self.rows(f"{LABELS}{conditions} ORDER BY e.id DESC LIMIT :limit", {**values, "limit": limit})
+        return [self.label(*row) for row in rows]
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield all comparisons in the order in which they were added, even if all their labels are undone."""
         query = f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.id > :after AND c.id <= :last ORDER BY c.id"  # noqa: S608
-        for id_, *values in self.log.paged(query, last=self._last("comparisons")):
-            yield self.log.comparison(id_, *values)
+        for id_, *values in self.paged(query, last=self._last("comparisons")):
+            yield self.comparison(id_, *values)
 
     def labels_of(self, key: str) -> list[Preference]:
         """Return the labels of the comparison with this `Comparison.key`, in the order of labelling.
@@ -198,7 +240,7 @@ class PreferenceStore:
         Skips are included, undone labels are not.
         """
         query = f"{LABELS} AND e.id > :after AND c.key = :key ORDER BY e.id"
-        return [self.log.label(*row) for row in self.log.paged(query, key=key)]
+        return [self.label(*row) for row in self.paged(query, key=key)]
 
     def flagged(self) -> list[str]:
         """Return the keys of the comparisons whose newest label has the flag, in the order of labelling.
@@ -209,25 +251,126 @@ class PreferenceStore:
         query = f"""{LABELS} AND e.id > :after AND e.payload LIKE '%"flags"%' AND NOT EXISTS (
             SELECT 1 FROM events n WHERE n.comparison = e.comparison AND n.kind = 'label' AND n.id > e.id
             AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = n.id)) ORDER BY e.id"""  # noqa: S608  our own names
-        labels = (self.log.label(*row) for row in self.log.paged(query))
+        labels = (self.label(*row) for row in self.paged(query))
         return [label.comparison.key for label in labels if FLAGGED in label.judgement.flags]
 
     def counts(self) -> Counts:
         """Return the counts as of one moment."""
-        (comparisons, _, _), (undone, _, _), *current = self.log.rows(_COUNTS)
+        (comparisons, _, _), (undone, _, _), *current = self.rows(_COUNTS)
         choices, labellers = Counter[str](), Counter[str]()
         for labels, choice, labeller in current:
             choices[choice] += labels
             labellers[labeller] += labels
         return Counts(comparisons, choices.total(), choices["skip"], undone, dict(choices), dict(labellers))
 
-    def check(self) -> list[str]:
-        """Return a line for each problem with the file or its contents; an empty list if there are none."""
-        return problems(self.log)
-
     def _last(self, table: str) -> int:
-        ((last,),) = self.log.rows(f"SELECT max(id) FROM {table}")  # noqa: S608  our own names
+        ((last,),) = self.rows(f"SELECT max(id) FROM {table}")  # noqa: S608  our own names
         return last or 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run the block in a transaction that holds the write lock, or as a part of the one already open.
+
+        The changes are on disk when the outermost block ends; if that raises, nothing is written. SQLite errors become
+        StorageErrors.
+        """
+        if self.connection.in_transaction:
+            yield
+        else:
+            with storage_errors(self.path), transaction(self.connection):
+                yield
+
+    def rows(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        """Return all rows of `query`. Raises StorageError."""
+        with storage_errors(self.path):
+            return self.connection.execute(query, values).fetchall()
+
+    def paged(self, query: str, **values: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of `query`, read page by page. Raises StorageError.
+
+        No read transaction is open between two rows, so the log can be emptied. query: returns rows after `:after`, in
+        the order of their first column, an id.
+        """
+        after = 0
+        while True:
+            rows = self.rows(f"{query} LIMIT {PAGE}", {**values, "after": after})
+            yield from rows
+            if len(rows) < PAGE:
+                return
+            after = rows[-1][0]
+
+    def insert(self, query: str, values: Sequence[float | str | None]) -> int:
+        """Insert a row and return its id."""
+        id_ = self.connection.execute(query, values).lastrowid
+        assert id_ is not None
+        return id_
+
+    def find_or_add(self, label: Preference) -> FoundComparison:
+        """Return the label's comparison as it was first seen, in whatever order; add it if it is new.
+
+        Raises DataError if the label makes no sense.
+        """
+        check_preference(label)
+        values = comparison_values(label.comparison)
+        row = self.connection.execute(
+            f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names
+            (values[0],),
+        ).fetchone()
+        if row is None:
+            query = "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)"
+            id_, stored = self.insert(query, values), label.comparison
+        else:
+            id_, stored = row[0], self.comparison(*row)
+            if stored.key != values[0]:  # else places could not be mapped to its completions
+                raise self.unreadable(f"comparison {id_}")
+        return FoundComparison(id_, stored, in_stored_order(label, stored), is_new=row is None)
+
+    def append_label(self, found: FoundComparison, source: str, now: float, item: tuple[int, int] | None = None) -> int:
+        """Append the label of `found` and return its id. item: session and position of what it was made on."""
+        judgement, payload = found.label.judgement, as_json(label_values(found.label, found.comparison))
+        labeller, choice = as_utf8(judgement.labeller), choice_of(judgement)
+        return self._append(
+            now, "label", found.id, labeller, as_utf8(source), choice, payload, None, *(item or (None, None))
+        )
+
+    def has_label(self, found: FoundComparison, source: str) -> bool:
+        """Return whether exactly the judgement of `found` is stored and not undone."""
+        judgement = found.label.judgement
+        payloads = self.connection.execute(
+            """SELECT payload FROM events e WHERE comparison = ? AND kind = 'label' AND labeller = ? AND source = ?
+            AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)""",
+            (found.id, as_utf8(judgement.labeller), as_utf8(source)),
+        )
+        given = {"origins": None, "columns": None}  # with the label; they may differ
+        values = judgement_values(judgement) | given
+        try:
+            return any(json.loads(payload) | given == values for (payload,) in payloads)
+        except DAMAGES:
+            raise self.unreadable(f"a label on comparison {found.id}") from None
+
+    def comparison(self, id_: int, *values: str) -> Comparison:
+        """Build the comparison `id_` from these columns. Raises StorageError if it is damaged."""
+        try:
+            return read_comparison(*values)
+        except DAMAGES:
+            raise self.unreadable(f"comparison {id_}") from None
+
+    def label(self, id_: int, labeller: str, payload: str, *comparison: str) -> Preference:
+        """Build the label `id_` from the columns of `LABELS`. Raises StorageError if it is damaged."""
+        try:
+            return read_preference(id_, labeller, payload, read_comparison(*comparison))
+        except DAMAGES:
+            raise self.unreadable(f"label {id_}") from None
+
+    def unreadable(self, what: str) -> StorageError:
+        """Return the error that reports `what` as damaged."""
+        return StorageError(f"'{self.path}' is damaged: {what} cannot be read; check the store, or restore a copy")
+
+    def _append(self, *values: float | str | None) -> int:
+        query = """INSERT INTO events
+            (time, kind, comparison, labeller, source, choice, payload, undoes, session, position)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        return self.insert(query, values)
 
 
 def _selection(labeller: str | None, source: str | None) -> tuple[str, dict[str, Any]]:

@@ -25,6 +25,7 @@ from trainer.preferences.formats import (
     write_preferences,
 )
 from trainer.preferences.formats.k_way import k_way_row
+from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end, padded
@@ -215,7 +216,7 @@ def agree(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """Print ok, or each problem of the store on stderr; return 3 if there are any."""
     with _store(args) as store:
-        problems = store.check()
+        problems = check_store(store)
         counts = None if problems else store.counts()  # which may not be readable
     for problem in problems:
         output.error(problem)

@@ -302,7 +302,7 @@ class SessionWorker:
         """Make a change of the labels, and return the new state with the item that `change` returns as the last one."""
         session = self._open()
         try:
-            with self._opened().log.transaction():  # rolled back, too, if reading the new state fails
+            with self._opened().transaction():  # rolled back, too, if reading the new state fails
                 state = self._read_state(change(session))
         except BaseException:
             self._session = None  # it may contain what was rolled back

@@ -196,9 +196,7 @@ def _labels(plan: _Plan) -> tuple[str, int]:
                 sessions = [session for session in list_sessions(store) if session.left]
                 left = sum(max(session.plan.limit - session.done, session.left) for session in sessions)
                 more = "" if all(session.plan.limit for session in sessions) else "at least "  # their queues have more
-                ((new,),) = store.log.rows(
-                    "SELECT count(*) FROM events WHERE kind = 'label' AND time > ?", (plan.since,)
-                )
+                ((new,),) = store.rows("SELECT count(*) FROM events WHERE kind = 'label' AND time > ?", (plan.since,))
     if left:
         return f"{more}{counted(left, 'item')} waiting", new
     runs = []

@@ -19,9 +19,9 @@ from preference_rows import pair
 from preferences_helper import preference, preferences, stored_events
 
 from trainer.errors import DataError, StorageError, UsageError
-from trainer.preferences.event_log import PAGE
+from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
-from trainer.preferences.store import Added, Counts, PreferenceStore
+from trainer.preferences.store import PAGE, Added, Counts, PreferenceStore
 
 FULL = Preference(
     comparison=Comparison(
@@ -183,7 +183,7 @@ def test_each_label_keeps_the_origins_and_columns_that_came_with_it(store: Prefe
     assert [[origin.run for origin in p.comparison.origins] for p in kept] == [[], ["of x", "of y"], []]
     assert [p.comparison.columns for p in kept] == [{}, {"row": 1}, {}]
     assert [p.judgement.choice for p in kept] == ["a", "b", "a"]
-    assert store.check() == []
+    assert check_store(store) == []
 
 
 def test_an_undone_label_no_longer_counts_and_the_log_has_both(store: PreferenceStore) -> None:
@@ -243,7 +243,7 @@ def test_an_undone_import_leaves_the_same_labels_from_elsewhere(store: Preferenc
     assert store.undo_import(first, "bob") == 0
     assert store.counts().labels == 800 + 3 + 1
     assert store.imports()[-1].undone == 700
-    assert store.check() == []
+    assert check_store(store) == []
     assert store.add_many(made[:700], source="a.jsonl").count == 700
 
 
@@ -308,7 +308,7 @@ def test_a_slow_reader_does_not_keep_the_log_from_being_emptied(store: Preferenc
     next(drawing)
     with PreferenceStore(store.path) as other:
         other.add(A)
-        busy, *_ = other._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        busy, *_ = other.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert busy == 0
     assert store.path.with_name("preferences.db-wal").stat().st_size == 0
     assert "A" not in [p.comparison.prompt for p in drawing], "it came after the first was drawn"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from preferences_helper import finished, preference, program
 
+from trainer.preferences.integrity import check_store
 from trainer.preferences.store import PreferenceStore
 
 KILLS = 100
@@ -23,7 +24,7 @@ def test_no_label_of_a_writer_killed_a_hundred_times_is_lost(path: Path) -> None
     printed = [line.split(" ", 1) for line in finished(program("kill", path, KILLS, 5)).splitlines()]
     with PreferenceStore(path) as store:
         kept = {p.id: p.comparison.prompt for p in store.preferences()}
-        assert store.check() == []
+        assert check_store(store) == []
     assert len(printed) > KILLS
     assert len({prompt.split()[1] for _, prompt in printed}) > KILLS / 2, "most writers wrote"
     assert [kept.get(int(id_)) for id_, _ in printed] == [prompt for _, prompt in printed]
@@ -55,7 +56,7 @@ def test_four_processes_write_while_others_read(path: Path) -> None:
     assert all(reader.result() > 1 for reader in readers), "they read while it was written"
     with PreferenceStore(path) as store:
         kept = {p.id: p.comparison.prompt for p in store.preferences()}
-        assert store.check() == []
+        assert check_store(store) == []
     assert len(printed) == 800
     assert kept == {int(id_): prompt for id_, prompt in printed}
 
@@ -73,4 +74,4 @@ def test_threads_with_stores_of_their_own_make_one_store_and_write_it(path: Path
         list(pool.map(write, range(8)))
     with PreferenceStore(path) as store:
         assert store.counts().labels == 160
-        assert store.check() == []
+        assert check_store(store) == []

@@ -19,6 +19,7 @@ from store_damage import alter
 from trainer.errors import BusyError, StorageError, UsageError
 from trainer.preferences import connection
 from trainer.preferences.connection import VERSION
+from trainer.preferences.integrity import check_store
 from trainer.preferences.store import PreferenceStore, default_store
 
 A, B, C = (preference(name) for name in "ABC")
@@ -40,7 +41,7 @@ def test_the_store_of_a_workspace_is_preferences_db() -> None:
 
 def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(store: PreferenceStore) -> None:
     store.add(A)
-    raw = store._connection
+    raw = store.connection
     assert raw.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
@@ -71,12 +72,12 @@ def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore,
 
 def test_a_full_disk_is_reported_and_the_old_content_stays(store: PreferenceStore) -> None:
     store.add(A)
-    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
-    store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
+    store.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(StorageError, match="the disk is full; free space"):
         store.add_many(preferences(500), source="file")
     assert [p.comparison.prompt for p in store.preferences()] == ["A"]
-    store._connection.execute("PRAGMA max_page_count = 1000000")
+    store.connection.execute("PRAGMA max_page_count = 1000000")
     assert store.add_many(preferences(500), source="file").count == 500
 
 
@@ -85,7 +86,7 @@ def test_a_locked_store_can_be_read_and_says_that_it_is_locked(
 ) -> None:
     store.add(A)
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
-    with connection.transaction(store._connection):
+    with connection.transaction(store.connection):
         with PreferenceStore(store.path, create=False) as other:
             assert len(list(other.preferences())) == 1
             for write in (lambda: other.add(B), lambda: other.undo(1, "ann")):
@@ -208,7 +209,7 @@ def test_a_read_only_store_can_be_read_and_not_written(open_folder: Path) -> Non
             PreferenceStore(path)
         with PreferenceStore(path, create=False) as store:
             assert [p.comparison.prompt for p in store.preferences()] == ["A"]
-            assert store.check() == []
+            assert check_store(store) == []
             for write in (lambda: store.add(B), lambda: store.undo(1, "ann")):
                 with pytest.raises(StorageError, match="read-only; make both writable"):
                     write()
@@ -277,9 +278,9 @@ def test_a_check_reports_what_is_wrong(store: PreferenceStore, statement: str, p
     for p in (A, B, C):
         store.add(p)
     store.undo(2, "ann")
-    assert store.check() == []
+    assert check_store(store) == []
     alter(store.path, statement)
-    found = [line for line in store.check() if not line.startswith("schema: ") or problem.startswith("schema")]
+    found = [line for line in check_store(store) if not line.startswith("schema: ") or problem.startswith("schema")]
     assert any(line.startswith(problem) for line in found), found
     assert all("\n" not in line for line in found)
 
@@ -310,7 +311,7 @@ def test_damaged_pages_are_reported_without_a_traceback(store: PreferenceStore) 
     for page in range(1, len(whole) // 4096, 29):
         store.path.write_bytes(whole[: page * 4096] + b"\xa5" * 4096 + whole[(page + 1) * 4096 :])
         with PreferenceStore(store.path, create=False) as damaged:
-            assert damaged.check()
+            assert check_store(damaged)
             try:
                 assert len(list(damaged.preferences())) <= 1000
                 damaged.counts()
@@ -338,7 +339,7 @@ def test_an_impossible_label_is_reported_by_every_reader(store: PreferenceStore,
     alter(store.path, f"UPDATE events SET {change}")
     with pytest.raises(StorageError, match="is damaged: label 1 cannot be read; check the store"):
         list(store.preferences())
-    assert [line.partition(" (")[0] for line in store.check() if line.startswith("event")] == [
+    assert [line.partition(" (")[0] for line in check_store(store) if line.startswith("event")] == [
         "event 1: cannot be read"
     ]
 

@@ -17,6 +17,7 @@ from store_damage import alter
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.agreement import measure_agreement
+from trainer.preferences.integrity import check_store
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.sessions import (
@@ -95,7 +96,7 @@ def test_the_same_guidelines_are_kept_once(store: PreferenceStore) -> None:
     hashes = [begin_session(store, "ann", PLAN, text).record.guidelines for text in texts]
     assert hashes[0] == hashes[1] != hashes[2]
     assert guidelines_text(store, hashes[2]) == "Be curt.\\ud800\x00", "as the labeller's name, which has a UTF-8 form"
-    assert store.check() == []
+    assert check_store(store) == []
 
 
 def test_missing_sessions_guidelines_and_items_are_reported(store: PreferenceStore, session: LabelSession) -> None:
@@ -155,7 +156,7 @@ def test_invalid_items_are_refused_with_all_others_of_the_same_write(
     assert session.record.items == 5
     session.put([item("fine")])
     assert session.item(5).item.comparison.prompt == "fine"
-    assert store.check() == []
+    assert check_store(store) == []
 
 
 def test_only_a_label_of_the_same_comparison_is_repeated(store: PreferenceStore, session: LabelSession) -> None:
@@ -237,7 +238,7 @@ def test_a_labellers_second_session_is_refused_as_long_as_another_process_has_on
         other.communicate(b"\n")
     open_session(store, 1).label(1, A)
     leave_session(store, session.record.id)
-    assert store.log.rows("SELECT labeller FROM open_sessions") == [("bob",)]
+    assert store.rows("SELECT labeller FROM open_sessions") == [("bob",)]
 
 
 def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, session: LabelSession) -> None:
@@ -250,7 +251,7 @@ def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, 
     assert log == [("label", 1, 0), ("label", 1, 3), ("label", 1, 1), ("undo", 1, 1), ("undo", 1, 3), ("undo", 1, 0)]
     session.label(0, B)
     assert current(session) == 1
-    assert store.check() == []
+    assert check_store(store) == []
 
 
 def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: LabelSession) -> None:
@@ -278,7 +279,7 @@ def test_relabelling_undoes_the_old_label_and_is_the_newest(store: PreferenceSto
     with pytest.raises(DataError, match="each place from 0 to 1 once"):
         session.relabel(0, Judgement(ranking=((0,),)))
     assert session.item(0).label is not None, "the undo went with the label that could not be kept"
-    assert store.check() == []
+    assert check_store(store) == []
 
 
 def test_history_is_read_page_by_page_from_the_newest(session: LabelSession) -> None:
@@ -331,24 +332,24 @@ def test_a_repeat_is_compared_with_active_labels_of_earlier_sessions(
 
 def test_a_refused_write_changes_nothing_and_can_be_made_again(store: PreferenceStore, session: LabelSession) -> None:
     session.label(0, A)
-    (pages,) = store.log.connection.execute("PRAGMA page_count").fetchone()
-    store.log.connection.execute(f"PRAGMA max_page_count = {pages}")
+    (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
+    store.connection.execute(f"PRAGMA max_page_count = {pages}")
     long = replace(B, note="n" * 99_999)
     for write in (lambda: session.label(1, long), lambda: session.relabel(0, long), lambda: session.put(items(999))):
         with pytest.raises(StorageError, match="the disk is full; free space"):
             write()
     assert (session.record.items, labelled(session), current(session)) == (5, [0], 1)
-    store.log.connection.execute("PRAGMA max_page_count = 1000000")
+    store.connection.execute("PRAGMA max_page_count = 1000000")
     session.label(1, long)
     session.relabel(0, long)
     assert labelled(session) == [0, 1]
-    assert store.check() == []
+    assert check_store(store) == []
 
 
 @pytest.mark.parametrize("table", ["guidelines", "sessions", "session_items"])
 @pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET rowid = 9", "REPLACE INTO {} SELECT * FROM {}"])
 def test_the_database_itself_lets_nobody_change_a_session(session: LabelSession, table: str, statement: str) -> None:
-    with closing(sqlite3.connect(session._log.path)) as raw:
+    with closing(sqlite3.connect(session._store.path)) as raw:
         before = list(raw.iterdump())
         with pytest.raises(sqlite3.IntegrityError, match=f"{table} are append-only"):
             raw.execute(statement.format(table, table))
@@ -392,11 +393,13 @@ def test_a_check_reports_what_is_wrong_with_a_session(
     session.label(0, A)
     session.label(1, A)
     session.undo()
-    assert store.check() == []
+    assert check_store(store) == []
     store.close()
     alter(store.path, statement)
     with PreferenceStore(store.path) as damaged:
-        found = [line for line in damaged.check() if not line.startswith("schema: ") or problem.startswith("schema")]
+        found = [
+            line for line in check_store(damaged) if not line.startswith("schema: ") or problem.startswith("schema")
+        ]
     assert any(line.startswith(problem) for line in found), found
     assert all("\n" not in line for line in found)
 

@@ -21,6 +21,7 @@ from preferences_helper import preference, preferences
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
 from trainer.preference_data.comparisons import load_preferences
+from trainer.preferences.integrity import check_store
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Judgement
 from trainer.preferences.sessions import begin_session, guidelines_text, list_sessions, open_session
@@ -124,7 +125,7 @@ USES: list[Callable[[PreferenceStore], object]] = [
     lambda store: store.add_many(preferences(5), source="a file"),
     lambda store: store.undo(3, "bob"),
     lambda store: store.counts(),
-    lambda store: store.check(),
+    lambda store: check_store(store),
     lambda store: list(store.comparisons()),
     lambda store: list(store.preferences(labeller="ann", with_skips=True)),
     lambda store: store.labels_of(preference("0").comparison.key),

@@ -19,6 +19,7 @@ from store_damage import alter
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.events import HumanEvaluation, StateChanged
 from trainer.preferences import connection
+from trainer.preferences.integrity import check_store
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
 from trainer.preferences.sessions import LabelSession
@@ -164,7 +165,7 @@ def test_a_write_refused_by_a_full_disk_did_not_happen_and_can_be_repeated(
     worker: SessionWorker, path: Path, write: Callable[[SessionWorker], Future[SessionState]], after: tuple[int, ...]
 ) -> None:
     def hold(pages: int) -> None:
-        worker._call(lambda: worker._opened().log.connection.execute(f"PRAGMA max_page_count = {pages}")).result()
+        worker._call(lambda: worker._opened().connection.execute(f"PRAGMA max_page_count = {pages}")).result()
 
     before = label(worker, 0).result()
     hold(1)
@@ -175,7 +176,7 @@ def test_a_write_refused_by_a_full_disk_did_not_happen_and_can_be_repeated(
     hold(1_000_000)
     assert places(write(worker).result()) == after
     with PreferenceStore(path) as store:
-        assert store.check() == []
+        assert check_store(store) == []
 
 
 def test_a_locked_store_refuses_and_takes_it_when_it_is_free(
@@ -183,7 +184,7 @@ def test_a_locked_store_refuses_and_takes_it_when_it_is_free(
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
     with PreferenceStore(path) as other, opened(path) as late:
-        with other.log.transaction():
+        with other.transaction():
             for call in (late.begin("bob", PLAN), label(worker, 0), worker.put(items(1, start=9))):
                 with pytest.raises(StorageError, match=r"locked by .* try again"):
                     call.result()

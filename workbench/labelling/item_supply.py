@@ -59,7 +59,7 @@ class ItemSupply:
 
     def step(self, record: SessionRecord, ahead: int, put: Callable[[Sequence[Item]], object]) -> float:
         """Draw an item, or put those drawn; return the seconds until the next step, infinite if there are enough."""
-        if self.report.ended or (ahead >= AHEAD and not self._filling and self.report.left is not None):
+        if ahead >= AHEAD and not self._filling and self.report.left is not None:
             return math.inf
         ended, waiting, problem, wait = False, "", "", 0.0
         try:

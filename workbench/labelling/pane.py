@@ -18,14 +18,14 @@ from textual.message import Message
 from textual.widgets import Static
 
 from trainer.errors import BusyError, TrainerError, one_line
-from trainer.preferences.items import SessionItem
+from trainer.preferences.items import Item, SessionItem
 from trainer.preferences.records import FLAGGED, Judgement
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.labelling import texts
 from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView
 from workbench.labelling.session_worker import SessionState, SessionWorker
-from workbench.labelling.texts import MOST, Draft, Groups, ItemTexts, Keys, Ranking, Style
+from workbench.labelling.texts import MOST, Draft, ItemTexts, Keys, Ranking, Style
 from workbench.text import visible
 
 T = TypeVar("T")
@@ -277,18 +277,17 @@ class LabelPane(Pane):
         if self.count > 2:
             await self._rank_next(str(number))
         else:
-            await self._rank([[number - 1], [2 - number]], strength)
+            await self._judge(partial(texts.ranked, groups=[[number - 1], [2 - number]], strength=strength))
 
     async def action_tie(self) -> None:
         """Mark a tie; within a ranking, tie the last two."""
         if self.draft.ranking.marks:
             await self._rank_next("=")
         else:
-            await self._rank([list(range(self.count))])
+            await self._judge(partial(texts.ranked, groups=[list(range(self.count))]))
 
     async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
-        if self.item is not None:
-            await self._judge(texts.set_aside(self.item.item, verdict))
+        await self._judge(partial(texts.set_aside, verdict=verdict))
 
     async def _rank_next(self, mark: str) -> None:
         if self.count > MOST or self.busy:
@@ -296,16 +295,14 @@ class LabelPane(Pane):
         ranking = self.draft.ranking.typed(mark, self.count)
         if ranking.is_whole(self.count):
             self.draft = self.draft._replace(ranking=Ranking())  # typed again if it cannot be saved
-            await self._rank(ranking.groups)
+            await self._judge(partial(texts.ranked, groups=ranking.groups))
         else:
             self._edit(ranking=ranking)
 
-    async def _rank(self, groups: Groups, strength: int = 1) -> None:
+    async def _judge(self, decide: Callable[[Item], Judgement]) -> None:
+        """Save a new judgement of the item, with the seconds that it took."""
         if self.item is not None:
-            await self._judge(texts.ranked(self.item.item, groups, strength))
-
-    async def _judge(self, judgement: Judgement) -> None:
-        await self._save(replace(judgement, seconds=round(self._clock() - self._since, 3)))
+            await self._save(replace(decide(self.item.item), seconds=round(self._clock() - self._since, 3)))
 
     async def _save(self, judgement: Judgement) -> None:
         """Save the judgement of the item, with its note and flag, and go to the next item."""
@@ -358,38 +355,37 @@ class LabelPane(Pane):
         Keys are ignored until the worker has answered. This returns after `patience` seconds at most, so that a slow
         disk holds up the session only.
         """
-        if self._awaited is None:
-            self._awaited = done = asyncio.Event()
-            self.run_worker(self._settle(done, call, then, failure, slow), group="label")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), self.patience)
-
-    async def _settle(
-        self, done: asyncio.Event, call: Callable[[], Future[T]], then: Callable[[T], None], failure: str, slow: str
-    ) -> None:
+        if self._awaited is not None:
+            return
+        self._awaited = done = asyncio.Event()
         notice, began = self.set_timer(_SLOW, partial(self._report, done, slow)), time.monotonic()
-        failed = False
-        try:
-            while self._awaited is done:  # until the session is left
-                try:
-                    result = await asyncio.wrap_future(call())
-                except BusyError as error:  # another process holds the store
-                    self._report(done, f"{slow} ({error})")
-                else:
+
+        async def settle() -> None:
+            unseen = False
+            try:
+                while self._awaited is done:  # until the session is left
+                    try:
+                        result = await asyncio.wrap_future(call())
+                    except BusyError as error:  # another process holds the store
+                        self._report(done, f"{slow} ({error})")
+                        continue
                     if self._awaited is done:
                         then(result)
                     break
-        except TrainerError as error:
-            failed = True
-            self._report(done, f"✖ {failure}. {one_line(error)}")
-        finally:
-            notice.stop()
-            unseen = _UNSEEN if failed or time.monotonic() - began > _SLOW else 0
-            if unseen:
-                self.set_timer(unseen, partial(self._heed_keys, done))
-            else:
-                self._heed_keys(done)
-            done.set()
+            except TrainerError as error:
+                unseen = True
+                self._report(done, f"✖ {failure}. {one_line(error)}")
+            finally:
+                notice.stop()
+                if unseen or time.monotonic() - began > _SLOW:
+                    self.set_timer(_UNSEEN, partial(self._heed_keys, done))
+                else:
+                    self._heed_keys(done)
+                done.set()
+
+        self.run_worker(settle(), group="label")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), self.patience)
 
     def _report(self, done: object, problem: str) -> None:
         if self._awaited is done:

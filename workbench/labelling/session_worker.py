@@ -221,9 +221,11 @@ class SessionWorker:
         """Do one small step while nobody calls; return the seconds until the next one."""
         if self._supply is None or self.state is None:
             return math.inf
-        wait = self._supply.step(self.state.record, self.state.ahead, self._put)
-        if wait == 0:
-            return wait
+        wait = math.inf
+        if not self._supply.report.ended:
+            wait = self._supply.step(self.state.record, self.state.ahead, self._put)
+            if wait == 0:
+                return wait
         with contextlib.suppress(TrainerError):  # the next call reports it
             if self._shown is not self._supply.report:
                 self.state = self._read_state(self.state.last)

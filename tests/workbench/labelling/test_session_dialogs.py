@@ -1,14 +1,22 @@
-"""Guidelines and notes: text is shown literally and never obeyed, and typed text is kept."""
+"""Guidelines, notes and the list of labels: text is shown literally and never obeyed, and typed text is kept."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
 import pytest
-from label_screens import HOSTILE, NOTHING, SIZES, is_obeyed, opened, text_of
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, status, text_of
 from textual import events
-from textual.widgets import TextArea
+from textual.widgets import OptionList, Static, TextArea
 from waiting import until
 
-from workbench.labelling.session_dialogs import GuidelinesScreen, NoteScreen
+from trainer.errors import StorageError
+from trainer.preferences.items import Item, SessionItem, SessionPlan
+from trainer.preferences.records import Comparison, Judgement, Preference
+from workbench.labelling.session_dialogs import PAGE, GuidelinesScreen, LabelHistoryScreen, NoteScreen, history_line
+from workbench.labelling.session_worker import SessionWorker
 
 LONG = "\n".join(f"Rule {number}: {HOSTILE} " + "words " * 40 for number in range(2_000))
 
@@ -74,3 +82,148 @@ async def test_control_characters_of_a_note_are_shown_and_kept(size: tuple[int, 
         await until(pilot, lambda: app.answer is not NOTHING)
         assert app.answer.startswith(HOSTILE)
         assert app.answer.endswith("!")
+
+
+def labelled(
+    position: int, choice: Any = "a", *, prompt: str = "", order: tuple[int, int] = (0, 1), **more: Any
+) -> Any:
+    """Return an item with a label whose id is one more than its position."""
+    comparison = Comparison(prompt=prompt or f"prompt {position}", completions=(f"x{position}", f"y{position}"))
+    judgement = Judgement.chosen(choice, order_shown=order, **more)
+    item = Item(comparison=comparison, queue="samples", order=order)
+    label = Preference(comparison=comparison, judgement=judgement, id=position + 1)
+    return SessionItem(position=position, item=item, label=label)
+
+
+def test_the_end_of_a_long_prompt_is_listed_and_shows_that_it_was_cut() -> None:
+    prompt = f"{'word ' * 100}at the end"
+    assert history_line(labelled(0, prompt=prompt)).endswith(f"  …{prompt[-199:]}")
+    assert history_line(labelled(0, prompt="short")).endswith("  short")
+
+
+class Session:
+    """Stand-in that gives pages of labels and keeps what was asked for."""
+
+    def __init__(self, items: list[SessionItem], problem: Exception | None = None) -> None:
+        self.items, self.problem = items, problem
+
+    def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
+        future: Future[list[SessionItem]] = Future()
+        if self.problem:
+            future.set_exception(self.problem)
+        else:
+            older = [one for one in self.items if one.label and (before is None or one.label.id < before)]
+            future.set_result(older[:limit])
+        return future
+
+
+def history(*items: SessionItem, problem: Exception | None = None) -> LabelHistoryScreen:
+    session: Any = Session(list(items), problem)
+    return LabelHistoryScreen(session)
+
+
+def rows(app: Host) -> list[str]:
+    listed = app.screen.query_one(OptionList)
+    return [str(listed.get_option_at_index(place).prompt) for place in range(listed.option_count)]
+
+
+def detail(app: Host) -> str:
+    return str(app.screen.query_one("#detail", Static).render())
+
+
+@pytest.mark.parametrize(
+    ("choice", "more", "reported"),
+    [
+        ("a", {"order": (0, 1)}, "1 is better"),
+        ("a", {"order": (1, 0)}, "2 is better"),
+        ("b", {"order": (1, 0), "strength": 3}, "1 is strongly better"),
+        ("tie", {}, "tie"),
+        ("both_bad", {}, "both bad"),
+        ("skip", {}, "skipped"),
+    ],
+)
+async def test_a_label_is_described_by_the_sides_as_they_were_shown(choice: str, more: Any, reported: str) -> None:
+    async with opened(history(labelled(4, choice, seconds=9.0, note="why not", **more))) as (app, pilot):
+        await until(pilot, lambda: bool(rows(app)))
+        assert rows(app)[0].split()[0] == "5"
+        assert f" {reported} " in rows(app)[0]
+        assert "9.0s" in rows(app)[0]
+        assert "why not" in rows(app)[0]
+        assert "prompt 4" in rows(app)[0]
+        first = "x4" if more.get("order", (0, 1)) == (0, 1) else "y4"
+        await until(pilot, lambda: f"1\n{first}" in detail(app))
+
+
+async def test_enter_gives_the_position_of_the_label_and_escape_none() -> None:
+    for keys, answer in ((["down", "enter"], 3), (["escape"], None), (["h"], None)):
+        async with opened(history(labelled(7), labelled(3), labelled(5))) as (app, pilot):
+            await until(pilot, lambda: len(rows(app)) == 3)
+            await pilot.press(*keys)
+            await until(pilot, lambda: app.answer is not NOTHING)
+            assert app.answer == answer
+
+
+async def test_all_labels_are_listed_the_newest_first() -> None:
+    items = [labelled(position) for position in range(2 * PAGE + 3, 0, -1)]
+    async with opened(history(*items)) as (app, pilot):
+        await until(pilot, lambda: status(app).startswith("403 labels;"))
+        assert [row.split()[0] for row in rows(app)] == [str(one.position + 1) for one in items]
+
+
+async def test_an_empty_history_and_an_unreadable_store_are_reported() -> None:
+    async with opened(history()) as (app, pilot):
+        await until(pilot, lambda: "No labels yet" in status(app))
+        await pilot.press("enter")
+        assert app.answer is NOTHING
+    async with opened(history(problem=StorageError("'p.db' has been locked [/x]\x1b"))) as (app, pilot):
+        await until(pilot, lambda: "✖ 'p.db' has been locked [/x]␛" in status(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.answer is None)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_hostile_and_long_texts_leave_the_list_visible(size: tuple[int, int]) -> None:
+    item = labelled(0, prompt=HOSTILE * 2_000, note=HOSTILE, flags=("odd",))
+    async with opened(history(item), size) as (app, pilot):
+        await until(pilot, lambda: "note: " in text_of(app))
+        assert not is_obeyed(text_of(app))
+        assert "⚑" in text_of(app)
+        assert app.screen.query_one(OptionList).region.height >= 4
+        assert app.screen.region.contains_region(app.screen.query_one("#status").region)
+
+
+async def test_the_history_shows_what_a_session_saved(tmp_path: Path) -> None:
+    session = SessionWorker(tmp_path / "p.db")
+    session.begin("ann", SessionPlan(queues=())).result()
+    state = session.put([labelled(position).item for position in range(3)]).result()
+    while state.current is not None:
+        state = session.label(state.current, Judgement.chosen("b")).result()
+    async with opened(LabelHistoryScreen(session)) as (app, pilot):
+        await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["3", "2", "1"])
+    session.close()
+    session.join()
+
+
+async def test_the_filter_lists_the_labels_with_its_words() -> None:
+    items = [labelled(place, flags=("flagged",) if place in (3, 7) else ()) for place in reversed(range(2 * PAGE + 9))]
+    async with opened(history(*items)) as (app, pilot):
+        await until(pilot, lambda: len(rows(app)) == 2 * PAGE + 9)
+        await pilot.press("slash", *"flagged")
+        await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["8", "4"])
+        assert status(app) == "2 of 409 labels"
+        await until(pilot, lambda: "x7" in detail(app))
+        await pilot.press("enter", "escape")  # back to the list, then to all labels
+        await until(pilot, lambda: len(rows(app)) == 2 * PAGE + 9)
+        assert app.answer is NOTHING
+        await pilot.press("slash", *"flagged", "enter")
+        await until(pilot, lambda: len(rows(app)) == 2)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: app.answer == 3)
+
+
+async def test_a_label_is_copied_with_its_choice_and_note() -> None:
+    async with opened(history(labelled(4, "b", note="too short"))) as (app, pilot):
+        await until(pilot, lambda: bool(rows(app)))
+        await pilot.press("y")
+        wanted = "[prompt]\nprompt 4\n\n[1]\nx4\n\n[2]\ny4\n\n[choice]\n2 is better\n\n[note]\ntoo short"
+        assert app.clipboard == wanted

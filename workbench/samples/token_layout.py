@@ -19,13 +19,13 @@ from workbench.text import visible
 LONGEST_PROMPT = 32_000  # characters of its end that are shown
 NEWLINE = "⏎"
 _NARROWEST = 10  # columns: the longest escape of a character
-_SPACE = "·"
+_SPACES = " ·"  # as it is, and where spaces are to be seen
 _NOTHING = "∅"  # a token without text that belongs to no character
 _CARRIER = "◌"  # Unicode's base for a combining character without one
 _LONGEST_CELL = 16  # code points: more of them in one cell cannot be read
 
 _RUNS = re.compile(r"(?P<plain>[ -~¡-¬®-˿Ͱ-҂]+)|.", re.DOTALL)  # printable characters of one column each; or one other
-_FLAG_LETTERS = re.compile("[\U0001f1e6-\U0001f1ff]")
+_FLAG_LETTER = re.compile("[\U0001f1e6-\U0001f1ff]")
 _WORDS = re.compile(r" +[^ ]*|[^ ]+")
 
 SpanKind = Literal["note", "prompt", "rule", "text", "newline", "stop", "mark"]
@@ -34,39 +34,17 @@ SpanKind = Literal["note", "prompt", "rule", "text", "newline", "stop", "mark"]
 class TokenSpan(NamedTuple):
     """Neighbouring cells of a line that belong together: those of one token, unless `token` is -1.
 
-    A token that is only part of a character has no cell of its own: it has a span of width 0 at that character.
+    A token that is only part of a character has no span: its place is that of the character.
     """
 
     kind: SpanKind
     token: int
-    source: str  # the part of the token's text that is here
     text: str  # as drawn
     start: int  # column
     width: int  # columns
 
 
 TokenLine = list[TokenSpan]
-
-
-class _Fragment(NamedTuple):
-    """Part of a text: a word of plain characters, which may be split, or one other character."""
-
-    source: str
-    text: str
-    width: int
-    plain: bool = False
-    breaks: bool = False  # a line may begin here
-    joins: bool = False  # may form one character with the fragment before it
-
-
-class _PlacedFragment(NamedTuple):
-    """A fragment that waits for the end of its word, with its kind and token."""
-
-    kind: SpanKind
-    token: int
-    fragment: _Fragment
-    held: tuple[int, ...] = ()  # tokens without text that belong to it
-    joined: bool = False  # drawn with the fragment before it
 
 
 class TokenLayout(NamedTuple):
@@ -88,7 +66,7 @@ class TokenLayout(NamedTuple):
         def distance(span: TokenSpan) -> int:
             return max(span.start - column, column - (span.start + span.width - 1), 0)
 
-        found = min((s for s in self.lines[line] if s.token >= 0 and s.width), key=distance, default=None)
+        found = min((s for s in self.lines[line] if s.token >= 0), key=distance, default=None)
         return None if found is None else found.token
 
     def cells_of(self, token: int) -> list[tuple[int, TokenSpan]]:
@@ -100,7 +78,7 @@ class TokenLayout(NamedTuple):
             return []
         first, column = self.places[token]
         last = self.places[token + 1][0] if token + 1 < len(self.places) else len(self.lines) - 1
-        own = [(n, s) for n in range(first, last + 1) for s in self.lines[n] if s.token == token and s.width]
+        own = [(n, s) for n in range(first, last + 1) for s in self.lines[n] if s.token == token]
         holding = (s for s in self.lines[first] if s.start <= column < s.start + s.width)
         return own or [(first, span) for span in holding]
 
@@ -133,7 +111,8 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
             writer.write("note", -1, f"… {left_out:,} earlier characters")
             writer.end_line()
         writer.write("prompt", -1, sample.prompt[-LONGEST_PROMPT:])
-        writer.rule("response")
+        writer.end_line()
+        writer.lines.append([TokenSpan("rule", -1, "── response ".ljust(width, "─"), 0, width)])
     response = len(writer.lines)
     kind: SpanKind = "text"
     end, offset = response_end(sample), 0
@@ -142,15 +121,11 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
         offset += len(text)
         is_textless_stop = not (text or sample.truncated) and token == len(sample.texts) - 1
         if kind == "text" and (cut < len(text) or is_textless_stop):
-            if cut:
-                writer.write(kind, token, text[:cut])
+            writer.write(kind, token, text[:cut])
             writer.write("mark", -1, " ■ ")
             kind, text = "stop", text[cut:]
-        if text:
-            writer.write(kind, token, text)
-        else:
-            writer.hold(token)
-    writer.show_held(kind)
+        writer.write(kind, token, text)
+    writer.show_textless(kind, len(sample.texts))
     if sample.truncated:
         writer.write("mark", -1, f" ✂ cut at {counted(len(sample), 'token')}")
     elif not sample.texts:
@@ -169,8 +144,18 @@ def response_end(sample: TokenSample) -> int:
     return len(whole) - len(sample.texts[-1]) if sample.texts else 0  # the completion has no special tokens
 
 
+class _Cell:
+    """A word or part of one, of plain characters that may be split anywhere, or one other character."""
+
+    __slots__ = ("kind", "last", "plain", "text", "token", "width")
+
+    def __init__(self, kind: SpanKind, token: int, text: str, width: int, *, plain: bool = False) -> None:
+        self.kind, self.token, self.text, self.width, self.plain = kind, token, text, width, plain
+        self.last = token  # the last token that is drawn here
+
+
 class _LineWriter:
-    """Writer that fills lines of `width` columns; fragments wait until their word is whole and can be placed."""
+    """Writer that fills lines of `width` columns; cells wait until their word is whole and can be placed."""
 
     def __init__(self, width: int, whitespace: bool) -> None:
         self.lines: list[TokenLine] = []
@@ -179,37 +164,26 @@ class _LineWriter:
         self._width, self._whitespace = width, whitespace
         self._line: TokenLine = []
         self._column = 0
-        self._cell = 0  # column of the last fragment
-        self._word: list[_PlacedFragment] = []
-        self._word_width = 0
-        self._held: list[int] = []
+        self._word: list[_Cell] = []
 
     def write(self, kind: SpanKind, token: int, text: str) -> None:
         """Append `text`."""
-        for fragment in _fragments(text, self._whitespace):
-            if fragment.source == "\n":
-                self._write_newline(kind, token)
-            elif not (fragment.joins and self._join(kind, token, fragment)):
-                if fragment.width == 0:
-                    carried = _CARRIER + fragment.text
-                    fragment = _Fragment(fragment.source, carried, cell_len(carried))
-                self._add(kind, token, fragment)
+        for piece in _pieces(text, self._whitespace):
+            if piece.text == "\n":
+                if token >= 0 or self._whitespace:
+                    self._word.append(_Cell(kind if token < 0 else "newline", token, NEWLINE, 1))
+                self._end_word()
+                self._break()
+            elif not (piece.joins and self._join(token, piece)):
+                if piece.breaks and self._word and self._word[-1].text[-1] not in _SPACES:
+                    self._end_word()
+                shown = piece.text if piece.width else _CARRIER + piece.text
+                self._word.append(_Cell(kind, token, shown, piece.width or cell_len(shown), plain=piece.plain))
 
-    def hold(self, token: int) -> None:
-        """Place a token without text where the next text goes."""
-        self._held.append(token)
-
-    def show_held(self, kind: SpanKind) -> None:
-        """Give tokens that still wait for text a cell of their own; call this when no more text comes."""
-        held, self._held = self._held, []
-        for token in held:
-            self._add(kind, token, _Fragment("", _NOTHING, 1))
-
-    def rule(self, title: str) -> None:
-        """Draw a horizontal line with a title."""
-        self.end_line()
-        text = f"── {title} ".ljust(self._width, "─")
-        self.lines.append([TokenSpan("rule", -1, "", text, 0, self._width)])
+    def show_textless(self, kind: SpanKind, tokens: int) -> None:
+        """Give those of the `tokens` that still wait for their character cells of their own; no more text comes."""
+        self._end_word()
+        self._word += (_Cell(kind, token, _NOTHING, 1) for token in range(len(self.places), tokens))
 
     def end_line(self) -> None:
         """Start a new line, unless this one is empty."""
@@ -217,120 +191,91 @@ class _LineWriter:
         if self._line:
             self._break()
 
-    def _write_newline(self, kind: SpanKind, token: int) -> None:
-        if token >= 0 or self._whitespace:
-            self._add(kind if token < 0 else "newline", token, _Fragment("\n", NEWLINE, 1))
-        self._end_word()
-        self._break()
-
-    def _add(self, kind: SpanKind, token: int, fragment: _Fragment) -> None:
-        if fragment.breaks and self._word and not self._word[-1].fragment.source.endswith(" "):
-            self._end_word()
-        held: tuple[int, ...] = ()
-        if self._held and token >= 0:
-            held = tuple(self._held)
-            self._held.clear()
-        self._word.append(_PlacedFragment(kind, token, fragment, held))
-        self._word_width += fragment.width
-
-    def _join(self, kind: SpanKind, token: int, fragment: _Fragment) -> bool:
-        """Draw `fragment` with the character before it if both are displayed as one; return whether it did."""
-        place = next((n for n in range(len(self._word) - 1, -1, -1) if not self._word[n].joined), -1)
-        base = self._word[place] if place >= 0 else None
-        if base is None or (base.token < 0) != (token < 0) or not _are_one(base.fragment, fragment):
+    def _join(self, token: int, piece: _Piece) -> bool:
+        """Draw `piece` with the character before it if a terminal draws both as one; return whether it did."""
+        before = self._word[-1] if self._word else None
+        if before is None or (before.token < 0) != (token < 0):
             return False
-        before = base.fragment
+        if piece.width and not (_FLAG_LETTER.fullmatch(before.text) and _FLAG_LETTER.fullmatch(piece.text)):
+            return False
         if before.plain and before.width > 1:
-            self._word[place] = base._replace(
-                fragment=_Fragment(before.source[:-1], before.text[:-1], before.width - 1, True)
-            )
-            before = _Fragment(before.source[-1], before.text[-1], 1)
-            base, place = _PlacedFragment(base.kind, base.token, before), place + 1
-            self._word.insert(place, base)
-        text = before.text + fragment.text
-        self._word_width += cell_len(text) - before.width
-        own = base.token == token and place == len(self._word) - 1
-        source = before.source + fragment.source if own else before.source
-        self._word[place] = base._replace(fragment=_Fragment(source, text, cell_len(text)))
-        if not own:
-            joined = [(held, "") for held in self._held] + [(token, fragment.source)]
-            self._word += (_PlacedFragment(kind, one, _Fragment(source, "", 0), joined=True) for one, source in joined)
-            self._held.clear()
+            last = _Cell(before.kind, before.token, before.text[-1], 1)
+            before.text, before.width = before.text[:-1], before.width - 1
+            self._word.append(before := last)
+        elif len(before.text) >= _LONGEST_CELL:
+            return False
+        before.text, before.plain, before.last = before.text + piece.text, False, token
+        before.width = cell_len(before.text)
         return True
 
     def _end_word(self) -> None:
-        if self._column and self._column + self._word_width > self._width >= self._word_width:
+        width = sum(cell.width for cell in self._word)
+        if self._column + width > self._width >= width:
             self._wrap()
-        for placed in self._word:
-            self._put(placed)
+        for cell in self._word:
+            self._put(cell)
         self._word.clear()
-        self._word_width = 0
 
-    def _put(self, placed: _PlacedFragment) -> None:
-        kind, token, fragment, held, joined = placed
-        if joined:
-            self._append(TokenSpan(kind, token, fragment.source, "", self._cell, 0))
+    def _put(self, cell: _Cell) -> None:
+        text, width = cell.text, cell.width
+        while cell.plain and width > (room := self._width - self._column):
+            self._append(cell, text[:room], room)
+            text, width = text[room:], width - room
+            self._wrap()
+        if self._column + width > self._width:
+            self._wrap()
+        self._append(cell, text, width)
+
+    def _append(self, cell: _Cell, text: str, width: int) -> None:
+        """Draw `text` at the end of the line; tokens before the cell's that wait for their character begin here too."""
+        if not width:
             return
-        source, text, width, plain, *_ = fragment
-        while plain and width > (room := self._width - self._column):
-            if room:
-                self._put(_PlacedFragment(kind, token, _Fragment(source[:room], text[:room], room), held))
-                source, text, width, held = source[room:], text[room:], width - room, ()
-            self._wrap()
-        if self._column and self._column + width > self._width:
-            self._wrap()
-        for one in held:
-            self._append(TokenSpan(kind, one, "", "", self._column, 0))
-        self._cell = self._column
-        self._append(TokenSpan(kind, token, source, text, self._column, width))
+        last = self._line[-1] if self._line else None
+        if last and (last.token, last.kind) == (cell.token, cell.kind):
+            self._line[-1] = TokenSpan(last.kind, last.token, last.text + text, last.start, last.width + width)
+        else:
+            self._line.append(TokenSpan(cell.kind, cell.token, text, self._column, width))
+        self.places += [(len(self.lines), self._column)] * (cell.last + 1 - len(self.places))
         self._column += width
 
-    def _append(self, span: TokenSpan) -> None:
-        last = self._line[-1] if self._line else None
-        alike = last and (last.token, last.kind, last.width > 0) == (span.token, span.kind, span.width > 0)
-        if last and alike:
-            source, text, width = last.source + span.source, last.text + span.text, last.width + span.width
-            self._line[-1] = TokenSpan(last.kind, last.token, source, text, last.start, width)
-        else:
-            self._line.append(span)
-        if span.token == len(self.places):
-            self.places.append((len(self.lines), span.start))
-
     def _wrap(self) -> None:
-        self.wrapped.add(len(self.lines))
-        self._break()
+        if self._line:
+            self.wrapped.add(len(self.lines))
+            self._break()
 
     def _break(self) -> None:
         self.lines.append(self._line)
-        self._line, self._column, self._cell = [], 0, 0
+        self._line, self._column = [], 0
 
 
-def _are_one(before: _Fragment, fragment: _Fragment) -> bool:
-    """Return whether a terminal draws both as one character: combining marks, the letters of a flag."""
-    if len(before.text) >= _LONGEST_CELL and not before.plain:
-        return False
-    flag = _FLAG_LETTERS.fullmatch(before.text) and _FLAG_LETTERS.fullmatch(fragment.text)
-    return fragment.width == 0 or flag is not None
+class _Piece(NamedTuple):
+    """Part of a text as drawn: a word of plain characters, or one other character."""
+
+    text: str
+    width: int
+    plain: bool = False
+    breaks: bool = False  # a line may begin here
+    joins: bool = False  # may form one character with the one before it
 
 
 @lru_cache(maxsize=1 << 14)  # holds most words in use
-def _fragments(text: str, whitespace: bool) -> tuple[_Fragment, ...]:
-    """Split `text` into fragments."""
-    fragments = []
+def _pieces(text: str, whitespace: bool) -> tuple[_Piece, ...]:
+    pieces = []
     for match in _RUNS.finditer(text):
-        run = match[0]
         if match["plain"]:
-            for word in _WORDS.findall(run):
-                shown = word.replace(" ", _SPACE) if whitespace else word
-                fragments.append(_Fragment(word, shown, len(word), plain=True, breaks=word[0] == " "))
+            for word in _WORDS.findall(match[0]):
+                shown = word.replace(" ", _SPACES[1]) if whitespace else word
+                pieces.append(_Piece(shown, len(word), plain=True, breaks=word[0] == " "))
         else:
-            fragments.append(_fragment(run))
-    return tuple(fragments)
+            pieces.append(_character(match[0]))
+    return tuple(pieces)
 
 
 @lru_cache(maxsize=1 << 14)
-def _fragment(character: str) -> _Fragment:
+def _character(character: str) -> _Piece:
+    if character == "\n":
+        return _Piece("\n", 1)
     shown = visible(_CARRIER + character)[1:]  # a joiner, variation selector or skin tone is nothing, as everywhere
     width = cell_len(shown)
     joins = width == 0 or unicodedata.category(character) == "So"
-    return _Fragment(character, shown, width, breaks=width == 2 and shown == character, joins=joins)
+    return _Piece(shown, width, breaks=width == 2 and shown == character, joins=joins)

@@ -356,8 +356,6 @@ def _text_row(
     ladder = styles.ladders[background.channel.diverging]
     yield Segment(" " * _MARGIN, ladder.plain)
     for span in spans:
-        if not span.width:
-            continue
         if span.token < 0:
             yield Segment(span.text, styles.muted)
             continue
@@ -376,10 +374,10 @@ def _block_row(spans: Sequence[TokenSpan], values: ChannelValues, label: str, st
     ladder, column = styles.ladders[values.channel.diverging], 0
     yield Segment(label.ljust(_MARGIN), styles.muted)
     for span in spans if values.numbers else ():
-        if span.token < 0 or not span.width:
+        if span.token < 0:
             continue
         start, end = span.start, span.start + span.width
-        if span.source.startswith(" ") and span.width > 1:
+        if span.text[0] in " ·" and span.width > 1:
             start += 1  # so that words stay apart
         position = values.positions[span.token]
         yield Segment(" " * (start - column), ladder.plain)

@@ -27,7 +27,7 @@ from workbench.kit.styles import ALL_STYLES
 from workbench.kit.theme_file import load_themes
 from workbench.kit.theming import EXTRA_VARIABLES, apply_themes
 from workbench.run.sample_table import TokenSample
-from workbench.samples.token_legend import TokenLegend
+from workbench.samples.legend import TokenLegend
 from workbench.samples.token_text import TokenText
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
@@ -52,12 +52,12 @@ class Probe(App[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the text and, below it, its legend."""
-        yield TokenText()
-        yield TokenLegend()
+        yield (text := TokenText())
+        yield TokenLegend(text)
 
     def on_token_text_channel_changed(self) -> None:
         """Update the legend, as the Samples pane does."""
-        self.query_one(TokenLegend).show(self.query_one(TokenText))
+        self.query_one(TokenLegend).refresh(layout=True)
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
         super()._display(screen, renderable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 
 from textual import events, on, work
@@ -16,12 +17,11 @@ from workbench.kit.pane import MountedWhole
 from workbench.run.sample_reader import read_channel_columns
 from workbench.run.sample_table import Sample, TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.channel_row import ChannelRow
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
 from workbench.samples.export import json_columns
+from workbench.samples.legend import ChannelRow, TokenLegend
 from workbench.samples.sample_list import sample_facts
 from workbench.samples.token_inspector import TokenInspector, facts_text
-from workbench.samples.token_legend import TokenLegend
 from workbench.samples.token_text import TokenText
 from workbench.text import visible
 
@@ -31,34 +31,32 @@ _TALL = 30  # lines from which it gets more room below the text
 _LEAST, _LEAST_TALL = 8, 14  # lines of the inspector below the text, however long that is
 
 
-def extra_text(sample: TokenSample) -> str:
-    """Return what reward functions logged about the response: `judge: good   words: 12`."""
-    extra = json_columns(sample.extra)
-    pairs = extra.items() if isinstance(extra, dict) else [("extra", extra)]
-    return "   ".join(visible(f"{name}: {value}") for name, value in pairs)
-
-
 class SampleView(MountedWhole, Vertical):
     """Text, legend and inspector; the inspector is beside the text where there is room, else below."""
 
     def __init__(self) -> None:
         super().__init__()
         self.text = TokenText()
+        self._facts = Static(id="sample-facts", markup=False)
+        self._extra = Static(id="sample-extra", markup=False)  # what reward functions logged about the response
+        self._channels, self._legend = ChannelRow(self.text), TokenLegend(self.text)
+        self._inspector = TokenInspector()
         self._folder: RunFolder | None = None
         self._marked = False
-        self._scale_beside = False  # the legend is beside the row of channels, not below it
+        self._extra.display = False
 
     def compose(self) -> ComposeResult:
-        yield Static(id="sample-facts", markup=False)
-        extra = Static(id="sample-extra", markup=False)
-        extra.display = False
-        yield extra
+        yield self._facts
+        yield self._extra
         with Container(id="sample-channels"):
-            yield ChannelRow(self.text)
-            yield TokenLegend()
+            yield self._channels
+            yield self._legend
         with Container(id="sample-body"):
             yield self.text
-            yield TokenInspector()
+            yield self._inspector
+
+    def on_mount(self) -> None:
+        self.watch(self.text, "virtual_size", self._share_rows, init=False)
 
     def show(self, folder: RunFolder, sample: TokenSample, *, marked: bool) -> None:
         """Show a sample of the run in `folder`. marked: the sample has a bookmark."""
@@ -71,63 +69,57 @@ class SampleView(MountedWhole, Vertical):
     def mark(self, marked: bool) -> None:
         """Show whether the sample has a bookmark."""
         self._marked = marked
-        if (sample := self.text.sample) is not None:
-            self.query_one("#sample-facts", Static).update(self.facts(sample, marked=marked))
-            extra = self.query_one("#sample-extra", Static)
-            extra.update(extra_text(sample))
-            extra.display = bool(sample.extra)
-
-    def facts(self, sample: TokenSample, *, marked: bool = False) -> str:
-        """Return the sample's iteration and number, its score, KL and length."""
+        if (sample := self.text.sample) is None:
+            return
         kl = CHANNELS["kl"].values(sample)
         listed = Sample(
             key=sample.key,
             prompt=sample.prompt,
             completion=sample.completion,
             score=sample.score,
-            kl=sum(kl) if kl else float("nan"),
+            kl=sum(kl) if kl else math.nan,
             length=len(sample),
             truncated=sample.truncated,
         )
-        return sample_facts(listed, max(self.size.width, 1), marked=marked, iteration=True).strip()
+        facts = sample_facts(listed, max(self.size.width, 1), marked=marked, iteration=True)
+        self._facts.update(facts.strip())
+        extra = json_columns(sample.extra)
+        pairs = extra.items() if isinstance(extra, dict) else [("extra", extra)]
+        self._extra.update("   ".join(visible(f"{name}: {value}") for name, value in pairs))
+        self._extra.display = bool(sample.extra)
 
     @property
     def token_text(self) -> str | None:
         """The token under the cursor with all its numbers, as the inspector shows them; None in an empty sample."""
-        facts = self.query_one(TokenInspector).facts
+        facts = self._inspector.facts
         return None if facts is None else facts_text(facts)
-
-    def on_mount(self) -> None:
-        self.watch(self.text, "virtual_size", self._share_rows, init=False)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _BESIDE, "-beside")
-        row = self.query_one(ChannelRow)
-        self._scale_beside = event.size.width >= row.whole + _LEGEND
-        self.set_class(self._scale_beside, "-scale-beside")
-        row.styles.width = row.whole if self._scale_beside else "1fr"
+        whole = self._channels.whole
+        beside = event.size.width >= whole + _LEGEND
+        self.set_class(beside, "-scale-beside")
+        self._channels.styles.width = whole if beside else "1fr"
         self._share_rows()
         self.mark(self._marked)
 
     def _share_rows(self) -> None:
         """Give the inspector the rows that the text leaves free below itself."""
-        inspector, legend = self.query_one(TokenInspector), self.query_one(TokenLegend)
         if self.has_class("-beside"):
-            inspector.styles.height = "1fr"
+            self._inspector.styles.height = "1fr"
             return
-        scale = legend.get_content_height(self.size, self.size, self.size.width)
-        head = max(1, scale) if self._scale_beside else 1 + scale
+        head = self._legend.lines if self.has_class("-scale-beside") else 1 + self._legend.lines
         free = self.size.height - 2 - head - self.text.virtual_size.height  # below facts, above the inspector: a line
-        inspector.styles.height = max(_LEAST_TALL if self.size.height >= _TALL else _LEAST, free)
+        self._inspector.styles.height = max(_LEAST_TALL if self.size.height >= _TALL else _LEAST, free)
 
     @on(TokenText.Moved)
     def _show_token(self) -> None:
-        self.query_one(TokenInspector).show(self.text.sample, self.text.cursor)
+        self._inspector.show(self.text.sample, self.text.cursor)
 
     @on(TokenText.ChannelChanged)
     def _show_legend(self) -> None:
-        self.query_one(TokenLegend).show(self.text)
-        self.query_one(ChannelRow).refresh()
+        self._legend.refresh(layout=True)
+        self._channels.refresh()
         self._share_rows()
 
     @on(TokenText.Chosen)
@@ -163,5 +155,4 @@ def _batch_scale(folder: RunFolder, sample: TokenSample, channel: Channel) -> Ch
     """Return the scale of a channel over the batch of `sample`. Raises StorageError."""
     columns = read_channel_columns(folder, sample.key.iteration, channel.columns)
     ratios = [(ratio,) for ratio in columns.pop("ratios", ())]
-    values = channel.values(replace(sample, numbers=columns, ratios=ratios))
-    return channel_scale(values, channel.diverging)
+    return channel_scale(channel.values(replace(sample, numbers=columns, ratios=ratios)), channel.diverging)

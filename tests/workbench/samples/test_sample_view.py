@@ -21,8 +21,8 @@ from workbench.kit.dialog import AnswerScreen, TextPromptScreen
 from workbench.samples import browser, pane
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.channel_row import ChannelRow, channel_labels
 from workbench.samples.channels import CHANNELS, channel_scale
+from workbench.samples.legend import ChannelRow, channel_labels
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList
 from workbench.samples.sample_view import SampleView

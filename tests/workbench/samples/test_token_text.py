@@ -28,7 +28,7 @@ from workbench.kit.theming import apply_themes, no_color
 from workbench.run.sample_table import TokenSample
 from workbench.samples import token_layout, token_text
 from workbench.samples.channels import CHANNELS, channel_scale
-from workbench.samples.token_legend import TokenLegend, legend_lines
+from workbench.samples.legend import TokenLegend, color_legend, underline_legend
 from workbench.samples.token_text import TokenText
 
 SIZE = (60, 16)
@@ -46,8 +46,8 @@ class Probe(ThemedApp[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield TokenText()
-            yield TokenLegend()
+            yield (text := TokenText())
+            yield TokenLegend(text)
 
     @property
     def text(self) -> TokenText:
@@ -63,7 +63,7 @@ class Probe(ThemedApp[None]):
         self.heard.append(("scale", message.channel))
 
     def on_token_text_channel_changed(self) -> None:
-        self.query_one(TokenLegend).show(self.text)
+        self.query_one(TokenLegend).refresh(layout=True)
 
 
 def sample(texts: list[str] | None = None, advantages: list[float] | None = None, **changes: Any) -> TokenSample:
@@ -360,7 +360,7 @@ def legend(app: App[None]) -> list[str]:
 
 def legend_text(name: str, values: list[float], width: int = 120, **more: Any) -> str:
     channel = CHANNELS[name]
-    line, *_ = legend_lines(channel, channel_scale(values, channel.diverging), width, **more)
+    line = color_legend(channel, channel_scale(values, channel.diverging), width, **more)
     return "".join(text for text, _ in line)
 
 
@@ -404,8 +404,7 @@ def test_a_ratios_legend_bounds_the_ratios(ratios: list[float]) -> None:
 def test_a_legend_fits_whatever_the_width(name: str, values: list[float], width: int, under: str, shared: bool) -> None:
     channel, other = CHANNELS[name], CHANNELS[under]
     scales = (channel_scale(values, channel.diverging), channel_scale(values, other.diverging))
-    lines = legend_lines(channel, scales[0], width, shared=shared, under=other, under_scale=scales[1])
-    assert len(lines) == 2
+    lines = [color_legend(channel, scales[0], width, shared=shared), underline_legend(other, scales[1], width)]
     assert all(sum(cell_len(text) for text, _ in line) <= width for line in lines)
 
 
@@ -430,7 +429,5 @@ def test_extremes_are_rounded_outwards() -> None:
 def test_a_legend_shows_ratios_and_log_probs_in_their_usual_form() -> None:
     assert legend_text("ratio", [math.log(0.5), math.log(1.25)]).startswith(f"ratio  0.50 {BLOCKS} 2.00 ")
     assert legend_text("logprob", [0.0, 4.0]).startswith(f"log-prob  0.00 {BLOCKS} -4.00 ")
-    under = legend_lines(
-        CHANNELS["kl"], None, 80, under=CHANNELS["ratio"], under_scale=channel_scale([3 * math.log(2)], True)
-    )
-    assert [text for text, _ in under[1]] == ["underline: ratio  ─ beyond 0.50/2.00  ═ beyond 0.25/4.00"]
+    under = underline_legend(CHANNELS["ratio"], channel_scale([3 * math.log(2)], True), 80)
+    assert [text for text, _ in under] == ["underline: ratio  ─ beyond 0.50/2.00  ═ beyond 0.25/4.00"]

@@ -25,9 +25,8 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
 from trainer.runs.samples import write_samples
 from workbench.run.sample_query import Order, parse_query
-from workbench.run.sample_reader import kept_iterations, read_batch, read_channel_columns, read_token_sample
+from workbench.run.sample_reader import kept_iterations, read_batch, read_channel_columns, read_token_sample, scan
 from workbench.run.sample_table import SampleKey, SampleTable
-from workbench.samples.whole_run import scan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from token_samples import SETTINGS, sample_row

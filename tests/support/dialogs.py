@@ -28,8 +28,7 @@ from workbench.labelling.start_screen import LabelStartScreen
 from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 from workbench.run.sample_table import Sample, SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.ask_form import StartingPoint
-from workbench.samples.ask_screen import AskScreen
+from workbench.samples.ask_screen import AskScreen, StartingPoint
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import QuitScreen, TrustScreen, UnsavedScreen
 from workbench.screen.run_question import Plan, RunQuestion

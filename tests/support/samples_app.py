@@ -18,7 +18,7 @@ from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.run.view import RunView
-from workbench.samples.ask_form import StartingPoint
+from workbench.samples.ask_screen import StartingPoint
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleList, SampleListView
 from workbench.samples.sample_view import SampleView

@@ -1,19 +1,20 @@
-"""Readers of a run's samples files: a batch for a list, or one sequence with all its tokens."""
+"""Readers of a run's samples files: batches for a list, or one sequence with all its tokens."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
-from trainer.runs.sample_index import LISTED, listed_schema
-from trainer.runs.samples import TOKEN_COLUMNS, read_samples, sample_schema, sample_settings
+from trainer.runs.sample_index import LISTED, block_of, listed_schema, read_index
+from trainer.runs.samples import TOKEN_COLUMNS, file_sizes, read_samples, sample_schema, sample_settings
 from workbench.run.sample_table import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
 
 if TYPE_CHECKING:
@@ -23,6 +24,17 @@ if TYPE_CHECKING:
 
 _AS_STORED = [field.name for field in dataclasses.fields(TokenSample) if field.default is not dataclasses.MISSING]
 """Columns that are fields of a `TokenSample` as they are, or its defaults if the file lacks them."""
+_UNKNOWN = {
+    "row": -1,
+    "prompt_index": -1,
+    "prompt": "",
+    "completion": "",
+    "truncated": False,
+    "score": math.nan,
+    "kl_sum": math.nan,
+}
+"""What stands for null in lists."""
+_ITERATIONS = 50  # of a part at least, except the last: less than 0.2 s where each has its own file
 _Value = TypeVar("_Value")
 
 
@@ -32,38 +44,70 @@ def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
     Imports pyarrow, which takes some 0.3 s the first time. Raises StorageError when the file is missing, damaged or
     of a newer version.
     """
-    with _reporting_damage(folder.samples_file(iteration)):
-        return as_sample_table(browsed(folder, iteration))
-
-
-def browsed(folder: RunFolder, iteration: int) -> pa.Table:
-    """Read what lists show of `iteration`, with `listed_schema`; `row` is never null."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     path = folder.samples_file(iteration)
     read = read_samples(path, LISTED)
     with _reporting_damage(path):
-        places = pa.array(range(len(read)), type=pa.int32())
         columns = {"iteration": pa.array([iteration] * len(read)), **{name: read[name] for name in LISTED}}
-        if read["row"].null_count:
-            columns["row"] = pc.coalesce(read["row"].cast(pa.int32()), places)
-        return pa.table(columns).cast(listed_schema())
+        return _as_sample_table(pa.table(columns).cast(listed_schema()))
 
 
-def as_sample_table(listed: pa.Table) -> SampleTable:
+class RunPart(NamedTuple):
+    """Samples of some iterations of a run."""
+
+    folder: RunFolder
+    table: SampleTable
+    done: int  # iterations read so far
+    total: int
+    problems: list[str]  # of files that could not be read
+
+
+def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] = lambda: False) -> Iterator[RunPart]:
+    """Read the samples of `iterations`, newest first, in parts of several files, so that the first can be shown.
+
+    Each part but the last has at least a quarter of the iterations before it. So a caller that goes through all samples
+    so far after every part processes the whole run about six times at most.
+    stop: called before each file; when it returns True, samples read since the last part are dropped.
+    """
+    newest_first = sorted(iterations, reverse=True)
+    sizes = file_sizes(folder) if newest_first else {}
+    tables, problems, done, passed = list[SampleTable](), list[str](), 0, 0
+    for _, block in groupby(newest_first, block_of):
+        unread = members = list(block)
+        if stop():
+            return
+        if (indexed := _indexed(folder, {iteration: sizes.get(iteration, 0) for iteration in members})) is not None:
+            tables.append(indexed)
+            unread = []
+        for iteration in unread:
+            if stop():
+                return
+            try:
+                tables.append(read_batch(folder, iteration))
+            except StorageError as error:
+                problems.append(str(error))
+        done += len(members)
+        if done == len(newest_first) or done - passed >= max(_ITERATIONS, passed // 4):
+            yield RunPart(folder, SampleTable.joined(tables).compact(), done, len(newest_first), problems)
+            tables, problems, passed = [], [], done
+
+
+def _indexed(folder: RunFolder, sizes: Mapping[int, int]) -> SampleTable | None:
+    """Return the samples of the iterations in `sizes` from their index; None if there is none, or a text is damaged."""
+    import pyarrow as pa
+
+    with contextlib.suppress(pa.ArrowException):
+        if (indexed := read_index(folder.samples, sizes)) is not None:
+            return _as_sample_table(indexed)
+    return None
+
+
+def _as_sample_table(listed: pa.Table) -> SampleTable:
     """Convert a table with `listed_schema` to one for lists. Raises pa.ArrowException for text that is not UTF-8."""
     import pyarrow.compute as pc
 
-    unknown = {
-        "prompt_index": -1,
-        "prompt": "",
-        "completion": "",
-        "truncated": False,
-        "score": math.nan,
-        "kl_sum": math.nan,
-    }
-    for name, value in unknown.items():
+    for name, value in _UNKNOWN.items():
         if listed[name].null_count:
             listed = listed.set_column(listed.column_names.index(name), name, pc.fill_null(listed[name], value))
     table = listed.rename_columns({"kl_sum": "kl"}).select(table_schema().names).cast(table_schema())
@@ -80,11 +124,10 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
     """
     path = folder.samples_file(key.iteration)
     rows = read_samples(path, ("row",))["row"].to_pylist()
-    places = [place for place, row in enumerate(rows) if (place if row is None else row) == key.row]
-    if not places:
+    if key.row not in rows:
         raise StorageError(f"samples '{path}' have no row {key.row}: they were rewritten; go back to the list")
     with _reporting_damage(path):
-        return _token_sample(key, _read_row(path, places[0]))
+        return _token_sample(key, _read_row(path, rows.index(key.row)))
 
 
 def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]) -> dict[str, list[float]]:

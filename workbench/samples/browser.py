@@ -1,26 +1,29 @@
-"""Choice of the samples that are listed: one iteration or all of them, filtered and sorted. Knows no screen."""
+"""Choice of the samples that are listed: one iteration or all of them, filtered, sorted and marked. Knows no screen."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
+from trainer.files import lock, read_regular, write_whole
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.run.sample_query import Order, Query
-from workbench.run.sample_reader import preview_samples, read_batch
+from workbench.run.sample_reader import RunPart, preview_samples, read_batch
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
-from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.whole_run import RunPart
 
 _REST = 30  # times the cost of a read: following the run takes at most 3% of a core
-_AT_ONCE = 2000  # samples: so many are filtered and sorted within a few milliseconds
+_VERSION = 1  # of bookmarks.json
+_MOST = 2**31  # iterations and rows are 32-bit numbers
 
 
 class ListedSamples(NamedTuple):
@@ -42,20 +45,69 @@ class BatchRead(NamedTuple):
     seconds: float  # of processor time
 
 
-class Selection(NamedTuple):
-    """The choice of some samples of a table, and their order."""
+class Bookmarks(Collection[SampleKey]):
+    """The marked samples of a run, sorted by iteration and row.
 
-    table: SampleTable
-    query: Query
-    order: Order
-    marked: Collection[SampleKey]
+    bookmarks.json contains {"version": 1, "samples": [[iteration, row], ...]}. A file that cannot be used counts as
+    empty, and `problem` says why; it is never overwritten.
+    """
 
-    def run(self) -> SampleTable:
-        """Return the selected samples."""
-        selected = self.table.select(self.query, self.order, self.marked)
-        if len(self.table) > _AT_ONCE:  # in a thread: the keys that go to outliers must not wait for it
-            selected.outliers()
-        return selected
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = folder.root / "bookmarks.json"
+        self._keys, self.problem = self._read()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[SampleKey]:
+        return iter(sorted(self._keys))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def toggle(self, key: SampleKey) -> bool:
+        """Mark the sample `key`, or remove its mark; return whether it is marked now.
+
+        Keeps what another process marked meanwhile. Raises StorageError when the file cannot be used or written;
+        nothing changes then.
+        """
+        try:
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                lock(folder, fcntl.LOCK_EX)  # against other processes; no lock file is left behind
+                keys, self.problem = self._read()
+                if self.problem:
+                    raise StorageError(self.problem)
+                keys ^= {key}
+                write_whole(self._path, f"{json.dumps({'version': _VERSION, 'samples': sorted(keys)})}\n")
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write bookmarks '{self._path}': {error.strerror or error}; "
+                "move the run to a local, writable folder"
+            ) from None
+        self._keys = keys
+        return key in keys
+
+    def _read(self) -> tuple[set[SampleKey], str]:
+        """Return the marked samples in the file, and why it cannot be used, if it cannot."""
+        problem = "are damaged: move the file away to mark samples"
+        try:
+            document = json.loads(read_regular(self._path))
+            if document["version"] > _VERSION:
+                problem = "were written by a newer version: update ppo-workbench"
+            else:
+                keys = {SampleKey(iteration, row) for iteration, row in document["samples"]}
+                if all(type(number) is int and 0 <= number < _MOST for key in keys for number in key):
+                    return keys, ""
+        except FileNotFoundError:
+            return set(), ""
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        return set(), f"bookmarks '{self._path}' {problem}"
 
 
 NO_SAMPLES_YET = ListedSamples([], "", "No samples yet. They appear after the first iteration.")
@@ -188,15 +240,11 @@ class SampleBrowser:
         self.listed = ListedSamples(samples, count, "")
         return None
 
-    def select(self) -> Selection | None:
-        """List the samples that match the filter, in order; return the selection where it should run in a thread."""
-        if self.table is None:
-            return None
-        selection = Selection(self.table, self.filter, self.order, frozenset(self.bookmarks or ()))
-        if len(self.table) > _AT_ONCE:
-            return selection
-        self.take_selection(selection, selection.run())
-        return None
+    def selected(self, table: SampleTable) -> SampleTable:
+        """Return the samples of `table` that match the filter, in order; a thread may call it."""
+        selected = table.select(self.filter, self.order, frozenset(self.bookmarks or ()))
+        selected.outliers()  # which the keys that go to them should not wait for
+        return selected
 
     def take_batch(self, batch: BatchRead) -> bool:
         """List the samples of an iteration, unless something else is wanted by now; return whether it did."""
@@ -219,9 +267,8 @@ class SampleBrowser:
         self.table = part.table if self.table is None else SampleTable.joined([self.table, part.table])
         return True
 
-    def take_selection(self, selection: Selection, selected: SampleTable) -> None:
-        """List the samples that a selection found, unless the table was replaced since."""
-        table = selection.table
+    def take_selection(self, table: SampleTable, selected: SampleTable) -> None:
+        """List what was selected from `table`, unless that was replaced since."""
         if table is self.table:
             count = selected.summary(of=len(table) if len(selected) < len(table) else 0)
             no_match = "No matching samples. Press {sample-filter.clear} in the search to show all."

@@ -22,9 +22,8 @@ from workbench.run.sample_query import EXAMPLES, Contains, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
-from workbench.samples.ask_form import StartingPoint
-from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.browser import SampleBrowser
+from workbench.samples.ask_screen import StartingPoint
+from workbench.samples.browser import Bookmarks, SampleBrowser
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_samples
 from workbench.samples.prompt_history import PromptHistoryScreen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -18,6 +17,7 @@ from textual.worker import get_current_worker
 
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
+from trainer.runs.samples import kept_iterations
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
@@ -26,14 +26,14 @@ from workbench.kit.lines import Line
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import number, score_text
+from workbench.run.sample_query import Compares, Order
+from workbench.run.sample_reader import scan
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
-from workbench.samples.whole_run import samples_of_prompt
 from workbench.text import visible
 
 _BESIDE = 100  # columns from which the text is shown beside the list
 _PROMPT = 2000  # characters of the prompt's end that are considered
 _LEAST_CHART = 8  # columns
-_PAUSE = 0.3  # seconds between two additions of the reading thread, after the first
 _MARKS = {"gone": ("−", ""), "new": ("+", "")}  # in addition to strike and underline
 _COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as in git's word diff
 _HEADINGS = "     sample    score  KL nats  tokens"
@@ -160,19 +160,18 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
 
     @work(thread=True, group="history")
     def _read(self, folder: RunFolder, sample: Sample | TokenSample) -> None:
-        """Search the run's files, and add what was found every now and then."""
+        """Search the run's files, and add what each part of them has.
+
+        After a resume with other data the index may belong to another prompt, so the text must match as well.
+        """
         worker = get_current_worker()
-        found: list[Sample] = []
+        of_prompt = (Compares(quantity="prompt_index", comparison="=", value=sample.prompt_index),)
         problems: list[str] = []
-        posted = -_PAUSE
-        for one in samples_of_prompt(
-            folder, sample.prompt_index, sample.prompt, lambda: worker.is_cancelled, problems.append
-        ):
-            found.append(one)
-            if time.monotonic() - posted > _PAUSE:
-                self.call_later(self._add, found, list(problems), done=False)
-                found, posted = [], time.monotonic()
-        self.call_later(self._add, found, problems, done=True)
+        for part in scan(folder, kept_iterations(folder), lambda: worker.is_cancelled):
+            found = [one for one in part.table.select(of_prompt, Order()) if one.prompt == sample.prompt]
+            problems = [*problems, *part.problems]
+            self.call_later(self._add, found, problems, done=False)
+        self.call_later(self._add, [], problems, done=True)
 
     def _add(self, found: list[Sample], problems: list[str], *, done: bool) -> None:
         rows, before = self.query_one(OptionList), self.base

@@ -30,11 +30,10 @@ from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.numbers import number, score_text
 from workbench.run.sample_query import Order, Query, parse_query
+from workbench.run.sample_reader import RunPart, scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
-from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.browser import NO_SAMPLES_YET, SampleBrowser, Selection, read_iteration
-from workbench.samples.whole_run import RunPart, scan
+from workbench.samples.browser import NO_SAMPLES_YET, Bookmarks, SampleBrowser, read_iteration
 from workbench.text import visible
 
 _COMPLETION = 2  # lines
@@ -281,10 +280,12 @@ class SampleListView(MountedWhole, Vertical):
         elif self._timer is None:
             self._timer = self.set_timer(rest, self._stop_resting)
 
-    def select(self) -> None:
-        """Apply filter and order, in a thread if the list is long."""
-        if (selection := self.browser.select()) is not None:
-            self._run_selection(selection)
+    @work(exclusive=True, group="select")
+    async def select(self) -> None:
+        """Apply filter and order."""
+        browser, table = self.browser, self.browser.table
+        if table is not None:
+            browser.take_selection(table, await asyncio.to_thread(browser.selected, table))
         self._show_listed()
 
     def _stop_resting(self) -> None:
@@ -318,12 +319,6 @@ class SampleListView(MountedWhole, Vertical):
         if listed:
             self.select()
         self.update_list(patiently=self.browser.follows)
-
-    @work(exclusive=True, group="select")
-    async def _run_selection(self, selection: Selection) -> None:
-        selected = await asyncio.to_thread(selection.run)
-        self.browser.take_selection(selection, selected)
-        self._show_listed()
 
     @work(thread=True, exclusive=True, group="scan")
     def _scan(self, folder: RunFolder) -> None:

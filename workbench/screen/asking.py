@@ -10,8 +10,7 @@ from trainer.config.schema import RolloutConfig
 from trainer.errors import TrainerError
 from trainer.runs.folder import RunFolder
 from workbench.run.supervisor import Supervisor
-from workbench.samples.ask_form import StartingPoint
-from workbench.samples.ask_screen import AskScreen
+from workbench.samples.ask_screen import AskScreen, StartingPoint
 from workbench.screen.host import Host
 
 

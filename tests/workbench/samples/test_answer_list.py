@@ -18,25 +18,17 @@ from themed_app import ThemedApp
 from trainer.questions import Answer, Writer, WrittenResponse
 from workbench.kit.drawing import wrapped
 from workbench.kit.lines import Line, plain
-from workbench.samples.answer_list import (
-    AnswerColumn,
-    AnswerList,
-    AskedRequest,
-    kl_of,
-    request_lines,
-    response_facts,
-    signed,
-)
+from workbench.samples.answer_list import AnswerList, AskedRequest, request_lines, response_facts
 from workbench.text import visible
 
 
-def column(*completions: WrittenResponse, writer: Writer = "policy", **changes: Any) -> AnswerColumn:
-    values: dict[str, Any] = {"writer": writer, "iteration": 40, "prompt": "", "seconds": 3.2}
-    return AnswerColumn(writer=writer, answer=Answer(completions=list(completions), **values), **changes)
+def answer(*completions: WrittenResponse, writer: Writer = "policy", problem: str = "") -> Answer:
+    return Answer(writer=writer, iteration=40, prompt="", completions=[*completions], seconds=3.2, problem=problem)
 
 
-def request(*columns: AnswerColumn, **changes: Any) -> AskedRequest:
-    return AskedRequest(**{"number": 1, "title": "sample freely", "columns": columns} | changes)
+def request(*answers: Answer, **changes: Any) -> AskedRequest:
+    known: dict[str, Any] = {"number": 1, "title": "sample freely", "answers": {one.writer: one for one in answers}}
+    return AskedRequest(**known | changes)
 
 
 def facts(one: WrittenResponse, writer: Writer = "policy", compared: float = math.nan) -> str:
@@ -51,16 +43,12 @@ def words(lines: Sequence[Line], role: str) -> str:
     return "".join(text for line in lines for text, own in line if own == role)
 
 
-def test_the_kl_is_the_sum_of_the_log_ratios() -> None:
-    assert kl_of(completion()) == pytest.approx(0.5 + 0.25 + 0.5)
-    assert math.isnan(kl_of(completion(logprobs=[math.inf, -math.inf, 0.0])))
-    assert kl_of(completion(tokens=[], logprobs=[], ref_logprobs=[])) == 0
-
-
 def test_a_completion_is_shown_with_its_numbers() -> None:
     assert facts(completion()) == "score +0.50  KL 1.2 nats  3 tokens, stop"
     assert facts(completion(tokens=[1], truncated=True)).endswith("1 token ✂ cut short")
     assert "log π/ref +1.25 nats" in facts(completion(), "reference")
+    assert "KL - nats" in facts(completion(logprobs=[math.inf, -math.inf, 0.0]))
+    assert "KL 0.0 nats  0 tokens" in facts(completion(tokens=[], logprobs=[], ref_logprobs=[]))
 
 
 def test_parts_are_shown_where_they_say_more_than_the_score() -> None:
@@ -83,15 +71,8 @@ def test_a_score_that_is_not_a_number_is_compared_with_nothing(score: float, com
     assert "worse" not in reported
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "+0.00"), (-1.234, "-1.23"), (math.nan, "-"), (-math.inf, "-"), (1e300, "+1.00e+300")]
-)
-def test_a_number_with_its_sign_stays_short(value: float, text: str) -> None:
-    assert signed(value) == text
-
-
 def test_policy_and_reference_are_side_by_side_where_there_is_room() -> None:
-    both = request(column(completion("by the policy")), column(completion("by the reference"), writer="reference"))
+    both = request(answer(completion("by the policy")), answer(completion("by the reference"), writer="reference"))
     wide, narrow = (text_of(request_lines(both, width)).splitlines() for width in (98, 78))
     assert wide[1].split("│")[0].strip().startswith("policy")
     assert wide[1].split("│")[1].strip().startswith("reference")
@@ -102,7 +83,7 @@ def test_policy_and_reference_are_side_by_side_where_there_is_room() -> None:
 
 
 def test_a_column_is_headed_by_writer_and_score() -> None:
-    lines = request_lines(request(column(completion(score=0.5), completion(score=math.nan), completion(score=1.0))), 80)
+    lines = request_lines(request(answer(completion(score=0.5), completion(score=math.nan), completion(score=1.0))), 80)
     assert plain(lines[0]).strip() == "1  sample freely"
     assert plain(lines[1]).strip() == "policy · after 40 iterations · mean score +0.75 · 3.2s"
 
@@ -110,25 +91,25 @@ def test_a_column_is_headed_by_writer_and_score() -> None:
 def test_the_best_score_comes_first_on_request_and_those_without_one_last() -> None:
     scored = [completion(name, score=score) for name, score in [("nan", math.nan), ("low", -1.0), ("high", 2.0)]]
     shown = {
-        by_score: words(request_lines(request(column(*scored)), 80, by_score=by_score), "text")
+        by_score: words(request_lines(request(answer(*scored)), 80, by_score=by_score), "text")
         for by_score in (False, True)
     }
     assert shown == {False: "nanlowhigh", True: "highlownan"}
 
 
 def test_the_begun_text_is_not_shown_again() -> None:
-    lines = request_lines(request(column(completion("once upon a time")), begun="once upon"), 80)
+    lines = request_lines(request(answer(completion("once upon a time")), begun="once upon"), 80)
     assert words(lines, "text") == " a time"
 
 
 def test_an_empty_completion_says_so() -> None:
-    assert "empty response" in text_of(request_lines(request(column(completion(""))), 80))
+    assert "empty response" in text_of(request_lines(request(answer(completion(""))), 80))
 
 
 def test_the_diff_marks_what_only_one_of_the_first_completions_has() -> None:
     both = request(
-        column(completion("a warm day"), completion("unlike")),
-        column(completion("a cold day"), completion("the second"), writer="reference"),
+        answer(completion("a warm day"), completion("unlike")),
+        answer(completion("a cold day"), completion("the second"), writer="reference"),
     )
     lines = request_lines(both, 78, diff=True)
     assert (words(lines, "new"), words(lines, "gone")) == ("warm", "cold")
@@ -140,17 +121,17 @@ def test_the_diff_marks_what_only_one_of_the_first_completions_has() -> None:
 
 
 def test_the_diff_waits_until_both_have_answered() -> None:
-    half = request(column(completion("a warm day")), AnswerColumn(writer="reference"))
+    half = request(answers={"policy": answer(completion("a warm day")), "reference": None})
     lines = request_lines(half, 120, diff=True)
     assert words(lines, "new") == ""
     assert "waiting" in text_of(lines)
 
 
 def test_a_problem_is_shown_in_place_of_the_answer_and_beside_one_without_a_score() -> None:
-    failed = request_lines(request(AnswerColumn(writer="policy", problem="the run ended [/x]\x1b")), 80)
+    failed = request_lines(request(answer(problem="the run ended [/x]\x1b")), 80)
     assert "✖ the run ended [/x]␛" in text_of(failed)
     assert "waiting" not in text_of(failed)
-    unscored = request_lines(request(column(completion(score=math.nan), problem="rewards.py raised")), 80)
+    unscored = request_lines(request(answer(completion(score=math.nan), problem="rewards.py raised")), 80)
     assert "✖ rewards.py raised" in text_of(unscored)
     assert "so much joy" in text_of(unscored)
 
@@ -159,7 +140,7 @@ def test_a_problem_is_shown_in_place_of_the_answer_and_beside_one_without_a_scor
 def test_no_line_is_wider_than_the_list_and_none_is_obeyed(text: str, width: int, by_score: bool, diff: bool) -> None:
     long = completion(text + HOSTILE, score=1e300, parts={text: 1.0, "b": 2.0})
     both = request(
-        column(long, problem=text), column(completion(HOSTILE), writer="reference"), title=text + HOSTILE, compared=0.0
+        answer(long, problem=text), answer(completion(HOSTILE), writer="reference"), title=text + HOSTILE, compared=0.0
     )
     for line in request_lines(both, width, by_score=by_score, diff=diff):
         assert cell_len(plain(line)) <= width
@@ -193,7 +174,7 @@ async def test_a_text_of_10_000_tokens_is_whole_and_can_be_read_to_its_end(size:
     async with app.run_test(size=size) as pilot:
         listing = app.query_one(AnswerList)
         text = " ".join(f"word{number}" for number in range(10_000))
-        listing.show([request(column(completion(text)))])
+        listing.show([request(answer(completion(text)))])
         await pilot.pause()
         assert "word0 " in "\n".join(shown_text(listing))
         listing.focus()
@@ -208,17 +189,18 @@ async def test_a_text_of_10_000_tokens_is_whole_and_can_be_read_to_its_end(size:
 async def test_a_request_that_has_not_changed_is_not_laid_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out: list[int] = []
 
-    def counted(one: AskedRequest, width: int, **how: bool) -> list[Line]:
+    def counted(one: AskedRequest, width: int, **options: bool) -> list[Line]:
         laid_out.append(one.number)
-        return request_lines(one, width, **how)
+        return request_lines(one, width, **options)
 
     monkeypatch.setattr("workbench.samples.answer_list.request_lines", counted)
     app = Listing()
     async with app.run_test(size=(80, 24)) as pilot:
         listing = app.query_one(AnswerList)
-        first, second = request(column(completion())), request(AnswerColumn(writer="policy"), number=2)
+        first, second = request(answer(completion())), request(number=2, answers={"policy": None})
         listing.show([second, first])
-        listing.show([second.with_column(column(completion("answered"))), first])
+        second.answers["policy"] = answer(completion("answered"))
+        listing.show([second, first])
         assert laid_out == [2, 1, 2]
         assert any("answered" in line for line in shown_text(listing))
         await pilot.resize_terminal(120, 30)

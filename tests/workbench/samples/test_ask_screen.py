@@ -23,8 +23,7 @@ from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import PlainArea
 from workbench.samples.answer_list import AnswerList
-from workbench.samples.ask_form import StartingPoint
-from workbench.samples.ask_screen import KEPT, AskScreen
+from workbench.samples.ask_screen import KEPT, AskScreen, StartingPoint
 from workbench.text import as_sent, typed
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
@@ -268,7 +267,7 @@ async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() ->
 )
 async def test_every_control_is_visible(asked: StartingPoint, size: tuple[int, int]) -> None:
     async with asking(asked, Trainer(), size, checkpoints=["step-000040"]) as (screen, _):
-        for widget in screen.query("Input, Button, AskForm Select, AskForm OptionList.-textual-compact, AnswerList"):
+        for widget in screen.query("Input, Button, Select, #ask-choices OptionList, AnswerList"):
             assert screen.region.contains_region(widget.region), widget
 
 
@@ -354,7 +353,6 @@ async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> Non
         await pilot.press(*["enter"] * (KEPT + 1))
         assert [sent.future.cancelled() for sent in trainer.sent] == [True] + [False] * KEPT
         await until(pilot, lambda: f"waiting for {KEPT} answers" in status(screen))
-        assert len(screen.query_one(AnswerList)._requests) == KEPT
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.run.sample_table import SampleKey
-from workbench.samples.bookmarks import Bookmarks
+from workbench.samples.browser import Bookmarks
 
 A, B, C = SampleKey(3, 1), SampleKey(12, 0), SampleKey(12, 63)
 
@@ -61,7 +61,7 @@ def test_processes_that_mark_at_once_lose_no_mark(folder: RunFolder) -> None:
 import sys
 from pathlib import Path
 from trainer.runs.folder import RunFolder
-from workbench.samples.bookmarks import Bookmarks
+from workbench.samples.browser import Bookmarks
 from workbench.run.sample_table import SampleKey
 bookmarks = Bookmarks(RunFolder(Path(sys.argv[1])))
 print("ready", flush=True)
@@ -101,56 +101,37 @@ BROKEN = {
     "too large": b'{"version": 1, "samples": [[3, 99999999999999999999]]}',
     "version of text": b'{"version": "1", "samples": []}',
     "deep": b"[" * 100_000,
+    "newer": b'{"version": 2, "samples": {"3": [1]}}',
 }
 
 
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_broken_file_is_reported_and_set_aside_once_something_is_marked(folder: RunFolder, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [*BROKEN.values(), b'{"version": 2, "samples": {"3": [1]}}'], ids=[*BROKEN, "newer"]
+)
+def test_a_broken_file_is_reported_and_never_overwritten(folder: RunFolder, content: bytes) -> None:
     file(folder).write_bytes(content)
     bookmarks = Bookmarks(folder)
-    assert "damaged" in bookmarks.problem
+    assert ("newer version" if b'"version": 2' in content else "damaged") in bookmarks.problem
     assert "\n" not in bookmarks.problem
     assert list(bookmarks) == []
+    with pytest.raises(StorageError, match=r"bookmarks\.json"):
+        bookmarks.toggle(A)
     assert file(folder).read_bytes() == content
-    assert bookmarks.toggle(A)
-    assert bookmarks.problem == ""
-    assert list(Bookmarks(folder)) == [A]
-    assert file(folder).with_name("bookmarks.json.broken").read_bytes() == content
+    assert list(bookmarks) == []
 
 
-def test_a_file_of_a_newer_version_is_reported_and_set_aside_too(folder: RunFolder) -> None:
-    content = '{"version": 2, "samples": {"3": [1]}}'
-    file(folder).write_text(content)
-    bookmarks = Bookmarks(folder)
-    assert "newer version" in bookmarks.problem
-    assert file(folder).read_text() == content
-    bookmarks.toggle(A)
-    assert file(folder).with_name("bookmarks.json.broken").read_text() == content
-
-
-def test_broken_files_do_not_overwrite_each_other(folder: RunFolder) -> None:
-    for number in range(3):
-        file(folder).write_text(f"broken {number}")
-        Bookmarks(folder).toggle(A)
-    names = ["bookmarks.json.broken", "bookmarks.json.broken.2", "bookmarks.json.broken.3"]
-    assert [(folder.root / name).read_text() for name in names] == ["broken 0", "broken 1", "broken 2"]
-
-
-def test_a_file_that_broke_meanwhile_is_set_aside_too(folder: RunFolder) -> None:
+def test_a_file_that_broke_meanwhile_is_not_overwritten_either(folder: RunFolder) -> None:
     bookmarks = Bookmarks(folder)
     bookmarks.toggle(A)
     file(folder).write_text("broken")
-    assert bookmarks.toggle(B)
-    assert list(bookmarks) == [B]
-    assert file(folder).with_name("bookmarks.json.broken").read_text() == "broken"
+    with pytest.raises(StorageError, match="damaged"):
+        bookmarks.toggle(B)
+    assert list(bookmarks) == [A]
 
 
 def test_an_unreadable_file_is_reported(folder: RunFolder) -> None:
     file(folder).mkdir()
-    bookmarks = Bookmarks(folder)
-    assert "cannot read" in bookmarks.problem
-    assert bookmarks.toggle(A)
-    assert list(Bookmarks(folder)) == [A]
+    assert "cannot be read" in Bookmarks(folder).problem
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_changes(folder: RunFolder) -> None:
@@ -164,16 +145,6 @@ def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_changes(folder:
         assert "\n" not in str(error.value)
         assert list(bookmarks) == [A]
     assert file(folder).read_bytes() == before
-
-
-def test_a_broken_file_stays_where_it_is_when_nothing_can_be_written(folder: RunFolder) -> None:
-    file(folder).write_text("broken")
-    (folder.root / ".bookmarks.json.tmp").mkdir()
-    bookmarks = Bookmarks(folder)
-    with pytest.raises(StorageError):
-        bookmarks.toggle(A)
-    assert file(folder).read_text() == "broken"
-    assert "damaged" in bookmarks.problem
 
 
 def test_a_run_that_is_gone_is_an_error_when_something_is_marked(folder: RunFolder) -> None:

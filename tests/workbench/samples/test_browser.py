@@ -25,7 +25,8 @@ def read(browser: SampleBrowser) -> bool:
     assert iteration is not None
     listed = browser.take_batch(read_iteration(browser.folder, iteration))
     if listed:
-        assert browser.select() is None, "few samples are selected at once"
+        assert browser.table is not None
+        browser.take_selection(browser.table, browser.selected(browser.table))
     return listed
 
 

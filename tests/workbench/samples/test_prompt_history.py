@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from rich.cells import cell_len
 from styles_helper import styles_path
@@ -22,7 +23,8 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.lines import plain
 from workbench.kit.word_diff import Part, word_diff
-from workbench.run.sample_table import Sample, SampleKey
+from workbench.run.sample_reader import RunPart
+from workbench.run.sample_table import Sample, SampleKey, SampleTable, table_schema
 from workbench.samples import prompt_history
 from workbench.samples.prompt_history import (
     DiffText,
@@ -191,29 +193,36 @@ async def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
         assert app.line("prompt").isprintable()
 
 
+async def test_an_index_that_now_belongs_to_another_prompt_is_skipped(run: Path) -> None:
+    write(run, 4, " of other data", prompt="Another with this index")
+    async with showing(run, sample(3, 1)) as (app, _):
+        assert [row.split()[0] for row in app.rows] == ["3·2", "3·3", "1·2"]
+
+
 class Slow:
-    """Appearances that come on request: the newest at once, each other one when `gate` is released."""
+    """Parts of a run that come on request: the newest at once, each other one when `gate` is released."""
 
     def __init__(self, *samples: Sample) -> None:
         self.samples = samples
         self.gate = threading.Semaphore(0)
         self.ended = threading.Event()
 
-    def __call__(
-        self, folder: RunFolder, index: int, prompt: str, stop: Callable[[], bool], report: object
-    ) -> Iterator[Sample]:
-        yield self.samples[0]
-        for sample in self.samples[1:]:
-            while not self.gate.acquire(timeout=0.01):
+    def __call__(self, folder: RunFolder, iterations: object, stop: Callable[[], bool]) -> Iterator[RunPart]:
+        for done, one in enumerate(self.samples):
+            while done and not self.gate.acquire(timeout=0.01):
                 if stop():
                     self.ended.set()
                     return
-            yield sample
+            values = {name: [getattr(one, name)] for name in table_schema().names if name not in ("iteration", "row")}
+            table = pa.table({"iteration": [one.key.iteration], "row": [one.key.row], **values}, table_schema())
+            yield RunPart(folder, SampleTable(table), done + 1, len(self.samples), [])
 
 
-async def test_results_are_shown_before_everything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slow = Slow(sample(9), sample(8), sample(7, completion=" there was pain."))
-    monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
+async def test_results_are_shown_before_everything_is_read_and_a_moved_cursor_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = Slow(sample(9), sample(8), sample(7, completion=" there was pain."), sample(6))
+    monkeypatch.setattr(prompt_history, "scan", slow)
     app = Showing()
     async with app.run_test(size=(120, 36)) as pilot:
         app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(8)), app.take)
@@ -222,34 +231,18 @@ async def test_results_are_shown_before_everything_is_read(monkeypatch: pytest.M
         assert "the only response so far" in app.line("changes")
         assert app.screen.query_one(OptionList).highlighted == 0
         slow.gate.release(2)
-        await until(pilot, lambda: len(app.rows) == 3)
         await until(pilot, lambda: app.shown == " there was −pain+joy.")
         assert app.screen.query_one(OptionList).highlighted == 1
-        assert "reading" not in app.line("scores")
-
-
-async def test_a_cursor_that_was_moved_stays_while_more_is_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    slow = Slow(sample(9), sample(8), sample(7), sample(6))
-    monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
-    monkeypatch.setattr(prompt_history, "_PAUSE", 0.0)
-    app = Showing()
-    async with app.run_test(size=(120, 36)) as pilot:
-        app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(9)), app.take)
-        await pilot.pause()
-        await until(pilot, lambda: len(app.rows) == 1)
-        slow.gate.release(2)
-        await until(pilot, lambda: len(app.rows) == 3)
         await pilot.press("down")
         slow.gate.release()
         await until(pilot, lambda: len(app.rows) == 4)
-        assert app.screen.query_one(OptionList).highlighted == 1
+        assert app.screen.query_one(OptionList).highlighted == 2
+        await until(pilot, lambda: "reading" not in app.line("scores"))
 
 
 async def test_closing_it_ends_the_reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     slow = Slow(sample(9), sample(8))
-    monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
+    monkeypatch.setattr(prompt_history, "scan", slow)
     app = Showing()
     async with app.run_test(size=(120, 36)) as pilot:
         app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(9)), app.take)

@@ -20,7 +20,7 @@ from workbench.kit.banner import Banner
 from workbench.kit.dialog import AnswerScreen, TextPromptScreen
 from workbench.samples import browser, pane
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.bookmarks import Bookmarks
+from workbench.samples.browser import Bookmarks
 from workbench.samples.channels import CHANNELS, channel_scale
 from workbench.samples.legend import ChannelRow, channel_labels
 from workbench.samples.prompt_history import PromptHistoryScreen

@@ -15,9 +15,8 @@ from token_samples import SETTINGS, sample_row
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
 from trainer.runs.samples import kept_iterations, read_samples, write_samples
-from workbench.run.sample_reader import browsed
+from workbench.run.sample_reader import scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
-from workbench.samples.whole_run import scan
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +83,12 @@ def files_read(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the iterations whose files a scan opens."""
     read: list[int] = []
 
-    def counted(folder: RunFolder, iteration: int) -> pa.Table:
-        read.append(iteration)
-        return browsed(folder, iteration)
+    def counted(path: Path, *columns: Any) -> pa.Table:
+        read.append(int(path.stem.removeprefix("step-")))
+        return read_samples(path, *columns)
 
     with monkeypatch.context() as patched:
-        patched.setattr("workbench.samples.whole_run.browsed", counted)
+        patched.setattr("workbench.run.sample_reader.read_samples", counted)
         scanned(folder)
     return read
 
@@ -167,7 +166,7 @@ def test_an_index_has_the_permissions_of_its_samples(folder: RunFolder) -> None:
 def test_parts_grow_so_that_going_through_all_with_each_is_cheap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.samples.whole_run._read", lambda *_: SampleTable.joined([]))
+    monkeypatch.setattr("workbench.run.sample_reader.read_batch", lambda *_: SampleTable.joined([]))
     done_by_part = [part.done for part in scan(RunFolder(tmp_path), range(1, 100_001))]
     assert len(done_by_part) > 20
     assert sum(done_by_part) <= 6 * 100_000

@@ -36,6 +36,8 @@ def percent(probability: float) -> str:
     """Format `probability` as a percentage with two or three digits, or as a bound where it is close to 0 or 1."""
     if not math.isfinite(probability) or probability <= 0:
         return f"{100 * probability:.0f}%"
+    if probability > 1:  # of a damaged file
+        return f"{100 * probability:.3g}%"
     if probability < 1e-4:
         return "<0.01%"
     if probability < 0.0995:

@@ -76,7 +76,6 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
         await until(pilot, lambda: inspector.facts is not None)
         facts = inspector.facts
         assert facts is not None
-        assert not facts.disagreements, "the saved numbers follow from one another"
         await until(pilot, lambda: sentence(facts)[1:20] in screen_text(screen))
         assert "policy · after" in await ask()
         await pilot.press("X")

@@ -94,11 +94,6 @@ def length_in_characters(text: Text) -> int:
     return sum(map(len, contents(text)))
 
 
-def length_in_words(text: Text) -> int:
-    """Return the number of words, separated by white space, of a text or of the contents of messages."""
-    return sum(len(one.split()) for one in contents(text))
-
-
 def _without_last_word(text: str) -> str:
     return text.rsplit(None, 1)[0] if len(text.split(None, 1)) > 1 else ""
 

@@ -1,4 +1,4 @@
-"""A data card for a set of preferences: a page of Markdown to publish with it."""
+"""A data card for a set of preferences: its numbers as a page of Markdown, to publish with it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import math
 import string
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from operator import gt, ne
-from statistics import quantiles
+from statistics import median
 
 from trainer.confidence import wilson_interval
-from trainer.preferences.agreement import Agreement, AgreementCounter
-from trainer.preferences.conversations import length_in_characters, length_in_words
-from trainer.preferences.records import Preference, Text, content_hash, is_tie, ranked_pairs
+from trainer.preferences.agreement import AgreementCounter
+from trainer.preferences.conversations import length_in_characters
+from trainer.preferences.records import Preference, content_hash, is_tie, ranked_pairs
 
 _JOINERS = "\u200c\u200d"  # in the spelling of names, as in Persian, Sinhala and emoji
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}
-_UNITS: dict[str, Callable[[Text], int]] = {"characters": length_in_characters, "words": length_in_words}
+_CHOICES = {"a": "one is better", "b": "one is better", "both_bad": "both bad", None: "ranking"}
+_SECTIONS = {  # what is counted, by heading
+    "Sources": "source",
+    "Labellers": "labeller",
+    "Choices": "choice",
+    "Strength, without ties": "strength",
+    "Flags": "flag",
+    "Guidelines": "hash",
+}
 
 
 def render_data_card(preferences: Iterable[Preference]) -> str:
@@ -27,133 +35,66 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
     Lengths are those of every pair of completions where one is better: a ranking of k without ties counts k (k - 1) / 2
     times. Names and paths from others are never read as markup. The preferences are read one by one, and can be freed.
     """
-    counts = _Counts()
+    counts: dict[str, Counter[str]] = {heading: Counter() for heading in _SECTIONS}
+    completions, shown_first = Counter[int](), Counter[bool]()
+    contents, times = set[int](), array("d")
+    better, worse = array("q"), array("q")  # characters of each pair
+    agreement = AgreementCounter()
+    total = ties = notes = 0
     for preference in preferences:
-        counts.add(preference)
-    return "\n".join(
-        [
-            "# Preferences",
-            "",
-            *_overview(counts),
-            "",
-            "Licence: *to be filled in*",
-            "",
-            *_counted("Sources", "source", counts.sources),
-            *_counted("Labellers", "labeller", counts.labellers),
-            *_counted("Choices", "choice", counts.choices),
-            *_counted("Strength, without ties", "strength", counts.strengths),
-            *_counted("Flags", "flag", counts.flags),
-            *_counted("Guidelines", "hash", counts.guidelines),
-            *_lengths(counts),
-            *_agreement(counts.agreement.agreement()),
-        ]
-    )
-
-
-class _Counts:
-    """Counts of preferences. They hold no texts."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.agreement = AgreementCounter()
-        self.contents: set[int] = set()
-        self.sizes = Counter[int]()  # completions of a comparison
-        self.first, self.last = math.inf, -math.inf  # seconds since 1970
-        self.better_first = Counter[bool]()  # whether the better one was shown first
-        self.verdicts = Counter[str]()
-        self.ties = self.notes = 0
-        self.sources, self.labellers, self.choices = Counter[str](), Counter[str](), Counter[str]()
-        self.strengths, self.flags, self.guidelines = Counter[str](), Counter[str](), Counter[str]()
-        self.lengths = {unit: (array("q"), array("q")) for unit in _UNITS}  # of the better and the worse of each pair
-
-    def add(self, preference: Preference) -> None:
-        """Count a preference."""
         comparison, judgement = preference.comparison, preference.judgement
-        self.total += 1
-        self.agreement.add(preference)
-        self.contents.add(content_hash(preference))
-        self.sizes[len(comparison.completions)] += 1
+        total += 1
+        agreement.add(preference)
+        contents.add(content_hash(preference))
+        completions[len(comparison.completions)] += 1
+        ties += is_tie(judgement)
+        notes += bool(judgement.note)
         if judgement.time is not None:
-            self.first, self.last = min(self.first, judgement.time), max(self.last, judgement.time)
+            times.append(judgement.time)
         if judgement.order_shown and judgement.choice in ("a", "b"):
-            self.better_first[judgement.order_shown[0] in judgement.ranking[0]] += 1
-        self.verdicts[judgement.verdict] += 1
-        self.ties += is_tie(judgement)
-        self.notes += bool(judgement.note)
-        self.sources[_source(preference)] += 1
-        self.labellers[judgement.labeller] += 1
-        self.choices[_choice(preference)] += 1
+            shown_first[judgement.order_shown[0] in judgement.ranking[0]] += 1
+        counts["Sources"][", ".join(sorted({origin.source for origin in comparison.origins}))] += 1
+        counts["Labellers"][judgement.labeller] += 1
+        counts["Choices"][_CHOICES.get(judgement.choice, str(judgement.choice))] += 1
         if len(judgement.ranking) > 1:
-            self.strengths[str(judgement.strength)] += 1
-        self.flags.update(judgement.flags)
-        self.guidelines[judgement.guidelines] += 1
-        pairs = list(ranked_pairs(judgement))
-        for unit, measure in _UNITS.items():
-            lengths = [measure(completion) for completion in comparison.completions]
-            for side, found in enumerate(self.lengths[unit]):
-                found.extend(lengths[pair[side]] for pair in pairs)
-
-
-def _overview(counts: _Counts) -> list[str]:
-    total, agreement = counts.total, counts.agreement
-    facts = {
+            counts["Strength, without ties"][str(judgement.strength)] += 1
+        counts["Flags"].update(judgement.flags)
+        counts["Guidelines"][judgement.guidelines] += 1
+        lengths = [length_in_characters(completion) for completion in comparison.completions]
+        for first, second in ranked_pairs(judgement):
+            better.append(lengths[first])
+            worse.append(lengths[second])
+    found = agreement.agreement()
+    again = [f"{_name(one.labeller)} {one.observed:.1%}" for one in found.selves if one.units]
+    numbers = {
         "judgements": str(total),
         "comparisons": str(agreement.comparisons),
-        "duplicates": str(total - len(counts.contents)),
+        "duplicates": str(total - len(contents)),
         "comparisons judged more than once": str(agreement.repeated),
-        "completions per comparison": ", ".join(f"{k} ({n})" for k, n in sorted(counts.sizes.items())) or "-",
-        "ties": _share(counts.ties, total),
-        "both bad": _share(counts.verdicts["both_bad"], total),
-        "skipped": _share(counts.verdicts["skip"], total),
-        "the better one was shown first": _share(counts.better_first[True], counts.better_first.total()),
-        "with a note": str(counts.notes),
-        "judged": f"{_day(counts.first)} to {_day(counts.last)} (UTC)" if counts.first <= counts.last else "-",
+        "completions per comparison": ", ".join(f"{k} ({n})" for k, n in sorted(completions.items())) or "-",
+        "ties": _share(ties, total),
+        "both bad": _share(counts["Choices"]["both bad"], total),
+        "skipped": _share(counts["Choices"]["skip"], total),
+        "the better one was shown first": _share(shown_first[True], shown_first.total()),
+        "the longer one is better": _share_with_interval(sum(map(gt, better, worse)), sum(map(ne, better, worse))),
+        "characters of the better one, median": f"{median(better):g}" if better else "-",
+        "characters of the worse one, median": f"{median(worse):g}" if worse else "-",
+        "agreement between labellers": f"{_alpha(found.alpha)} in {found.units} common units" if found.units else "-",
+        "agreement with oneself": ", ".join(again) or "-",
+        "with a note": str(notes),
+        "judged": f"{_day(min(times))} to {_day(max(times))} (UTC)" if times else "-",
     }
-    return _table(("", ""), facts.items())
+    lines = ["# Preferences", "", *_table(("", ""), numbers.items()), "", "Licence: *to be filled in*", ""]
+    for heading, what in _SECTIONS.items():
+        if any(counts[heading]):  # else every key is empty
+            order = sorted(counts[heading].items(), key=lambda item: (-item[1], item[0]))
+            rows = [(_name(key), str(count)) for key, count in order]
+            lines += [f"## {heading}", "", *_table((what, "judgements"), rows), ""]
+    return "\n".join(lines)
 
 
-def _lengths(counts: _Counts) -> list[str]:
-    parts = ["## Lengths", ""]
-    table = []
-    for unit, sides in counts.lengths.items():
-        table += [(name, unit, *_quartiles(side)) for name, side in zip(("chosen", "rejected"), sides, strict=True)]
-        longer = sum(map(gt, *sides))
-        unequal = sum(map(ne, *sides))
-        low, high = wilson_interval(longer, unequal)
-        share = f"{longer / unequal:.1%} (95% interval {low:.1%} to {high:.1%})" if unequal else "-"
-        parts.append(f"- The longer one by {unit} is chosen in {share} of {unequal} pairs of unequal length.")
-    return [*parts, "", *_table(("completion", "unit", "lower quartile", "median", "upper quartile"), table), ""]
-
-
-def _agreement(found: Agreement) -> list[str]:
-    pairs = [pair for pair in found.pairs if pair.kappa.n]
-    selves = [one for one in found.selves if one.units]
-    parts: list[str] = []
-    if pairs:
-        parts += ["## Agreement between labellers", ""]
-        parts += [f"Krippendorff's alpha: {_number(found.alpha)} over {found.units} pairs of completions.", ""]
-        cells = [
-            (
-                _name(pair.first),
-                _name(pair.second),
-                str(pair.kappa.n),
-                f"{pair.kappa.observed:.1%}",
-                _number(pair.kappa.value),
-                " to ".join(map(_number, pair.kappa.interval)),
-            )
-            for pair in pairs
-        ]
-        parts += [*_table(("", "", "both judged", "agree", "Cohen's kappa", "95% interval"), cells), ""]
-    if selves:
-        parts += ["## Agreement with oneself", ""]
-        repeats = [(_name(one.labeller), str(one.units), f"{one.observed:.1%}", _number(one.alpha)) for one in selves]
-        parts += [*_table(("labeller", "judged again", "agree", "Krippendorff's alpha"), repeats), ""]
-    return parts
-
-
-def _number(value: float) -> str:
-    """Format a coefficient with three decimals, or as undefined where it is NaN."""
-    return "undefined" if math.isnan(value) else f"{value:.3f}"
+def _alpha(value: float) -> str:
+    return f"Krippendorff's alpha {'undefined' if math.isnan(value) else f'{value:.3f}'}"
 
 
 def _name(text: str) -> str:
@@ -162,36 +103,17 @@ def _name(text: str) -> str:
     return shown.translate(_ENTITIES) or "(none)"
 
 
-def _quartiles(values: array[int]) -> tuple[str, ...]:
-    if not values:
-        return ("-", "-", "-")
-    return tuple(f"{value:g}" for value in quantiles(values * 2 if len(values) == 1 else values, method="inclusive"))
-
-
-def _source(row: Preference) -> str:
-    return ", ".join(sorted({origin.source for origin in row.comparison.origins}))
-
-
-def _choice(row: Preference) -> str:
-    choice = row.judgement.choice
-    names = {"a": "one is better", "b": "one is better", "both_bad": "both bad", None: "ranking"}
-    return names.get(choice, str(choice))
-
-
 def _share(count: int, total: int) -> str:
     return f"{count} ({count / total:.1%})" if total else "-"
 
 
+def _share_with_interval(count: int, total: int) -> str:
+    low, high = wilson_interval(count, total)
+    return f"{count / total:.1%} of {total} pairs (95% interval {low:.1%} to {high:.1%})" if total else "-"
+
+
 def _day(time: float) -> str:
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
-
-
-def _counted(heading: str, what: str, counts: Counter[str]) -> list[str]:
-    """Return a section with a table of `counts`, the most frequent first; no lines where every key is empty."""
-    if not any(counts):
-        return []
-    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [f"## {heading}", "", *_table((what, "judgements"), [(_name(key), str(count)) for key, count in order]), ""]
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -15,8 +15,7 @@ from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import DataError
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder
-from trainer.preference_data.groups import Groups, GroupTable, Pair, Ranking
-from trainer.preference_data.judged_rows import JudgedRows, Said
+from trainer.preference_data.groups import Groups, GroupTable, JudgedRows, Pair, Ranking, Said
 from trainer.preferences.records import Preference, Text, ranked_pairs, tied_pairs
 
 

@@ -15,8 +15,7 @@ from statistics import pstdev
 from trainer.errors import ModelError, UsageError
 from trainer.preferences.items import QueuePlan
 from trainer.preferences.queues import Drawn, QueueInputs, Score, Wait, in_background, result_of
-from trainer.preferences.queues.run_pairs import one_sample_each, pairs_each, sampled_pairs
-from trainer.preferences.queues.run_samples import SampledIterations
+from trainer.preferences.queues.run_pairs import SampledIterations, one_sample_each, pairs_each, sampled_pairs
 from trainer.preferences.records import Comparison, Text
 
 _COMPLETIONS = 128  # scored at once, about: a minute of a small model on two cores
@@ -26,7 +25,6 @@ _IN_ADVANCE = 6  # random pairs that may come early, so that nobody waits for th
 
 Measure = Callable[[Sequence[float]], float]
 """Function that orders pairs, smallest first, by r(a) - r(b) of each model."""
-Measured = Callable[[Sequence[Comparison]], list[tuple[float, Comparison]]]
 
 
 def uncertain(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
@@ -48,12 +46,13 @@ def disagreement(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
 
 
 def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: QueueInputs) -> Iterator[Drawn]:
-    """Yield pairs of the samples of one prompt: scored ones by `measure`, smallest first, and random ones.
+    """Yield pairs of the samples of one prompt, each once: scored ones by `measure`, smallest first, and random ones.
 
-    At least the inputs' `random_share` of the pairs are random. Raises UsageError if there are no pairs, and what
-    `context.score` raises.
+    Some completions of the newest iterations are scored at once, in the background: newer iterations when they have
+    come, older ones when these are used up. At least the inputs' `random_share` of the pairs are random. Raises
+    UsageError if there are no pairs, and what `context.score` raises.
     """
-    context, share = inputs.context, inputs.random_share
+    context, share, is_new = inputs.context, inputs.random_share, inputs.history.is_new
     if context.score is None:
         raise UsageError("nothing can score pairs here: choose another queue")
     iterations = SampledIterations(source, inputs.report)
@@ -61,101 +60,67 @@ def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: Queue
     if each := pairs_each(iterations):
         inputs.supply.total = lambda: each * iterations.found
     why = f"scoring samples with {' and '.join(Path(model).name for model in models)}"
-    pairs = ScoredPairs(iterations, partial(_measured, models, measure, context.score), why, inputs)
-    given = at_random = 0
+    everything: list[Comparison] = []  # not drawn yet, scored or not
+    in_order: list[tuple[float, int, Comparison]] = []  # a heap of measures; a number orders equal ones
+    scoring: Future[list[tuple[float, Comparison]]] | None = None
+    numbers, read, given, at_random = count(), -1, 0, 0
     while True:
         context.check()
-        pairs.look_ahead()
+        if scoring is not None and scoring.done():
+            for value, scored in result_of(scoring, why):
+                heapq.heappush(in_order, (value, next(numbers), scored))
+            scoring = None
+        newest = iterations.newest()
+        if scoring is None and newest is not None and (newest > read or len(in_order) < _LEAST):
+            found = _next_pairs(iterations, inputs)
+            if not found and read < 0 and not everything:
+                raise UsageError(one_sample_each(iterations))
+            read = max(newest, read)
+            everything.extend(found)
+            scoring = in_background(partial(_measured, models, measure, context.score, found), context.wake)
         randomly = at_random < share * (given + 1)
-        pair = None if randomly else pairs.first()
-        early = at_random < share * given + _IN_ADVANCE
-        if pair is None and (randomly or early or not pairs.awaited):
-            pair, randomly = pairs.any(), True
+        pair = None if randomly else _first(lambda: heapq.heappop(in_order)[-1] if in_order else None, is_new)
+        if pair is None and (randomly or at_random < share * given + _IN_ADVANCE or scoring is None):
+            pair, randomly = _first(lambda: _any(everything, inputs), is_new), True
         if pair is not None:
             given, at_random = given + 1, at_random + randomly
             inputs.supply.drawn = given
             yield pair
-        elif pairs.awaited:
-            yield Wait(pairs.awaited)
+        elif scoring is not None:
+            yield Wait(why)
         elif iterations.are_over():
             return
         elif iterations.newest() is None:
             yield Wait(iterations.awaited)
 
 
-class ScoredPairs:
-    """Pairs of `iterations` in order or at random, each once.
+def _first(take: Callable[[], Comparison | None], is_new: Callable[[Comparison], bool]) -> Comparison | None:
+    """Take pairs until one is new; None if there are no more."""
+    while (pair := take()) is not None and not is_new(pair):
+        pass
+    return pair
 
-    Some completions of the newest iterations are scored at once, in the background: newer iterations when they have
-    come, older ones when these are used up.
 
-    measured: returns pairs with their measures. why: what is awaited while it runs, in words.
-    """
-
-    def __init__(self, iterations: SampledIterations, measured: Measured, why: str, inputs: QueueInputs) -> None:
-        self._iterations = iterations
-        self._measured = measured
-        self._why = why
-        self._inputs = inputs
-        self._all: list[Comparison] = []
-        self._in_order: list[tuple[float, int, Comparison]] = []  # a heap of measures; a number orders equal ones
-        self._numbers = count()
-        self._newest = -1  # iteration that was read
-        self._has_pairs = False  # whether there was any pair yet
-        self._scoring: Future[list[tuple[float, Comparison]]] | None = None
-
-    @property
-    def awaited(self) -> str:
-        """Scores to wait for, in words; empty for none."""
-        return self._why if self._scoring is not None else ""
-
-    def look_ahead(self) -> None:
-        """Collect the scores that have come, and start scoring more when it is time.
-
-        Raises what scoring raises, and UsageError if no prompt has two samples.
-        """
-        if self._scoring is not None and self._scoring.done():
-            found = result_of(self._scoring, self._why)
-            self._scoring = None
-            for measure, pair in found:
-                heapq.heappush(self._in_order, (measure, next(self._numbers), pair))
-        newest = self._iterations.newest()
-        if self._scoring is None and newest is not None and (newest > self._newest or len(self._in_order) < _LEAST):
-            self._newest = max(newest, self._newest)
-            if pairs := self._next_pairs():
-                self._all += pairs
-                self._scoring = in_background(partial(self._measured, pairs), self._inputs.context.wake)
-
-    def first(self) -> Comparison | None:
-        """Return the first new pair in order; None if there is none."""
-        while self._in_order:
-            *_, pair = heapq.heappop(self._in_order)
-            if self._inputs.history.is_new(pair):
-                return pair
+def _any(pairs: list[Comparison], inputs: QueueInputs) -> Comparison | None:
+    """Remove a random one of `pairs` and return it; None if there is none."""
+    if not pairs:
         return None
+    place = inputs.rng.randrange(len(pairs))
+    pairs[place], pairs[-1] = pairs[-1], pairs[place]
+    return pairs.pop()
 
-    def any(self) -> Comparison | None:
-        """Return a random new pair, scored or not; None if there is none."""
-        while self._all:
-            place = self._inputs.rng.randrange(len(self._all))
-            self._all[place], self._all[-1] = self._all[-1], self._all[place]
-            if self._inputs.history.is_new(pair := self._all.pop()):
-                return pair
-        return None
 
-    def _next_pairs(self) -> list[Comparison]:
-        pairs: list[Comparison] = []
-        completions = 0
-        while completions < _COMPLETIONS and (newest := self._iterations.newest()) is not None:
-            self._inputs.context.check()
-            prompts = self._iterations.read(newest)
-            self._iterations.drop(newest)
-            completions += sum(len(one.samples) for one in prompts)
-            self._has_pairs |= any(len(one.samples) > 1 for one in prompts)
-            if prompts and not self._has_pairs:
-                raise UsageError(one_sample_each(self._iterations))
-            pairs += islice(sampled_pairs(prompts, self._inputs.rng), _PAIRS - len(pairs))
-        return pairs
+def _next_pairs(iterations: SampledIterations, inputs: QueueInputs) -> list[Comparison]:
+    """Return pairs of the newest iterations left, of as many completions as are scored at once."""
+    pairs: list[Comparison] = []
+    completions = 0
+    while completions < _COMPLETIONS and (newest := iterations.newest()) is not None:
+        inputs.context.check()
+        prompts = iterations.read(newest)
+        iterations.drop(newest)
+        completions += sum(len(one.samples) for one in prompts)
+        pairs += islice(sampled_pairs(prompts, inputs.rng), _PAIRS - len(pairs))
+    return pairs
 
 
 def _measured(

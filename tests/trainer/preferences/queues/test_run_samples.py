@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from label_runs import Drawing, add_samples, answering, of_run, plan, run_folder
 
-from trainer.preferences.queues import run_samples
+from trainer.preferences.queues import run_pairs
 from trainer.preferences.records import Origin
 from trainer.questions import Question
 from trainer.runs.folder import RunFolder
@@ -79,9 +79,9 @@ def test_a_long_run_is_read_no_further_than_needed(
     run = run_folder(tmp_path / "run", iterations=1, prompts=32)
     for iteration in range(2, 2001):
         run.samples_file(iteration).symlink_to(run.samples_file(1))
-    read, original = [], run_samples.read_samples
+    read, original = [], run_pairs.read_samples
     monkeypatch.setattr(
-        run_samples, "read_samples", lambda path, columns: (read.append(path), original(path, columns))[1]
+        run_pairs, "read_samples", lambda path, columns: (read.append(path), original(path, columns))[1]
     )
     assert len(list(islice(Drawing(plan(of_run("samples", run)), store), 32))) == 32
     assert set(read) == {run.samples_file(2000)}

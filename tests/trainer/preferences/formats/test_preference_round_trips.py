@@ -1,4 +1,4 @@
-"""Round trips: what a format holds comes back, by the table of docs/preferences.md, format by format."""
+"""Round trips: what a format holds comes back, by the table of docs/labelling.md, format by format."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from trainer.preferences.formats import FORMATS_OUT, write_preferences
 from trainer.preferences.records import Choice, Comparison, Judgement, Preference
 from trainer.preferences.rows import in_stored_order
 
-DOCS = ROOT / "docs" / "preferences.md"
+DOCS = ROOT / "docs" / "labelling.md"
 SUFFIXES = [(name, suffix) for name, format in FORMATS_OUT.items() for suffix in format.suffixes]
 KINDS = {"ranked": "better", "tie": "tie", "both_bad": "both bad", "skip": "skip"}
 
 
 def documented() -> dict[str, tuple[tuple[str, ...], list[str]]]:
-    """Return what docs/preferences.md says of each format: its suffixes and the judgements that it holds."""
+    """Return what docs/labelling.md says of each format: its suffixes and the judgements that it holds."""
     rows = re.findall(
-        r"^\| `([\w-]+)` \| (.+) \| (.+) \| .+ \|$", DOCS.read_text().partition("## Out")[2], re.MULTILINE
+        r"^\| `([\w-]+)` \| (.+) \| (.+) \| .+ \|$", DOCS.read_text().partition("### Export")[2], re.MULTILINE
     )
     return {name: (tuple(suffixes.split()), judgements.split(", ")) for name, suffixes, judgements in rows}
 

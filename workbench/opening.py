@@ -41,7 +41,5 @@ class Opening:
         if run := self.watch or self.resume:
             return ConfigDocument.of_run(run, changes)
         document = ConfigDocument.open(self.source)
-        for table, values in changes.items():
-            for key, value in values.items():
-                document.set(f"{table}.{key}", value)
+        document.apply(changes)
         return document

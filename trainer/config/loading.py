@@ -59,12 +59,12 @@ def load_config_as(
     own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
     if isinstance(kind := now.get("kind"), str) and kind != own:
         raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
-    return validate_as(schema, _merged(now, overrides or {}), str(source))
+    return validate_as(schema, merged(now, overrides or {}), str(source))
 
 
 def with_overrides(config: Schema, overrides: dict[str, Any]) -> Schema:
     """Return `config` with `overrides`, tables of `parse_overrides`, on top. Raises ConfigError with every problem."""
-    return validate_as(type(config), _merged(config.model_dump(), overrides))
+    return validate_as(type(config), merged(config.model_dump(), overrides))
 
 
 def differences(before: Config, after: Config) -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -163,9 +163,10 @@ def value_of(parts: Sequence[str], text: str, schema: type[Section] = Config) ->
     return parsed["value"] if len(parsed) == 1 else text  # a second line is not part of the value
 
 
-def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables of `base` with those of `top` on top, at any depth."""
+    result = dict(base)
     for key, value in top.items():
-        inner = merged.get(key)
-        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return merged
+        inner = result.get(key)
+        result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return result

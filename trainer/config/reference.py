@@ -84,13 +84,15 @@ with PPO; they are not trained on.
 }
 
 
-class ReferenceRow(NamedTuple):
+class Setting(NamedTuple):
     """One option, in words; a cell without content is empty."""
 
     key: str
     """`ppo.kl_coef`; `reward.sources[].kind=length` is a kind of source, whose own fields follow it."""
     type: str
     help: str
+    schema: dict[str, Any]
+    """JSON Schema of its value; empty for a kind of source."""
     rule: str = ""
     default: str = ""
     """In TOML; empty for an option that must be given."""
@@ -100,8 +102,13 @@ class ReferenceRow(NamedTuple):
     """Where the default comes from."""
     advice: str = ""
 
+    @property
+    def name(self) -> str:
+        """Name in its table."""
+        return self.key.rpartition(".")[2]
 
-def reference_rows(schema: type[Section] = Config) -> list[ReferenceRow]:
+
+def reference_rows(schema: type[Section] = Config) -> list[Setting]:
     """Return every option in the order of `schema`; the kinds of reward source follow `reward.sources`."""
     rows = []
     for table, section in _tables(schema):
@@ -145,7 +152,7 @@ def _tables_markdown(schema: type[Section]) -> Iterator[str]:
         yield "\n".join(lines) + "\n"
 
 
-def _row_markdown(row: ReferenceRow) -> str:
+def _row_markdown(row: Setting) -> str:
     kind = ", ".join(filter(None, (row.type, row.rule)))
     default = f"{f'`{row.default}`' if row.default else 'required;'} {row.unit}".rstrip("; ")
     source = f"Default from: {row.source}." if row.source else ""
@@ -154,11 +161,11 @@ def _row_markdown(row: ReferenceRow) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _section_rows(section: type[Section], prefix: str) -> Iterator[ReferenceRow]:
+def _section_rows(section: type[Section], prefix: str) -> Iterator[Setting]:
     for name, schema in section.model_json_schema()["properties"].items():
         if "const" in schema:  # the kind of a reward source has a row of its own
             continue
-        yield ReferenceRow(
+        yield Setting(
             key=prefix + name,
             type=_type(schema),
             rule=_rule(schema),
@@ -168,13 +175,14 @@ def _section_rows(section: type[Section], prefix: str) -> Iterator[ReferenceRow]
             help=schema["description"],
             source=schema["source"],
             advice=schema["advice"],
+            schema=schema,
         )
 
 
-def _source_rows() -> Iterator[ReferenceRow]:
+def _source_rows() -> Iterator[Setting]:
     shared: set[str] = set()
     for kind, section in SOURCES.items():
-        yield ReferenceRow(key=f"reward.sources[].kind={kind}", type="table", help=_first_line(section))
+        yield Setting(key=f"reward.sources[].kind={kind}", type="table", help=_first_line(section), schema={})
         for row in _section_rows(section, "reward.sources[]."):
             if row.key not in shared:
                 yield row

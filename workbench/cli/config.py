@@ -12,7 +12,7 @@ from trainer.config import SCHEMAS, Config, config_warnings
 from trainer.config.fields import Section
 from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names
 from trainer.config.problems import Schema, validate_as
-from trainer.config.reference import ReferenceRow, json_schema, reference_markdown, reference_rows
+from trainer.config.reference import Setting, json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.runs.folder import RunFolder, open_run
@@ -73,7 +73,7 @@ def _checked(args: argparse.Namespace) -> Section:
     return config
 
 
-def _listing(rows: list[ReferenceRow]) -> list[str]:
+def _listing(rows: list[Setting]) -> list[str]:
     """Return two lines for each setting: its type and default, then its help; `live` marks what may change in a run."""
     lines = []
     for row in rows:

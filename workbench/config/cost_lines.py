@@ -15,7 +15,6 @@ from trainer.memory.footprint import Footprint, Part
 from trainer.plurals import counted
 from workbench.columns import packed
 from workbench.config.estimates import Estimate, estimate
-from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
 from workbench.system.machine import room_for
 
@@ -24,7 +23,7 @@ _WORDED = 40  # columns; on a narrower line the problems are a sign and a number
 _FREE = "─"
 
 
-class CostLines(GuardedWidget, Widget):
+class CostLines(Widget):
     """Two lines that are always in view: memory and number of problems, then what the memory and time go into."""
 
     _needed: Estimate | None = None

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copy
 import json
+import os
 import re
+import stat
 from collections import deque
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from trainer.config import PRESETS, Config, config_warnings, preset_names
+from trainer.config.loading import merged
 from trainer.config.problems import located_problems
-from trainer.errors import UsageError
-from trainer.files import parse_toml
+from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.files import parse_toml, read_given, whole_file
 from trainer.runs.listing import PPO
-from workbench.config.fields import fields_by_key
-from workbench.config.files import Save, Saved, expanded, read_text
+from workbench.config.fields import default_of, fields_by_key
 from workbench.config.toml import key_lines, line_of, line_typed_on, with_value, without_comments
 from workbench.run.metrics import training_command
 from workbench.text import visible
 
 _STEPS = 1000  # most steps that can be undone
+
+
+class OverwriteError(StorageError):
+    """Error if saving would overwrite what another program or an earlier save wrote; `overwrite=True` allows it."""
+
+    def __init__(self, message: str, path: Path) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class Problem(NamedTuple):
@@ -43,25 +54,23 @@ class Problem(NamedTuple):
         return self.key.partition("[")[0]
 
 
-class Change(NamedTuple):
-    """Values of a setting that differs from the preset or from the saved text."""
+class ChangedSetting(NamedTuple):
+    """Setting that differs from the preset or from the file."""
 
-    key: str
     preset: Any
-    saved: Any
-    value: Any
+    """Value of the preset."""
+    from_preset: bool
+    """Whether a run with the value would differ from one with the preset's."""
+    unsaved: bool
+    """Whether the value differs from the file."""
 
-    @property
-    def from_preset(self) -> bool:
-        """Return whether a run with the value would differ from one with the preset's."""
-        if _same(self.value, self.preset):
-            return False
-        return not _same(_as_run(self.key, self.value), _as_run(self.key, self.preset))
 
-    @property
-    def unsaved(self) -> bool:
-        """Return whether the value differs from the file."""
-        return not _same(self.value, self.saved)
+class SavedText(NamedTuple):
+    """Text that was written to a file."""
+
+    path: Path
+    text: str
+    content: bytes
 
 
 class ConfigDocument:
@@ -76,9 +85,9 @@ class ConfigDocument:
         """File that `save` writes; None for a preset, which is read-only, and for a copy of a run's configuration."""
         self.preset = preset
         """Name of the preset that changes are relative to; empty for the schema's defaults."""
-        self._copied = ""  # name of the run that this is a copy of
         self.title = ""
-        """What `name` is in place of its own, such as that of a branch."""
+        """What is shown in place of a name, for a document that is neither a file nor a preset."""
+        self._copied = ""  # name of the run that this is a copy of
         self._on_disk = content  # of the file that was read or written last; `text` has plain newlines and no mark
         self._preset_text = (PRESETS / f"{preset}.toml").read_text(encoding="utf-8") if preset else ""
         self._base = parse_toml(self._preset_text)
@@ -96,15 +105,15 @@ class ConfigDocument:
     def open(cls, source: str | Path) -> ConfigDocument:
         """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read."""
         preset = str(source) if str(source) in preset_names() else ""
-        path = PRESETS / f"{preset}.toml" if preset else expanded(Path(source))
+        path = PRESETS / f"{preset}.toml" if preset else _expanded(Path(source))
         text, content = read_text(path, str(source))
         return cls(text, path=None if preset else path, preset=preset, content=content)
 
     @classmethod
-    def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
+    def of_run(cls, folder: Path, changes: Mapping[str, Any] | None = None) -> ConfigDocument:
         """Copy the configuration of the run in `folder`, without its file and its run name.
 
-        changes: values to set, by table and name. Raises UsageError if the configuration cannot be read.
+        changes: as for `apply`. Raises UsageError if the configuration cannot be read.
         """
         document = cls.open(folder / "config.toml")
         document.path = None
@@ -112,9 +121,7 @@ class ConfigDocument:
         if document.kind == PPO:
             with contextlib.suppress(UsageError):  # a text with errors stays as it is
                 document.reset("run.name")
-                for section, table in (changes or {}).items():
-                    for name, value in table.items():
-                        document.set(f"{section}.{name}", value)
+                document.apply(changes or {})
         document._undo.clear()
         document._mark_saved(document.text, document._on_disk)
         return document
@@ -129,45 +136,18 @@ class ConfigDocument:
         return f"{line}; train one with '{command} --config FILE'" if command else line
 
     @property
+    def name(self) -> str:
+        """Name of the file, the preset or the copied run, for display."""
+        if self.title or self.path is not None:
+            return self.title or str(self.path)
+        if self.preset:
+            return f"preset {self.preset}"
+        return f"{'copy' if self.kind == PPO else 'config.toml'} of {self._copied}"
+
+    @property
     def dirty(self) -> bool:
         """Return whether there are unsaved changes."""
         return self.text != self._saved_text
-
-    def set_text(self, text: str) -> None:
-        """Replace the text. Consecutive edits of one character on the same line are one step to undo."""
-        if text != self.text:
-            self._step(text, line_typed_on(self.text, text))
-
-    def get(self, key: str) -> Any:
-        """Return the value in the document, even one of the wrong type, or the schema's default."""
-        return _lookup(self._values, key)
-
-    def set(self, key: str, value: Any) -> None:
-        """Set the value of a setting, unchecked: an invalid value shows up in `problems`.
-
-        Raises UsageError if the text is not TOML, or if the section is not a table.
-        """
-        if not _same(self.get(key), value):
-            self._edit(key, value)
-
-    def preset_value(self, key: str) -> Any:
-        """Return the value that `reset` restores."""
-        return _lookup(self._base, key)
-
-    def reset(self, key: str) -> None:
-        """Restore the preset's value. Raises UsageError as `set` does."""
-        if _has(self._base, key):
-            self.set(key, _lookup(self._base, key))
-        elif _has(self._values, key):
-            self._edit(key, None)
-
-    def undo(self) -> bool:
-        """Undo one step; return False if there is none."""
-        return self._travel(self._undo, self._redo)
-
-    def redo(self) -> bool:
-        """Redo one step; return False if there is none."""
-        return self._travel(self._redo, self._undo)
 
     @cached_property
     def problems(self) -> list[Problem]:
@@ -196,54 +176,89 @@ class ConfigDocument:
         return None if self.problems else Config.model_validate(self._values)
 
     @cached_property
-    def changes(self) -> dict[str, Change]:
+    def changes(self) -> dict[str, ChangedSetting]:
         """Settings that differ from the preset or from the saved text, by key."""
-        changes: dict[str, Change] = {}
+        changes: dict[str, ChangedSetting] = {}
         for key in fields_by_key() if self.kind == PPO else ():
-            change = Change(key, *(_lookup(values, key) for values in (self._base, self._saved, self._values)))
-            if change.from_preset or change.unsaved:
-                changes[key] = change
+            preset, saved, value = (_lookup(values, key) for values in (self._base, self._saved, self._values))
+            from_preset = not (_same(value, preset) or _same(_as_run(key, value), _as_run(key, preset)))
+            if from_preset or not _same(value, saved):
+                changes[key] = ChangedSetting(preset, from_preset, not _same(value, saved))
         return changes
 
-    def to_save(self, path: Path) -> Save:
-        """Return what a thread can write to `path`; then call `saved`.
+    def set_text(self, text: str) -> None:
+        """Replace the text. Consecutive edits of one character on the same line are one step to undo."""
+        if text != self.text:
+            self._step(text, line_typed_on(self.text, text))
+
+    def get(self, key: str) -> Any:
+        """Return the value in the document, even one of the wrong type, or the schema's default."""
+        return _lookup(self._values, key)
+
+    def set(self, key: str, value: Any) -> None:
+        """Set the value of a setting, unchecked: an invalid value shows up in `problems`.
+
+        Raises UsageError if the text is not TOML, or if the section is not a table.
+        """
+        if not _same(self.get(key), value):
+            self._edit(key, value)
+
+    def apply(self, changes: Mapping[str, Any]) -> None:
+        """Set values given as `parse_overrides` returns them. Raises UsageError as `set` does."""
+        for section, table in changes.items():
+            for name, value in table.items():
+                key = f"{section}.{name}"
+                self.set(key, merged({name: self.get(key)}, {name: value})[name])
+
+    def preset_value(self, key: str) -> Any:
+        """Return the value that `reset` restores."""
+        return _lookup(self._base, key)
+
+    def reset(self, key: str) -> None:
+        """Restore the preset's value. Raises UsageError as `set` does."""
+        if _has(self._base, key):
+            self.set(key, _lookup(self._base, key))
+        elif _has(self._values, key):
+            self._edit(key, None)
+
+    def undo(self) -> bool:
+        """Undo one step; return False if there is none."""
+        return self._travel(self._undo, self._redo)
+
+    def redo(self) -> bool:
+        """Redo one step; return False if there is none."""
+        return self._travel(self._redo, self._undo)
+
+    def to_save(self, path: Path | None = None, *, overwrite: bool = False) -> Callable[[], SavedText]:
+        """Return a function, for a thread, that writes the document's file, or `path`; its result is for `saved`.
 
         The comments of a preset say why its own values are as they are: with others, they are left out.
+        Raises UsageError if there is neither file nor path, as for a preset. The function raises OverwriteError if
+        another program has changed the document's own file since it was read, or if another file exists; StorageError
+        if it cannot be written; UsageError for a shipped preset. Then nothing has changed.
         """
+        if (path := path or self.path) is None:
+            raise UsageError(f"{self.name} has no file of its own: save it under a name")
         if self.path is None and any(change.from_preset for change in self.changes.values()):
             uncommented = without_comments(self.text, self._preset_text)
             if uncommented != self.text:
                 self._step(f"# Made from the preset {self.preset}.\n\n{uncommented.lstrip()}")
-        return Save(path, self.text, self.path, self._on_disk)
+        return partial(_write, path, self.text, self.path, self._on_disk, overwrite=overwrite)
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: SavedText) -> None:
         """Make the written file the document's own; what was edited meanwhile is unsaved."""
         self.path = saved.path
         self._mark_saved(saved.text, saved.content)
 
     def save(self, path: Path | None = None, *, overwrite: bool = False) -> None:
-        """Write the document's file, or `path` and make it the document's file. Raises as `Save.write` does.
-
-        Raises UsageError if there is neither, as for a preset.
-        """
-        if (path := path or self.path) is None:
-            raise UsageError(f"{self.name} has no file of its own: save it under a name")
-        self.saved(self.to_save(path).write(overwrite=overwrite))
+        """Write the document's file, or `path` and make it the document's file. Raises as `to_save` says."""
+        self.saved(self.to_save(path, overwrite=overwrite)())
 
     def replace(self, text: str, content: bytes) -> None:
         """Replace the text by the one that `read_text` has read from the file, as one step that can be undone."""
         if text != self.text:
             self._step(text)
         self._mark_saved(text, content)
-
-    @property
-    def name(self) -> str:
-        """Name of the file, the preset or the copied run, for display."""
-        if self.title or self.path is not None:
-            return self.title or str(self.path)
-        if self.preset:
-            return f"preset {self.preset}"
-        return f"{'copy' if self.kind == PPO else 'config.toml'} of {self._copied}"
 
     def _edit(self, key: str, value: Any) -> None:
         """Set `key` in the text, or remove it if `value` is None; everything else stays as it is."""
@@ -260,7 +275,7 @@ class ConfigDocument:
             table[name] = value
         text = with_value(self.text, section, name, value)
         # The form must never damage what it does not show, whatever TOML syntax the editor cannot handle.
-        if text is None or not _equal(parse_toml(text), expected):
+        if text is None or _as_json(parse_toml(text)) != _as_json(expected):
             raise UsageError(f"{key} is written in a way that the form cannot change: edit the TOML")
         self._step(text)
 
@@ -301,14 +316,73 @@ class ConfigDocument:
         self.__dict__.pop("changes", None)
 
 
+def read_text(path: Path, source: str) -> tuple[str, bytes]:
+    """Return the text of `path`, with plain newlines and no byte-order mark, and its bytes.
+
+    Raises UsageError, which calls the file `source`.
+    """
+    try:
+        content = read_given(path)
+        return content.decode("utf-8-sig").replace("\r\n", "\n"), content
+    except FileNotFoundError:
+        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
+
+
+def _write(path: Path, text: str, own: Path | None, on_disk: bytes, *, overwrite: bool) -> SavedText:
+    """Write `text`, completely or not at all, as `ConfigDocument.to_save` describes.
+
+    own: file of the document, which may be another; on_disk: its content when it was read or written last, whose line
+    ends and byte-order mark are kept.
+    """
+    path = _expanded(path)
+    target = path.resolve()  # a link stays a link
+    if target.is_relative_to(PRESETS.resolve()):
+        raise UsageError(f"{path} is a preset that ships with the program: choose another folder")
+    own = own if own is not None and own.resolve() == target else None
+    path = own or path
+    if not overwrite:
+        if own is None and path.is_file():
+            raise OverwriteError(f"{path} exists", path)
+        with contextlib.suppress(OSError):
+            if own is not None and read_given(path) != on_disk:
+                raise OverwriteError(f"{path} was changed by another program since it was read", path)
+    content = text.replace("\n", "\r\n" if b"\r\n" in on_disk else "\n").encode("utf-8", "replace")
+    if on_disk.startswith(codecs.BOM_UTF8):
+        content = codecs.BOM_UTF8 + content
+    try:
+        with whole_file(target, sync=True) as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+            file.write(content)
+    except OSError as error:
+        raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
+    return SavedText(path, text, content)
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UsageError(f"'{path}': no such home folder; write the path out") from None
+
+
 def _has(values: dict[str, Any], key: str) -> bool:
     section, _, name = key.partition(".")
     return isinstance(values.get(section), dict) and name in values[section]
 
 
 def _lookup(values: dict[str, Any], key: str) -> Any:
+    """Return the value in `values`, or the schema's default; None for an unknown key."""
     section, _, name = key.partition(".")
-    return values[section][name] if _has(values, key) else fields_by_key()[key].default
+    if _has(values, key):
+        return values[section][name]
+    return default_of(fields_by_key()[key]) if key in fields_by_key() else None
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -328,6 +402,6 @@ def _as_run(key: str, value: Any) -> Any:
     return Path(read).absolute() if key == "run.dir" else read
 
 
-def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether both are the same TOML; NaN equals NaN here."""
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+def _as_json(values: dict[str, Any]) -> str:
+    """Return a text that is the same for the same TOML; NaN equals NaN here."""
+    return json.dumps(values, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""Estimates of the tokens and memory of an iteration or a step from the configuration, before a model is loaded."""
+"""What a configuration costs and lacks, before a model is loaded: tokens and memory, and files that are not there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -16,12 +17,14 @@ from typing import NamedTuple
 from trainer.config import PRESETS, AnyConfig, Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig
+from trainer.config.reward_sources import ModelSource, PythonSource
 from trainer.errors import TrainerError
 from trainer.files import open_regular
 from trainer.memory.estimate import footprint_of as estimate_of_memory
 from trainer.memory.footprint import Footprint, held_model
 from trainer.memory.shape import SIZES, ModelShape, decoder_shape, folder_of, shape_of
 from trainer.preferences.records import Preference, Text
+from workbench.config.document import Problem
 
 _CHARACTERS_A_TOKEN = 4
 _READ = 64 * 1024  # bytes of a prompt file that are read
@@ -115,6 +118,47 @@ def comparison_tokens(data: PreferenceDataConfig) -> int:
     except (OSError, ValueError, RuntimeError, TrainerError):  # the run reports what is wrong
         return data.max_tokens
     return min(math.ceil(longest / _CHARACTERS_A_TOKEN) or data.max_tokens, data.max_tokens)
+
+
+def file_problems(config: Config) -> list[Problem]:
+    """Return what is wrong with model, prompts and reward files of `config`, by the trainer's own checks; for a thread.
+
+    Nothing is fetched and no code is run, so names on the hub and what is inside a reward's file are not checked.
+    """
+    found = []
+    for key, check in _checks(config):
+        try:
+            check()
+        except TrainerError as error:
+            found.append(Problem(key, str(error), None))
+    return found
+
+
+def _checks(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
+    from trainer.data import check_prompts
+    from trainer.rewards.code import code_of
+
+    model, sources = config.model, config.reward.sources
+    if model.path != "starter" or model.adapter:
+        from trainer.models.backbone import check_local  # loads mlx
+
+        yield "model.path", partial(check_local, model)
+    if model.policy_init:
+        from trainer.engine.policy_init import check_policy_init
+
+        yield "model.policy_init", partial(check_policy_init, model)
+    if model.value_init:
+        from trainer.engine.value_init import check_value_init
+
+        yield "model.value_init", partial(check_value_init, model)
+    yield "data.prompts", partial(check_prompts, config.data)
+    for source in sources:
+        if isinstance(source, PythonSource):
+            yield "reward.sources", partial(code_of, source.path)
+    if any(isinstance(source, ModelSource) for source in sources):
+        from trainer.rewards.model_reward import unfinished_models
+
+        yield "reward.sources", partial(unfinished_models, config)
 
 
 def _preferences(data: PreferenceDataConfig) -> Iterator[Preference]:

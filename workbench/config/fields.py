@@ -1,11 +1,10 @@
-"""Settings as the form needs them: their kinds and ranges, values to text and back, sensible steps."""
+"""Settings as the form needs them: their kinds, values to text and back, and sensible steps."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import math
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -13,21 +12,14 @@ import tomli_w
 
 from trainer.config import Config
 from trainer.config.problems import broken_rule
-from trainer.config.reference import ReferenceRow, reference_rows
+from trainer.config.reference import Setting, reference_rows
 from trainer.files import parse_toml
 from workbench.text import has_words
 
-FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "table", "sources"]
+FieldKind = Literal["number", "integer", "boolean", "choice", "string", "path", "list", "table", "sources"]
 
-_KINDS: dict[str, FieldKind] = {
-    "integer": "integer",
-    "number": "number",
-    "boolean": "switch",
-    "string": "text",
-    "object": "table",
-}
 _PATHS = {"model.path", "model.adapter", "data.prompts", "run.dir"}  # can also be names; completed as paths
-_BASIC = {  # the settings that most people change first
+BASIC = {
     "model.path",
     "model.lora_rank",
     "data.prompts",
@@ -47,6 +39,8 @@ _BASIC = {  # the settings that most people change first
     "run.name",
     "run.seed",
 }
+"""Settings that most people change first."""
+
 _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
 # Mantissas that a step visits in each power of ten: people search a learning rate more coarsely than a coefficient.
@@ -56,49 +50,13 @@ _SMALL = 0.01  # a number with a smaller default uses the coarse ladder, which s
 _HUNDREDTH = 0.01  # step of a share between 0 and 1
 
 
-@dataclass(frozen=True)
-class FormField:
-    """Setting of the form."""
-
-    key: str
-    name: str
-    kind: FieldKind
-    default: Any
-    low: float | None
-    high: float | None
-    choices: tuple[str, ...]
-    """Allowed values of a choice, or of the items of a list; empty if any value is allowed."""
-    about: ReferenceRow
-    """The setting in words, and whether it is live."""
-
-    @property
-    def basic(self) -> bool:
-        """Return whether newcomers see it at once."""
-        return self.key in _BASIC
+@functools.cache
+def fields_by_key() -> dict[str, Setting]:
+    """Return every setting by its dotted key, in the order of the schema."""
+    return {row.key: row for row in reference_rows() if "[]" not in row.key}
 
 
 @functools.cache
-def fields_by_key() -> dict[str, FormField]:
-    """Return every setting by its dotted key, in the order of the schema."""
-    rows = {row.key: row for row in reference_rows()}
-    fields = {}
-    for section, table in Config.model_fields.items():
-        assert table.annotation is not None
-        for name, schema in table.annotation.model_json_schema()["properties"].items():
-            row = rows[f"{section}.{name}"]
-            fields[row.key] = FormField(
-                key=row.key,
-                name=name,
-                kind=_kind(row.key, schema),
-                default=schema["default"],
-                low=schema.get("exclusiveMinimum", schema.get("minimum")),
-                high=schema.get("exclusiveMaximum", schema.get("maximum")),
-                choices=tuple(schema.get("enum") or schema.get("items", {}).get("enum") or ()),
-                about=row,
-            )
-    return fields
-
-
 def sections() -> dict[str, str]:
     """Return each table's name and purpose: `ppo` and `the algorithm.`."""
     return {
@@ -108,29 +66,46 @@ def sections() -> dict[str, str]:
     }
 
 
-def search(query: str) -> list[FormField]:
+def kind_of(field: Setting) -> FieldKind:
+    """Return how a value is edited."""
+    if field.key == "reward.sources":
+        return "sources"
+    if field.key in _PATHS:
+        return "path"
+    if "enum" in field.schema:
+        return "choice"
+    kind: str = field.schema["type"]
+    return {"array": "list", "object": "table"}.get(kind, kind)  # type: ignore[return-value]
+
+
+def default_of(field: Setting) -> Any:
+    """Return the default as a value."""
+    return field.schema["default"]
+
+
+def search(query: str) -> list[Setting]:
     """Return the settings with every word of `query` in key, help or advice; matches in the key come first."""
-    found = [f for f in fields_by_key().values() if has_words(f"{f.key} {f.about.help} {f.about.advice}", query)]
+    found = [f for f in fields_by_key().values() if has_words(f"{f.key} {f.help} {f.advice}", query)]
     return sorted(found, key=lambda f: not has_words(f.key, query))
 
 
-def parse(field: FormField, text: str) -> Any:
+def parse(field: Setting, text: str) -> Any:
     """Parse `text` as a value of `field`.
 
     Raises ValueError with the broken rule, in one line. Does not check rules between settings.
     """
-    value = _read(field, text)
+    value = _read(kind_of(field), text)
     if rule := broken_rule(field.key, value):
         raise ValueError(rule)
     return value
 
 
-def editable(field: FormField, value: Any) -> bool:
+def editable(field: Setting, value: Any) -> bool:
     """Return whether `value` can be edited as one line of text; reward sources and multi-line texts cannot."""
-    return field.kind != "sources" and as_text(field, value).isprintable()
+    return kind_of(field) != "sources" and as_text(field, value).isprintable()
 
 
-def as_text(field: FormField, value: Any) -> str:
+def as_text(field: Setting, value: Any) -> str:
     """Format `value` for `parse`; a value of a wrong type is shown as in TOML, so that the user can fix it."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -139,19 +114,19 @@ def as_text(field: FormField, value: Any) -> str:
         return f"{Decimal(repr(value)).normalize():e}" if small else repr(value)
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and field.kind == "list":
+    if isinstance(value, list) and kind_of(field) == "list":
         plain = ", ".join(map(str, value))
         return plain if _split(plain) == value else _literal(value)
-    if isinstance(value, dict) and field.kind == "table":
+    if isinstance(value, dict) and kind_of(field) == "table":
         return _literal(value)[1:-1]
     return str(value) if isinstance(value, int) else _literal(value)
 
 
-def shown(field: FormField, value: Any) -> str:
+def shown(field: Setting, value: Any) -> str:
     """Format `value` for display; `parse` cannot always read the result."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
         return f"{value:_}"
-    if field.kind == "sources" and isinstance(value, list):
+    if kind_of(field) == "sources" and isinstance(value, list):
         return ", ".join(map(_source, value)) or "none"
     text = as_text(field, value)
     return text or ("none" if isinstance(value, list | dict) else "empty" if isinstance(value, str) else "")
@@ -162,59 +137,66 @@ def toml_line(key: str, value: Any) -> str:
     return f"{key} = {_literal(value)}"
 
 
-def limits(field: FormField) -> str:
+def limits(field: Setting) -> str:
     """Return which values are allowed, and their unit, as in `at least 0, at most 100 · score per nat`."""
-    kind = {"integer": "whole number", "number": "number", "switch": "true or false"}.get(field.kind, "")
-    allowed = field.about.rule or kind
-    if field.kind == "list":
+    kind = kind_of(field)
+    allowed = field.rule or (field.type if kind in ("integer", "number", "boolean") else "")
+    if kind == "list":
         allowed = ", ".join(filter(None, ("items between commas", allowed)))
-    if field.kind == "table":
+    if kind == "table":
         allowed = "as in enable_thinking = false"
-    return " · ".join(filter(None, (allowed, field.about.unit)))
+    return " · ".join(filter(None, (allowed, field.unit)))
 
 
-def stepped(field: FormField, value: Any, direction: int) -> Any:
+def stepped(field: Setting, value: Any, direction: int) -> Any:
     """Return the next sensible value up (direction 1) or down (-1); `value` itself at the end of the range.
 
     Numbers step through a nearly geometric ladder of round values, shares by 0.01, whole numbers by 1 and from 20 on by
     their second digit. Switches and choices wrap around.
     """
-    if field.kind == "switch" and isinstance(value, bool):
+    kind, schema = kind_of(field), field.schema
+    low = schema.get("exclusiveMinimum", schema.get("minimum"))
+    high = schema.get("exclusiveMaximum", schema.get("maximum"))
+    if kind == "boolean" and isinstance(value, bool):
         return not value
-    if field.kind == "choice":
-        places = len(field.choices)
-        place = field.choices.index(value) + direction if value in field.choices else 0
-        return field.choices[place % places]
+    if kind == "choice":
+        choices = schema["enum"]
+        return choices[(choices.index(value) + direction) % len(choices)] if value in choices else choices[0]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return value
-    if field.kind == "integer":
+    if kind == "integer":
         size = abs(int(value) + min(direction, 0))
         step = 1 if size < 20 else 10 ** (len(str(size)) - 2)
         moved: float = (int(value) // step + 1) * step if direction > 0 else (-(-int(value) // step) - 1) * step
-    elif field.kind == "number":
-        moved = _number_step(field, float(value), direction)
+    elif kind == "number":
+        coarse = 0 < schema["default"] < _SMALL
+        if (low, high) == (0, 1) and not coarse:  # a share
+            moved = round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
+        else:
+            moved = _next_rung(float(value), direction, *((_COARSE, 1e-6) if coarse else (_FINE, _SMALL)))
     else:
         return value
-    if field.low is not None:
-        moved = max(moved, type(moved)(field.low))
-    if field.high is not None:
-        moved = min(moved, type(moved)(field.high))
+    if low is not None:
+        moved = max(moved, type(moved)(low))
+    if high is not None:
+        moved = min(moved, type(moved)(high))
     return value if broken_rule(field.key, moved) else moved
 
 
-def _kind(key: str, schema: dict[str, Any]) -> FieldKind:
-    if key == "reward.sources":
-        return "sources"
-    if key in _PATHS:
-        return "path"
-    if schema["type"] == "array":
-        return "list"
-    return "choice" if "enum" in schema else _KINDS[schema["type"]]
+def _next_rung(value: float, direction: int, ladder: tuple[float, ...], first: float) -> float:
+    """Return the next number of a ladder. ladder: its mantissas. first: its smallest number above 0."""
+    if value == 0 or (abs(value) <= first and direction * value < 0):
+        return 0.0 if value else direction * first
+    up = direction * value > 0  # away from 0
+    exponent = math.floor(math.log10(abs(value)) + 1e-9)
+    rungs = [round(m * 10.0**e, 12 - e) for e in (exponent - 1, exponent, exponent + 1) for m in ladder]
+    beyond = [r for r in rungs if (r > abs(value) * (1 + 1e-9) if up else r < abs(value) * (1 - 1e-9))]
+    return math.copysign(min(beyond) if up else max(beyond), value)
 
 
-def _read(field: FormField, text: str) -> Any:
+def _read(kind: FieldKind, text: str) -> Any:
     stripped = text.strip()
-    match field.kind:
+    match kind:
         case "integer":
             with contextlib.suppress(ValueError, OverflowError):
                 number = float(stripped) if "e" in stripped.lower() else int(stripped)
@@ -222,42 +204,32 @@ def _read(field: FormField, text: str) -> Any:
                     return int(number)
             raise ValueError("must be a whole number")
         case "number":
-            try:
+            with contextlib.suppress(ValueError):
                 return float(stripped)
-            except ValueError:
-                raise ValueError("must be a number") from None
-        case "switch":
+            raise ValueError("must be a number")
+        case "boolean":
             if stripped.casefold() not in _SWITCH:
                 raise ValueError("must be true or false")
             return _SWITCH[stripped.casefold()]
         case "list":
-            return _list(stripped)
+            example = 'must be items between commas, or a TOML array as in ["a", "b"]'
+            return _toml_value(stripped, example) if stripped.startswith("[") else _split(stripped)
         case "table":
-            return _table(stripped)
+            return _toml_value(f"{{{stripped}}}", "must be options between commas, as in enable_thinking = false")
         case "sources":
             raise ValueError("reward sources are edited as TOML")
         case "choice" | "path":
             return stripped
-        case "text":
+        case "string":
             return text
 
 
-def _list(text: str) -> list[Any]:
-    if not text.startswith("["):
-        return _split(text)
+def _toml_value(text: str, problem: str) -> Any:
     with contextlib.suppress(ValueError):
         values = parse_toml(f"v = {text}")
-        if len(values) == 1 and isinstance(values["v"], list):
+        if len(values) == 1:
             return values["v"]
-    raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]')
-
-
-def _table(text: str) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        values = parse_toml(f"v = {{{text}}}")
-        if len(values) == 1 and isinstance(values["v"], dict):
-            return values["v"]
-    raise ValueError("must be options between commas, as in enable_thinking = false")
+    raise ValueError(problem)
 
 
 def _split(text: str) -> list[Any]:
@@ -282,17 +254,3 @@ def _source(source: Any) -> str:
     name = source.get("path") or source.get("kind") or "?"
     weight = source.get("weight", 1)
     return f"{name}" if weight == 1 else f"{name} x {weight}"
-
-
-def _number_step(field: FormField, value: float, direction: int) -> float:
-    coarse = 0 < field.default < _SMALL
-    if (field.low, field.high) == (0, 1) and not coarse:  # a share
-        return round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
-    ladder, first = (_COARSE, 1e-6) if coarse else (_FINE, _SMALL)
-    if value == 0 or (abs(value) <= first and direction * value < 0):
-        return 0.0 if value else direction * first
-    up = direction * value > 0  # away from 0
-    exponent = math.floor(math.log10(abs(value)) + 1e-9)
-    rungs = [round(m * 10.0**e, 12 - e) for e in (exponent - 1, exponent, exponent + 1) for m in ladder]
-    beyond = [r for r in rungs if (r > abs(value) * (1 + 1e-9) if up else r < abs(value) * (1 - 1e-9))]
-    return math.copysign(min(beyond) if up else max(beyond), value)

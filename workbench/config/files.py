@@ -1,77 +1,26 @@
-"""Files of configurations: those that can be opened, and reading and writing one. All of it blocks on the disk."""
+"""Configurations that can be opened, and the dialogs that open and save one and ask before anything is lost."""
 
 from __future__ import annotations
 
-import codecs
+import asyncio
 import contextlib
-import os
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from trainer.config import PRESETS, Config, preset_names
-from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.files import parse_toml, read_given, whole_file
+from trainer.errors import TrainerError, UsageError
+from trainer.files import parse_toml, read_given
+from trainer.plurals import counted
+from workbench.config.changes import ConfigEditor
+from workbench.config.document import ConfigDocument, OverwriteError, read_text
+from workbench.kit.dialog import Answer, AnswerScreen, TextPromptScreen
+from workbench.kit.file_names import no_name
+from workbench.kit.wait_screen import WaitScreen
+from workbench.text import visible
 
 _MOST = 50  # files of a folder that are looked into
-
-
-class OverwriteError(StorageError):
-    """Error if saving would overwrite what another program or an earlier save wrote; `overwrite=True` allows it."""
-
-    def __init__(self, message: str, path: Path) -> None:
-        super().__init__(message)
-        self.path = path
-
-
-class Saved(NamedTuple):
-    """A text that a `Save` has written."""
-
-    path: Path
-    text: str
-    content: bytes
-
-
-class Save(NamedTuple):
-    """A text to be written to a file; the document may change meanwhile."""
-
-    path: Path
-    text: str
-    own: Path | None
-    """File of the document, which may be another."""
-    on_disk: bytes
-    """Content of that file when it was read or written last: its line ends and its byte-order mark are kept."""
-
-    def write(self, *, overwrite: bool = False) -> Saved:
-        """Write the file, completely or not at all.
-
-        Raises OverwriteError if another program has changed the document's own file since it was read, or if another
-        file exists; StorageError if it cannot be written; UsageError for a shipped preset. Then nothing has changed.
-        """
-        path = expanded(self.path)
-        target = path.resolve()  # a link stays a link
-        if target.is_relative_to(PRESETS.resolve()):
-            raise UsageError(f"{path} is a preset that ships with the program: choose another folder")
-        own = self.own if self.own is not None and self.own.resolve() == target else None
-        path = own or path
-        if not overwrite:
-            if own is None and path.is_file():
-                raise OverwriteError(f"{path} exists", path)
-            with contextlib.suppress(OSError):
-                if own is not None and read_given(path) != self.on_disk:
-                    raise OverwriteError(f"{path} was changed by another program since it was read", path)
-        content = self.text.replace("\n", "\r\n" if b"\r\n" in self.on_disk else "\n").encode("utf-8", "replace")
-        if self.on_disk.startswith(codecs.BOM_UTF8):
-            content = codecs.BOM_UTF8 + content
-        try:
-            with whole_file(target, sync=True) as file:
-                with contextlib.suppress(FileNotFoundError):
-                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-                file.write(content)
-        except OSError as error:
-            raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
-        return Saved(path, self.text, content)
 
 
 class Source(NamedTuple):
@@ -97,11 +46,10 @@ def sources(*folders: Path) -> list[Source]:
 
 
 def _toml_files(folder: Path) -> Iterable[Path]:
-    try:
+    with contextlib.suppress(OSError):
         paths = [path for path in folder.iterdir() if path.suffix == ".toml" and not path.name.startswith(".")]
-    except OSError:
-        return ()
-    return sorted(paths)[:_MOST]
+        return sorted(paths)[:_MOST]
+    return ()
 
 
 def _is_configuration(path: Path) -> bool:
@@ -114,38 +62,101 @@ def _is_configuration(path: Path) -> bool:
 def _purpose(path: Path) -> str:
     """Return the comment at the start of the file, in one line; empty if there is none."""
     with contextlib.suppress(UsageError):
-        return " ".join(_first_comment(read_text(path, str(path))[0]))
+        lines = takewhile(lambda line: line.startswith("#"), read_text(path, str(path))[0].split("\n"))
+        return " ".join(line.strip("# \t") for line in lines)
     return ""
 
 
-def _first_comment(text: str) -> Iterator[str]:
-    for line in text.split("\n"):
-        if not line.startswith("#"):
-            return
-        yield line.strip("# \t")
+def open_another(pane: ConfigEditor) -> None:
+    """Let the user choose a preset or a file, and ask the app to open it."""
+    path = pane.document.path
+
+    async def ask() -> None:
+        found = await asyncio.to_thread(sources, Path(), *([path.parent] if path else []))
+        answers = [Answer(one.source, one.name, _about(one)) for one in found] + [Answer("", "another file …")]
+        source = await pane.app.push_screen_wait(AnswerScreen("Open a configuration", answers))
+        if source == "":
+            folder = f"{path.parent}/" if path else ""
+            source = await pane.app.push_screen_wait(TextPromptScreen("Open a file", folder, no_name, _unreadable))
+        if source:
+            pane.request_open(source.strip())
+
+    pane.app.push_screen(WaitScreen(ask))
 
 
-def expanded(path: Path) -> Path:
-    """Expand ~ in `path`. Raises UsageError if the home folder is not known."""
+def save(pane: ConfigEditor, then: Callable[[], object] = lambda: None) -> None:
+    """Save the pane's file; save a preset or a copy as a new file. Call `then` once nothing is unsaved."""
+    if (path := pane.document.path) is None:
+        save_as(pane, then)
+        return
+
+    async def write() -> None:
+        if problem := await _problem_of_saving(pane, path):
+            pane.notify(visible(problem), severity="error", markup=False)
+        elif not pane.document.dirty:
+            then()
+
+    pane.run_worker(write(), group="save")
+
+
+def save_as(pane: ConfigEditor, then: Callable[[], object] = lambda: None) -> None:
+    """Ask for a name and save the document under it; call `then` once that is done."""
+    path = pane.document.path or Path(f"my-{pane.document.preset or 'run'}.toml")
+
+    async def write(name: str) -> str:
+        path = Path(name.strip())
+        return await _problem_of_saving(pane, path, f"{path} exists: choose another name")
+
+    def saved(name: str | None) -> None:
+        if name is not None:
+            then()
+
+    pane.app.push_screen(TextPromptScreen("Save as", str(path), no_name, write), saved)
+
+
+async def _problem_of_saving(pane: ConfigEditor, path: Path, kept: str = "") -> str:
+    """Save the document; return why that failed. kept: the result if the user keeps the existing file."""
+    document = pane.document
     try:
-        return path.expanduser()
-    except RuntimeError:
-        raise UsageError(f"'{path}': no such home folder; write the path out") from None
+        try:
+            await _write(pane, document, path)
+        except OverwriteError as error:
+            answers = [Answer("stay", "Cancel", "keep the file"), Answer("overwrite", "Overwrite", "replace the file")]
+            if error.path == document.path:
+                answers.insert(1, Answer("reload", "Reload", "from disk; undo restores your changes"))
+            match await pane.app.push_screen_wait(AnswerScreen(str(error), answers)):
+                case "overwrite":
+                    await _write(pane, document, path, overwrite=True)
+                case "reload":
+                    document.replace(*await asyncio.to_thread(read_text, error.path, str(error.path)))
+                    pane.document_changed()
+                case _:
+                    return kept
+    except TrainerError as error:
+        return str(error)
+    return ""
 
 
-def read_text(path: Path, source: str) -> tuple[str, bytes]:
-    """Return the text of `path`, with plain newlines and no byte-order mark, and its bytes.
+async def _write(pane: ConfigEditor, document: ConfigDocument, path: Path, *, overwrite: bool = False) -> None:
+    """Write the document, with the text that was just typed, in a thread. Raises TrainerError."""
+    async with pane.writing:
+        pane.take_typed()
+        document.saved(await asyncio.to_thread(document.to_save(path, overwrite=overwrite)))
+    problems = len(document.problems)
+    suffix = f", with {counted(problems, 'problem')}" if problems else ""
+    pane.notify(f"Saved {visible(str(document.path))}{suffix}", markup=False)
+    pane.refresh_view()
 
-    Raises UsageError, which calls the file `source`.
-    """
+
+def _about(source: Source) -> str:
+    place = "preset" if source.folder is None else f"in {source.folder}/" if source.folder.parts else "in this folder"
+    return f"{place}: {source.purpose}" if source.purpose else place
+
+
+async def _unreadable(text: str) -> str:
+    """Return why the file cannot be opened, or ""; the form shows problems in the configuration itself."""
     try:
-        content = read_given(path)
-        return content.decode("utf-8-sig").replace("\r\n", "\n"), content
-    except FileNotFoundError:
-        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
-        raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
+        await asyncio.to_thread(ConfigDocument.open, text.strip())
+    except TrainerError as error:
+        return str(error)
+    return ""

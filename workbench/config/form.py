@@ -1,4 +1,4 @@
-"""Form of one configuration: its rows, and the editors of a setting."""
+"""Form of one configuration: its rows, and the editor of a setting with a note over them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from textual.content import Content
 from textual.geometry import Offset
 from textual.message import Message
 from textual.suggester import Suggester
-from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Input, Static
 
-from workbench.config.fields import FormField, as_text, limits, parse
-from workbench.config.rows import ConfigRows, FieldRow, Row, value_span
+from trainer.config.reference import Setting
+from workbench.config.fields import as_text, default_of, kind_of, limits, parse, shown
+from workbench.config.rows import ConfigRows, FieldRow, Row, SectionRow, value_span
+from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
-from workbench.kit.pane import MountedWhole
 from workbench.text import visible
 
-
-class Cancelled(Message):
-    """The user left an editor; the value stays as it was."""
+_NUMBERS = ("number", "integer")
+_EDITOR = 24  # minimum columns for text, paths and lists
 
 
 class FieldEditor(Input):
@@ -38,17 +37,21 @@ class FieldEditor(Input):
         Binding("tab", "take_suggestion", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
     ]
 
-    def __init__(self, field: FormField, value: Any) -> None:
+    class Cancelled(Message):
+        """The user left the editor; the value stays as it was."""
+
+    def __init__(self, field: Setting, value: Any) -> None:
+        kind = kind_of(field)
         super().__init__(
             as_text(field, value),
             compact=True,
-            suggester=PathSuggester() if field.kind == "path" else None,
-            select_on_focus=field.kind in ("number", "integer"),
+            suggester=PathSuggester() if kind == "path" else None,
+            select_on_focus=kind in _NUMBERS,
         )
         self.field = field
 
     def action_leave(self) -> None:
-        self.post_message(Cancelled())
+        self.post_message(self.Cancelled())
 
     @work(exclusive=True, group="completion")
     async def action_take_suggestion(self) -> None:
@@ -60,24 +63,6 @@ class FieldEditor(Input):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "take_suggestion" or self.suggester is not None
-
-
-class ChoiceList(OptionList):
-    """List of choices: enter takes one, escape cancels."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select", "take", id="config-choices.take", tooltip="Take this value"),
-        Binding("escape", "leave", "cancel", id="config-choices.cancel", tooltip="Leave the value as it was"),
-    ]
-
-    def __init__(self, field: FormField, value: object) -> None:
-        super().__init__(*(Option(Content(choice), id=choice) for choice in field.choices), compact=True)
-        self.field = field
-        if value in field.choices:
-            self.highlighted = field.choices.index(str(value))
-
-    def action_leave(self) -> None:
-        self.post_message(Cancelled())
 
 
 class PathSuggester(Suggester):
@@ -107,20 +92,7 @@ def completed(text: str) -> str | None:
     return f"{head}{slash}{names[0]}" if names else None
 
 
-def path_kind(text: str) -> str:
-    """Return whether `text` is the path of a file or a folder, in words; empty if nothing is there."""
-    try:
-        path = Path(text).expanduser()
-        return "a folder" if path.is_dir() else "a file" if path.exists() else ""
-    except (OSError, RuntimeError, ValueError):
-        return ""
-
-
-_NAMES = {"model.path", "data.prompts"}  # what is no path is a name
-_EDITOR = 24  # minimum columns for text, paths and lists
-
-
-class ConfigForm(MountedWhole, Container):
+class ConfigForm(Container):
     """Rows with an editor and a note over them; it does not change the document."""
 
     class ValueChosen(Message):
@@ -131,10 +103,7 @@ class ConfigForm(MountedWhole, Container):
             self.key = key
             self.value = value
 
-    class LockedChosen(Message):
-        """A value was entered for the setting under the cursor after a run had locked it."""
-
-    _editor: FieldEditor | ChoiceList | None = None
+    _editor: FieldEditor | None = None
 
     def compose(self) -> ComposeResult:
         yield ConfigRows()
@@ -142,6 +111,9 @@ class ConfigForm(MountedWhole, Container):
 
     def on_mount(self) -> None:
         self.watch(self.rows, "scroll_y", self._place, init=False)
+
+    def on_resize(self) -> None:
+        self._place()
 
     @property
     def rows(self) -> ConfigRows:
@@ -159,8 +131,8 @@ class ConfigForm(MountedWhole, Container):
         A key is given by the id of its binding in braces. is_hint: nothing is wrong.
         """
         note = self.query_one("#config-note", Static)
-        shown = visible(text)
-        note.update(Content(with_keys(shown, self.rows, *self.ancestors) if "{" in shown else shown))
+        safe = visible(text)
+        note.update(Content(with_keys(safe, self.rows, *self.ancestors) if "{" in safe else safe))
         note.display = bool(text)
         note.set_class(is_hint, "-hint")
         self._place()
@@ -168,15 +140,13 @@ class ConfigForm(MountedWhole, Container):
     def edit(self, row: FieldRow) -> None:
         """Open the editor of the setting under the cursor."""
         self.close()
-        editor: type[FieldEditor | ChoiceList] = ChoiceList if row.field.kind == "choice" else FieldEditor
-        self._editor = editor(row.field, row.value)
+        self._editor = FieldEditor(row.field, row.value)
         self.mount(self._editor)
-        self._comment()
-        self._place()
+        self._judge(self._editor.value)
         self._editor.focus()
 
     @on(ConfigRows.Moved)
-    @on(Cancelled)
+    @on(FieldEditor.Cancelled)
     def close(self) -> None:
         """Close the editor and the note; the value stays as it was."""
         self.say("")
@@ -187,79 +157,69 @@ class ConfigForm(MountedWhole, Container):
             if had_focus:
                 self.rows.focus()
 
-    def on_resize(self) -> None:
-        self._place()
-
     @on(Input.Submitted)
-    @on(OptionList.OptionSelected)
-    def _submit(self, event: Input.Submitted | OptionList.OptionSelected) -> None:
+    def _submit(self, event: Input.Submitted) -> None:
         event.stop()
-        editor, row = event.control, self.rows.selected
-        assert isinstance(editor, FieldEditor | ChoiceList)
-        if isinstance(row, FieldRow) and row.locked:
-            self.post_message(self.LockedChosen())
-            return
-        try:
-            value = parse(editor.field, event.value if isinstance(event, Input.Submitted) else str(event.option_id))
-        except ValueError as error:
-            self.say(f"✖ {editor.field.name} {error}")
-        else:
+        if self._editor is not None and self._judge(event.value):
+            field = self._editor.field
             self.close()
-            self.post_message(self.ValueChosen(editor.field.key, value))
+            self.post_message(self.ValueChosen(field.key, parse(field, event.value)))
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
-        self._comment()
+        self._judge(event.value)
 
-    def _comment(self) -> None:
-        """Say which rule the typed value breaks, or else which values are allowed."""
-        editor = self._editor
-        if not isinstance(editor, FieldEditor):
-            return
+    def _judge(self, text: str) -> bool:
+        """Say which rule the typed text breaks, or else which values are allowed; return whether it breaks none."""
+        if self._editor is None:
+            return False
+        field = self._editor.field
         try:
-            parse(editor.field, editor.value)
+            parse(field, text)
         except ValueError as error:
-            self.say(f"✖ {editor.field.name} {error}")
-        else:
-            self.say(limits(editor.field), is_hint=True)
-            if editor.field.kind == "path" and editor.value.strip():
-                self._look_up(editor)
-
-    @work(exclusive=True, group="existence")
-    async def _look_up(self, editor: FieldEditor) -> None:
-        """Say what is at the typed path, as the file system may be slow."""
-        typed = editor.value
-        found = await asyncio.to_thread(path_kind, typed.strip())
-        if editor is self._editor and editor.value == typed:
-            nothing = "not there: read as a name" if editor.field.key in _NAMES else "not there yet"
-            self.say(f"{limits(editor.field)} · {found or nothing}".removeprefix(" · "), is_hint=True)
+            self.say(f"✖ {field.name} {error}")
+            return False
+        self.say(limits(field), is_hint=True)
+        return True
 
     def _place(self) -> None:
         """Place the editor over the value, and the note under the row, or above it if there is no room below."""
-        rows = self.rows
+        rows, note, editor = self.rows, self.query_one("#config-note", Static), self._editor
         width, height, line = rows.scrollable_content_region.width, rows.size.height, rows.line
-        note = self.query_one("#config-note", Static)
         note.styles.width = max(width - 1, 1)
-        below = 1 + (len(self._editor.options) if isinstance(self._editor, ChoiceList) else 0)
-        lines = Content(str(note.content)).wrap(max(width - 3, 1)) if note.display else []
-        note.styles.offset = Offset(
-            1, line + below if line + below + len(lines) <= height else max(line - len(lines), 0)
-        )
-        if self._editor is None or not isinstance(rows.selected, FieldRow):
-            return
-        span = value_span(rows.selected, width)
-        if isinstance(self._editor, ChoiceList):
-            taken = len(self._editor.options)
-            self._editor.styles.width = longest = max(len(choice) for choice in self._editor.field.choices) + 4
-            self._editor.styles.height = min(taken, max(height, 1))
-            over = line + 1 + taken > height
-            self._editor.styles.offset = Offset(
-                max(span.stop - longest + 1, 0), max(line - taken, 0) if over else line + 1
-            )
-        else:
-            least = 8 if self._editor.field.kind in ("number", "integer") else _EDITOR
+        lines = len(Content(str(note.content)).wrap(max(width - 3, 1))) if note.display else 0
+        note.styles.offset = Offset(1, line + 1 if line + 1 + lines <= height else max(line - lines, 0))
+        if editor is not None and isinstance(rows.selected, FieldRow):
+            span = value_span(rows.selected, width)
+            least = 8 if kind_of(editor.field) in _NUMBERS else _EDITOR
             start = max(min(span.start, span.stop - least), 0)
-            self._editor.styles.width = max(span.stop - start, 1)
-            self._editor.styles.offset = Offset(start, line)
-        self._editor.display = 0 <= line < height
+            editor.styles.width = max(span.stop - start, 1)
+            editor.styles.offset = Offset(start, line)
+            editor.display = 0 <= line < height
+
+
+class FieldHelp(CutText):
+    """Help on a row, the most important facts first; its height is fixed, so that the form does not jump."""
+
+    def show(self, row: Row | None) -> None:
+        """Explain `row`."""
+        self.update(help_content(row), layout=False)
+
+
+def help_content(row: Row | None) -> Content:
+    """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
+    if row is None:
+        return Content()
+    if isinstance(row, SectionRow):
+        return Content.assemble((row.title, "bold"), "  ", row.purpose)
+    field = row.field
+    lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
+    if field.advice:
+        lines.append(Content.styled(field.advice, "$text-accent"))
+    default = f"default {visible(shown(field, default_of(field)))}"
+    facts = filter(None, (limits(field), default, "live" if field.live else ""))
+    lines.append(Content.styled(" · ".join(facts), "$text-muted"))
+    if field.source:
+        lines.append(Content.styled(f"default from: {field.source}", "$text-muted"))
+    return Content("\n").join(lines)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
@@ -12,9 +11,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from workbench.columns import fit
+from trainer.config.reference import Setting
+from workbench.columns import fit, fit_start, padded
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import FormField, editable, fields_by_key, search, sections, shown
+from workbench.config.fields import BASIC, fields_by_key, search, sections, shown
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.lines import Line
 from workbench.text import visible
@@ -53,18 +53,18 @@ class SectionRow:
 class FieldRow:
     """Row of one setting and its state."""
 
-    field: FormField
+    field: Setting
     value: Any
-    was: str
+    was: str = ""
     """Preset's value, for display; empty if it is the same."""
-    unsaved: bool
-    problem: str
-    locked: bool
+    unsaved: bool = False
+    problem: str = ""
+    locked: bool = False
     """True if the setting cannot be changed now."""
-    sent: bool
+    sent: bool = False
     """True if the run has yet to confirm the value that was sent."""
-    draft: bool = False
-    """True if the value was typed but not sent, so that the run still has its own."""
+    proposed: bool = False
+    """True if the value was not sent yet, so that the run still has its own."""
     listed: bool = False
     """True in the list of changes; the setting has another row in its section."""
 
@@ -86,76 +86,60 @@ class FieldRow:
 Row = SectionRow | FieldRow
 
 
-@dataclass
-class Selection:
-    """Choice of the settings that the form shows."""
-
-    everything: bool = False
-    """False: the basic settings, and those that differ from preset or file or have a problem."""
-    query: str = ""
-    """Words that the settings are searched for, all of them; empty for no search."""
-    folded: set[str] = field(default_factory=set)
-    """Sections that show only their headings."""
-
-
 def rows_of(
     document: ConfigDocument,
-    selection: Selection,
     *,
+    everything: bool = False,
+    query: str = "",
+    folded: Collection[str] = (),
     keep: str = "",
     running: bool = False,
     sent: Collection[str] = (),
-    draft: Mapping[str, Any] = {},
+    proposed: Mapping[str, Any] = {},
 ) -> list[Row]:
     """Return the rows of the form: what differs from the preset, then sections and their settings.
 
-    keep: spot of a setting that is shown in any case. sent: settings that were sent to a run and are not confirmed yet.
-    draft: values that are proposed, by setting.
+    everything: not only the basic settings, and those that differ from preset or file or have a problem. query: words
+    that the settings are searched for. folded: sections that show only their headings. keep: spot of a setting that is
+    shown in any case. sent: settings that were sent to a run and are not confirmed yet. proposed: values to be sent.
     """
-    changes = document.changes
+    fields, changes = fields_by_key(), document.changes
     problems = {problem.setting: problem.message for problem in reversed(document.problems)}
     differs = {key for key, change in changes.items() if change.from_preset}
 
-    def row(field: FormField, *, listed: bool = False) -> FieldRow:
-        change = changes.get(field.key)
+    def row(field: Setting, *, listed: bool = False) -> FieldRow:
+        key, change = field.key, changes.get(field.key)
         return FieldRow(
             field=field,
-            value=draft[field.key] if field.key in draft else document.get(field.key),
+            value=proposed[key] if key in proposed else document.get(key),
             was=shown(field, change.preset) if change and change.from_preset else "",
             unsaved=bool(change and change.unsaved),
-            problem=problems.get(field.key, ""),
-            locked=bool(document.syntax_error) or (running and not field.about.live),
-            sent=field.key in sent,
-            draft=field.key in draft,
+            problem=problems.get(key, ""),
+            locked=bool(document.syntax_error) or (running and not field.live),
+            sent=key in sent,
+            proposed=key in proposed,
             listed=listed,
         )
 
-    fields = fields_by_key()
     rows: list[Row] = []
-    listed = [] if selection.query else [key for key in fields if key in differs or keep == f"{CHANGED} {key}"]
+    listed = [] if query else [key for key in fields if key in differs or keep == f"{CHANGED} {key}"]
     if listed:
-        is_open = CHANGED not in selection.folded
-        against = "the preset" if document.preset else "the defaults"
-        purpose = "each is also in its section."
-        rows.append(SectionRow(CHANGED, purpose, is_open, len(differs), 0, 0, f"changed from {against}"))
+        is_open = CHANGED not in folded
+        purpose = f"from {'the preset' if document.preset else 'the defaults'} (also in their sections)"
+        rows.append(SectionRow(CHANGED, purpose, is_open, len(differs), 0, 0, "Changed settings"))
         rows += [row(fields[key], listed=True) for key in listed if is_open]
-    found = {field.key for field in search(selection.query)}
-    if not (selection.everything or selection.query):
-        found &= {*_basic_keys(), *changes, *problems, *sent, *draft, keep}
+    found = {field.key for field in search(query)}
+    if not (everything or query):
+        found &= {*BASIC, *changes, *problems, *sent, *proposed, keep}
     for section, purpose in sections().items():
         own = [field for key, field in fields.items() if key in found and key.startswith(f"{section}.")]
         if own:
-            is_open = bool(selection.query) or section not in selection.folded
+            is_open = bool(query) or section not in folded
             changed = sum(field.key in differs for field in own)
             broken = sum(key.partition(".")[0] == section for key in problems)
-            rows.append(SectionRow(section, purpose, is_open, changed, broken, len(own), section))
+            rows.append(SectionRow(section, purpose.rstrip("."), is_open, changed, broken, len(own), section))
             rows += [row(field) for field in own if is_open]
     return rows
-
-
-@cache
-def _basic_keys() -> frozenset[str]:
-    return frozenset(key for key, field in fields_by_key().items() if field.basic)
 
 
 def keys_of(row: Row, document: ConfigDocument) -> list[str]:
@@ -167,31 +151,16 @@ def keys_of(row: Row, document: ConfigDocument) -> list[str]:
     return [key for key in fields_by_key() if key.startswith(f"{row.key}.")]
 
 
-def row_action(row: Row) -> str:
-    """Return what enter does to `row`, as a parameter of `ConfigRows.action_choose`."""
-    if isinstance(row, SectionRow):
-        return "fold" if row.is_open else "unfold"
-    if row.locked:
-        return "explain"
-    if row.draft:
-        return "send"
-    if row.field.kind == "switch" and isinstance(row.value, bool):
-        return "toggle"
-    if not editable(row.field, row.value):
-        return "toml"
-    return "choose" if row.field.kind == "choice" else "edit"
-
-
-def row_line(row: Row, width: int) -> Line:
-    """Format `row` as pieces of at most `width` columns in total."""
-    return _section_line(row, width) if isinstance(row, SectionRow) else _field_line(row, width)
-
-
 def value_span(row: FieldRow, width: int) -> range:
     """Return the columns for the value of `row` on a line of `width` columns: after the name, right-aligned."""
     table = min(width, _TABLE)
     stop = table - _LIVE - (_UNIT if width >= _NARROW else 0)
     return range(min(_GUTTER + len(row.label) + 1, max(stop - 1, 0)), stop)
+
+
+def row_line(row: Row, width: int) -> Line:
+    """Format `row` as pieces of at most `width` columns in total."""
+    return _section_line(row, width) if isinstance(row, SectionRow) else _field_line(row, width)
 
 
 def _section_line(row: SectionRow, width: int) -> Line:
@@ -202,44 +171,31 @@ def _section_line(row: SectionRow, width: int) -> Line:
     if row.changed and not row.is_open:
         counts.append((f"• {row.changed} changed ", "mark"))
     room = min(width, _TABLE) - cell_len(head) - sum(cell_len(text) for text, _ in counts) - 2
-    purpose = row.purpose.rstrip(".") if cell_len(row.purpose) <= room else ""
+    purpose = row.purpose if cell_len(row.purpose) <= room else ""
     return [(head, "section"), (fit(f"  {purpose}", max(room + 2, 0)), "muted"), *counts]
 
 
 def _field_line(row: FieldRow, width: int) -> Line:
-    field, about = row.field, row.field.about
-    span = value_span(row, width)
-    value = fit(visible(shown(field, row.value)).strip(), span.stop - span.start, right=True)
+    field, span = row.field, value_span(row, width)
     first = ("✖", "problem") if row.problem else ("•", "mark") if row.was else (" ", "name")
     pieces: Line = [first, ("*" if row.unsaved else " ", "mark"), (" ", "name")]
     pieces.append((fit(row.label, span.start - _GUTTER), "locked" if row.locked else "name"))
+    value = fit(visible(shown(field, row.value)).strip(), span.stop - span.start, right=True)
     bare = value.lstrip(" ")
     room = cell_len(value) - cell_len(bare)
-    was = visible(f"was {row.was}")
-    if row.was and cell_len(was) + 2 <= room:
-        pieces.append((f"{' ' * (room - cell_len(was) - 2)}{was}  ", "muted"))
-    else:
-        pieces.append((" " * room, "name"))
-    pieces.append((bare, _value_role(row)))
+    was = visible(f"was {row.was}  ") if row.was else ""
+    pieces.append((padded(was if cell_len(was) <= room else "", room, right=True), "muted"))
+    role = "muted" if row.value in ("", []) else "value"
+    if row.problem or row.locked or row.was or row.proposed:
+        role = "problem" if row.problem else "locked" if row.locked else "changed"
+    pieces.append((bare, role))
     if width >= _NARROW:
-        pieces.append((fit(f" {about.unit}", _UNIT), "muted"))
-    live = "↵" if row.draft else "sent" if row.sent else "live" if about.live else ""
+        pieces.append((fit(f" {field.unit}", _UNIT), "muted"))
+    live = "↵" if row.proposed else "sent" if row.sent else "live" if field.live else ""
     pieces.append((fit(f" {live}", _LIVE), "live"))
     if width >= _TABLE + _HELP:
-        room = width - _TABLE - 2
-        text = about.help if len(about.help) <= room else f"{about.help[: room - 1]}…"
-        pieces.append((f"  {text:{room}}", "muted"))
+        pieces.append((fit(f"  {fit_start(field.help, width - _TABLE - 2)}", width - _TABLE), "muted"))
     return pieces
-
-
-def _value_role(row: FieldRow) -> str:
-    if row.problem:
-        return "problem"
-    if row.locked:
-        return "locked"
-    if row.was or row.draft:
-        return "changed"
-    return "muted" if row.value in ("", []) else "value"
 
 
 class ConfigRows(CursorList[Row]):
@@ -248,18 +204,10 @@ class ConfigRows(CursorList[Row]):
     CSS_NAME = "config-rows"
     MARGIN = 2
     _message = "  No matching settings"
-    _action = ""  # of enter
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"config-rows--{role}" for role in _ROLES}
     BINDINGS: ClassVar[list[BindingType]] = [
         *cursor_bindings("config", "row"),
-        Binding("enter", "choose('edit')", "edit", id="config.edit", tooltip="Edit the value"),
-        Binding("enter", "choose('toggle')", "toggle", id="config.toggle", tooltip="Switch between true and false"),
-        Binding("enter", "choose('choose')", "choose", id="config.choose", tooltip="Choose the value from a list"),
-        Binding("enter", "choose('toml')", "edit TOML", id="config.edit-toml", tooltip="Edit the value in the TOML"),
-        Binding("enter", "choose('send')", "send", id="config.send", tooltip="Send the proposed value to the run"),
-        Binding("enter", "choose('explain')", "why locked", id="config.explain", tooltip="Say why the value is locked"),
-        Binding("enter", "choose('fold')", "fold", id="config.fold-one", tooltip="Show only the section's heading"),
-        Binding("enter", "choose('unfold')", "unfold", id="config.unfold", tooltip="Show the section's settings"),
+        Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit, switch or send the value; fold a section"),
         Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="Raise the value, or unfold"),
         Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="Lower the value, or fold"),
     ]
@@ -289,35 +237,16 @@ class ConfigRows(CursorList[Row]):
         self.put_cursor(place)
         if row is not None and place != before:
             self.scroll_to(y=place - line, animate=False, force=True)
-            self._scroll_to_cursor()
-        self._follow_action()
+            self.put_cursor(place)  # in view
 
     def go_to(self, key: str) -> bool:
         """Move the cursor to the row of `key`; return False if there is none."""
-        for place, row in enumerate(self._items):
-            if row.spot == key:
-                self.cursor = place
-                return True
-        return False
+        place = next((place for place, row in enumerate(self._items) if row.spot == key), None)
+        if place is not None:
+            self.cursor = place
+        return place is not None
 
-    def action_page(self, by: int) -> None:
-        self.cursor += by * max(self.size.height - 1, 1)
-
-    def watch_cursor(self, before: int, after: int) -> None:
-        super().watch_cursor(before, after)
-        self._follow_action()
-
-    def _follow_action(self) -> None:
-        """Update the footer if enter does something else now."""
-        action = row_action(self.selected) if self.selected else ""
-        if action != self._action:
-            self._action = action
-            self.refresh_bindings()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action != "choose" or parameters == (self._action,)
-
-    def action_choose(self, _: str) -> None:
+    def action_choose(self) -> None:
         self.post_message(self.Chosen())
 
     def action_step(self, direction: int) -> None:

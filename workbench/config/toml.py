@@ -1,31 +1,28 @@
-"""Tools for TOML as text: tokens for colours, line numbers of keys, and changes of values."""
+"""TOML as text: tokens for colours, line numbers of keys, and changes that keep comments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, cast
 
 TokenKind = Literal["table", "key", "string", "number", "boolean", "comment", "invalid"]
 
-_BARE = r"[A-Za-z0-9_-]++"
-_PART = rf"""(?:{_BARE}|"(?:[^"\\]|\\.)*"|'[^']*')"""
-_DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"
-_HEADER = re.compile(rf"\s*(\[\[?)\s*({_DOTTED})\s*\]\]?")
-_KEY = re.compile(rf"\s*({_DOTTED})\s*=")
-_PIECES = re.compile(
-    rf"""
-      (?P<comment>\#.*)
-    | (?P<open>\"{{3}}|'{{3}})
-    | (?P<string>"(?:[^"\\]|\\.)*"|'[^']*')
-    | (?P<key>{_DOTTED}(?=\s*=))
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\[^\n])*+"|'[^'\n]*+')"""
+_DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_INSIDE = rf"""
+      (?P<comment>\#[^\n]*+)
+    | (?P<key>{_DOTTED}(?=[ \t]*=))
     | (?P<boolean>(?:true|false)\b)
     | (?P<number>[+-]?(?:inf|nan|[0-9][0-9A-Za-z_.:+-]*)\b)
+    | (?P<invalid>{_PART}(?:[ \t]*\.[ \t]*{_PART})++)  # as a whole, so that one pass is enough
+    | (?P<string>\"{{3}}(?:\\.|[^\\])*?(?:\"{{3,5}}|\Z)|'{{3}}.*?(?:'{{3,5}}|\Z)|"(?:[^"\\\n]|\\[^\n])*"|'[^'\n]*')
     | (?P<bracket>[\[\]{{}}])
-    | (?P<invalid>[^\s,=\[\]{{}}\#"']+|["'])
-    """,
-    re.VERBOSE,
-)
+    | (?P<rest>["'][^\n]*+|[^\s,=\[\]{{}}\#"']+)
+"""
+_FLAGS = re.VERBOSE | re.DOTALL | re.MULTILINE
+_IN_VALUE = re.compile(_INSIDE, _FLAGS)  # in an array or an inline table, where a line cannot be a header
+_OUTSIDE = re.compile(rf"^[ \t]*(?P<table>\[\[?[ \t]*{_DOTTED}[ \t]*\]?\]?)|{_INSIDE}", _FLAGS)
 
 
 class Token(NamedTuple):
@@ -36,27 +33,37 @@ class Token(NamedTuple):
     kind: TokenKind
 
 
-class _State(NamedTuple):
-    """State at the start of a line, left by the line before it."""
-
-    quote: str = ""  # quotes of the multi-line string that is open
-    depth: int = 0  # number of arrays and inline tables that are open
-
-
-def tokens_by_line(lines: Sequence[str]) -> list[list[Token]]:
+def tokens_by_line(text: str) -> list[list[Token]]:
     """Split each line into tokens, from left to right. For text that is not TOML the tokens are a best effort."""
-    state = _State()
-    result = []
-    for line in lines:
-        tokens, state = _line_tokens(line, state)
-        result.append(tokens)
+    result: list[list[Token]] = [[] for _ in text.split("\n")]
+    number, counted = 0, 0
+    for start, kind, content, _ in _tokens(text):
+        number, counted = number + text.count("\n", counted, start), start
+        column = start - text.rfind("\n", 0, start) - 1
+        for line, piece in enumerate(content.split("\n"), number):
+            result[line].append(Token(column, column + len(piece), cast("TokenKind", kind)))
+            column = 0
     return result
 
 
 def key_lines(text: str) -> dict[str, int]:
     """Return the line, from 1, of each table and each key outside inline tables: `ppo.kl_coef`, `reward.sources[1]`."""
     found: dict[str, int] = {}
-    for number, key in _statements(text.split("\n")):
+    counts: dict[str, int] = {}
+    table, number, counted = "", 1, 0
+    for start, kind, content, depth in _tokens(text):
+        if depth or kind not in ("table", "key"):
+            continue
+        number, counted = number + text.count("\n", counted, start), start
+        key = ".".join(part.strip("\"'") for part in re.findall(_PART, content))
+        if kind == "key":
+            key = f"{table}.{key}".removeprefix(".")
+        elif content.startswith("[["):
+            found.setdefault(key, number)
+            counts[key] = counts.get(key, -1) + 1
+            key = table = f"{key}[{counts[key]}]"
+        else:
+            table = key
         parts = key.split(".")
         for end in range(1, len(parts) + 1):
             found.setdefault(".".join(parts[:end]), number)
@@ -97,23 +104,14 @@ def with_value(text: str, section: str, name: str, value: Any) -> str | None:
 
 def without_comments(text: str, of: str) -> str:
     """Return `text` without the comments that are in `of` as well; a line that held nothing else goes."""
-    known = {comment for line in _split_comments(of) if (comment := line[1])}
-    lines = [
-        before.rstrip() if comment in known else before + comment
-        for before, comment in _split_comments(text)
-        if before.strip() or comment not in known
-    ]
-    return "\n".join(lines)
-
-
-def _split_comments(text: str) -> list[tuple[str, str]]:
-    """Return each line as what is before its comment, and the comment."""
-    lines = text.split("\n")
-    found = []
-    for line, tokens in zip(lines, tokens_by_line(lines), strict=True):
-        start = tokens[-1].start if tokens and tokens[-1].kind == "comment" else len(line)
-        found.append((line[:start], line[start:]))
-    return found
+    known = {content for _, kind, content, _ in _tokens(of) if kind == "comment"}
+    comments = [(start, content) for start, kind, content, _ in _tokens(text) if kind == "comment" and content in known]
+    for start, content in reversed(comments):
+        stop = start + len(content)
+        before = text[:start].rstrip(" \t")
+        is_alone = not before or before.endswith("\n")
+        text = before + text[stop + is_alone :]  # with its newline
+    return text
 
 
 def line_typed_on(before: str, after: str) -> int | None:
@@ -124,61 +122,13 @@ def line_typed_on(before: str, after: str) -> int | None:
     return changed[0] if same_lines and len(changed) == 1 and abs(len(after) - len(before)) <= 1 else None
 
 
-def _statements(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield line number and full key for each line that begins a table or sets a key."""
-    state, table = _State(), ""
-    counts: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if state == _State():
-            if header := _HEADER.match(line):
-                table = _plain(header[2])
-                if header[1] == "[[":
-                    yield number, table
-                    counts[table] = counts.get(table, -1) + 1
-                    table = f"{table}[{counts[table]}]"
-                yield number, table
-            elif key := _KEY.match(line):
-                yield number, f"{table}.{_plain(key[1])}".removeprefix(".")
-        _, state = _line_tokens(line, state)
-
-
-def _plain(dotted: str) -> str:
-    return ".".join(part.strip("\"'") for part in re.findall(_PART, dotted))
-
-
-def _line_tokens(line: str, state: _State) -> tuple[list[Token], _State]:
-    tokens: list[Token] = []
-    position, depth = 0, state.depth
-    if state.quote:
-        position = _closing(line, 0, state.quote)
-        tokens.append(Token(0, position if position >= 0 else len(line), "string"))
-        if position < 0:
-            return tokens, state
-    elif depth == 0 and (header := _HEADER.match(line)):
-        tokens.append(Token(header.start(1), header.end(), "table"))
-        position = header.end()
-    while piece := _PIECES.search(line, position):
-        position = piece.end()
-        kind = piece.lastgroup
-        if kind == "open":
-            end = _closing(line, position, piece["open"])
-            tokens.append(Token(piece.start(), end if end >= 0 else len(line), "string"))
-            if end < 0:
-                return tokens, _State(piece["open"], depth)
-            position = end
-        elif kind == "bracket":
-            depth = max(depth + (1 if piece["bracket"] in "[{" else -1), 0)
+def _tokens(text: str) -> Iterator[tuple[int, str, str, int]]:
+    """Yield each token's offset, kind and text, and how many arrays and inline tables are open before it."""
+    position = depth = 0
+    while match := (_IN_VALUE if depth else _OUTSIDE).search(text, position):
+        kind = match.lastgroup or ""
+        position = match.end()
+        if kind == "bracket":
+            depth = max(depth + (1 if match[kind] in "[{" else -1), 0)
         else:
-            tokens.append(Token(piece.start(), piece.end(), cast("TokenKind", kind)))
-    return tokens, _State("", depth)
-
-
-def _closing(line: str, start: int, quote: str) -> int:
-    """Return the column after the end of the multi-line string that is open at `start`; -1 if it does not end here."""
-    position = start
-    while (found := line.find(quote, position)) >= 0:
-        backslashes = found - len(line[:found].rstrip("\\"))
-        if quote == "'''" or backslashes % 2 == 0:
-            return found + len(quote)
-        position = found + 1
-    return -1
+            yield match.start(kind), "invalid" if kind == "rest" else kind, match[kind], depth

@@ -1,30 +1,133 @@
-"""Views of a document beside the form: its TOML, and what differs."""
+"""Widgets around the form: heading, search, problems, TOML, and the layout of form, TOML and help."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, get_args
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
-from textual.geometry import Region
-from textual.reactive import reactive
-from textual.strip import Strip
-from textual.widgets import Static, TextArea
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, TextArea
+from textual.widgets.option_list import Option
 
-from workbench.config.controller import ConfigController
-from workbench.config.document import ConfigDocument
-from workbench.config.fields import fields_by_key
-from workbench.config.form import ConfigForm
-from workbench.config.rows import SectionRow, Selection, rows_of
+from trainer.runs.listing import PPO
+from workbench.columns import fit_end
+from workbench.config.document import ConfigDocument, Problem
+from workbench.config.form import ConfigForm, FieldHelp
+from workbench.config.rows import Row
 from workbench.config.toml import Token, TokenKind, line_of, tokens_by_line
-from workbench.config.widgets import FieldHelp
-from workbench.kit.guard import GuardedWidget
 from workbench.text import visible
+
+
+class ConfigHeading(Widget):
+    """Name of the preset or file, and notes on its state as far as there is room."""
+
+    _subject = ""
+    _notes: Sequence[str] = ()
+
+    def show(self, subject: str, notes: Sequence[str]) -> None:
+        """Show `subject` and `notes`, the most important first."""
+        self._subject, self._notes = visible(subject), notes
+        self.refresh()
+
+    def render(self) -> Content:
+        width, notes = self.size.width, ""
+        least = min(cell_len(self._subject), 12)
+        for note in self._notes:
+            if cell_len(notes) + 2 + cell_len(note) <= width - least:
+                notes += f"  {note}"
+        name = fit_end(self._subject, max(width - cell_len(notes), 1))
+        return Content.assemble((name, "bold"), (notes, "$text-muted"))
+
+
+class SearchLine(Input):
+    """Search input, hidden until requested; enter keeps the matches, escape shows all settings again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "escape", "clear", "show all", id="config-search.clear", tooltip="End the search and show all settings"
+        ),
+        Binding("down", "submit", "to the rows", show=False, id="config-search.down", tooltip="Go to the matches"),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(placeholder="Search names and descriptions", compact=True, id=id)
+        self.display = False
+
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
+    def put(self, query: str) -> None:
+        """Show `query` without searching again; hide the line if it is empty."""
+        with self.prevent(Input.Changed):
+            self.value = query
+        self.display = bool(query)
+
+    async def action_clear(self) -> None:
+        self.value = ""
+        await self.action_submit()
+        self.display = False
+
+
+class ProblemsList(OptionList):
+    """List of problems, which lead to their settings, and warnings; hidden while it is empty."""
+
+    class Chosen(Message):
+        """Request to show the setting or line of `problem`."""
+
+        def __init__(self, problem: Problem) -> None:
+            super().__init__()
+            self.problem = problem
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, compact=True)
+        self._problems: Sequence[Problem] = ()
+        self._shown: tuple[Sequence[Problem], Sequence[str], str] = ((), (), "")
+        self._visited = -1  # index of the problem shown last
+        self.display = False
+
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
+    def show(self, problems: Sequence[Problem], warnings: Sequence[str], note: str = "") -> None:
+        """Show `note`, problems and warnings."""
+        if (problems, warnings, note) == self._shown:
+            return
+        self._shown, self._problems = (problems, warnings, note), problems
+        self.clear_options()
+        self.add_options([Option(Content(note), disabled=True)] if note else [])
+        self.add_options(Content.assemble(("✖ ", "$text-error"), visible(problem.message)) for problem in problems)
+        self.add_options(
+            Option(Content.assemble(("⚠ ", "$text-warning"), visible(warning)), disabled=True) for warning in warnings
+        )
+        self.display = bool(problems or warnings or note)
+        self._visited = min(self._visited, len(problems) - 1)
+
+    def next(self, by: int) -> None:
+        """Go to the next problem (by 1) or the previous one (-1), with wrap-around."""
+        if self._problems:
+            self._visited = (self._visited + by) % len(self._problems)
+            self.highlighted = self._visited
+            self.post_message(self.Chosen(self._problems[self._visited]))
+
+    def point_at(self, key: str) -> None:
+        """Highlight the first problem of a setting."""
+        places = [place for place, problem in enumerate(self._problems) if problem.setting == key]
+        if places:
+            self.highlighted = places[0]
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.post_message(self.Chosen(self._problems[event.option_index]))
+
 
 _APPS = {"f6", "f7", "ctrl+z", "ctrl+y"}  # F-keys choose panes; undo and redo also change the form
 
@@ -43,48 +146,39 @@ def _bindings() -> list[BindingType]:
     return kept
 
 
-class TomlView(GuardedWidget, TextArea, inherit_bindings=False):
-    """TOML editor with its own highlighting: Textual's needs tree-sitter, which many machines do not have."""
+class TomlView(TextArea, inherit_bindings=False):
+    """TOML editor with our own highlighting: Textual's needs two compiled packages, and we need the tokens anyway."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"toml-view--{kind}" for kind in get_args(TokenKind)}
     BINDINGS: ClassVar[list[BindingType]] = _bindings()
 
-    def __init__(self, text: str, *, read_only: bool) -> None:
-        super().__init__(
-            text, show_line_numbers=True, soft_wrap=False, tab_behavior="focus", compact=True, read_only=read_only
-        )
+    def __init__(self) -> None:
+        super().__init__(show_line_numbers=True, soft_wrap=False, tab_behavior="focus", compact=True)
+        self.display = False
         self._tokens: list[list[Token]] = []
-        self._coloured = ""
+        self._coloured: str | None = None
+
+    def allow_focus(self) -> bool:
+        return bool(self.display)
 
     def show_text(self, text: str) -> None:
-        """Show `text`; the cursor stays where it was, also below lines that are new at the start."""
-        if text == self.text:
-            return
-        (row, column), scroll = self.cursor_location, self.scroll_offset
-        above = text.count("\n") - self.text.count("\n") if text.endswith(self.text) else 0
-        self.load_text(text)
-        self.move_cursor((row + above, column))
-        self.scroll_to(scroll.x, scroll.y, animate=False)
+        """Show `text`; the cursor stays where it was."""
+        if text != self.text:
+            location, scroll = self.cursor_location, self.scroll_offset
+            self.load_text(text)
+            self.move_cursor(location)
+            self.scroll_to(scroll.x, scroll.y, animate=False)
 
     def go_to_line(self, line: int) -> None:
         """Move the cursor to a line, from 1."""
         self.move_cursor((line - 1, 0), center=True)
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Draw nothing after the widget is removed.
-
-        Textual drops the component styles at once, but draws until the next layout. The next repaint would
-        fail with "No 'text-area--gutter' key in COMPONENT_CLASSES".
-        """
-        return super().render_lines(crop) if self.is_attached else [Strip.blank(crop.width)] * crop.height
-
     def get_line(self, line_index: int) -> Text:
         """Return a line with its colours; each control character becomes one symbol, so that columns stay."""
-        raw = self.document.get_line(line_index)
-        line = Text("".join(map(_shown, raw)), end="", no_wrap=True)
+        line = Text("".join(map(_shown, self.document.get_line(line_index))), end="", no_wrap=True)
         if self._coloured != self.text:
             self._coloured = self.text
-            self._tokens = tokens_by_line(self.document.lines)
+            self._tokens = tokens_by_line("\n".join(self.document.lines))
         for token in self._tokens[line_index]:
             style = self.get_component_rich_style(f"toml-view--{token.kind}")
             # Without the background, which the line or the selection sets.
@@ -94,9 +188,7 @@ class TomlView(GuardedWidget, TextArea, inherit_bindings=False):
 
 
 def _shown(character: str) -> str:
-    if character == "\t":
-        return character
-    safe = visible(character)
+    safe = character if character == "\t" else visible(character)
     return safe if len(safe) == 1 else "\ufffd"
 
 
@@ -104,22 +196,19 @@ _BESIDE = 96  # columns from which the TOML or the help is beside the form
 _ALL_BESIDE = 150  # columns from which both are
 
 
-class ConfigViews(Horizontal):
+class ConfigBody(Horizontal):
     """Form, TOML and help, side by side where there is room; otherwise the help is below."""
 
-    shown: reactive[int] = reactive(0, repaint=False)
-    """Number of settings in the form, folded or not; all of them during a search."""
+    toml_shown = False
+    """Whether the TOML is shown beside the form, or in its place."""
 
-    def __init__(self, controller: ConfigController, selection: Selection, *, id: str | None = None) -> None:
+    def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._controller = controller
-        self._selection = selection
-        self.toml: TomlView | None = None
-        """TOML editor; None while it is hidden."""
-        self._shown_text = ""
+        self._document = document
 
     def compose(self) -> ComposeResult:
         yield ConfigForm(id="config-form")
+        yield TomlView()
         yield FieldHelp(id="config-help")
 
     @property
@@ -127,53 +216,37 @@ class ConfigViews(Horizontal):
         """Form, which may be hidden."""
         return self.query_one(ConfigForm)
 
-    def take_typed(self) -> bool:
-        """Change the document as the TOML was edited since the document was last shown; return False if it was not."""
-        if self.toml is None or self._controller.read_only or self.toml.text == self._shown_text:
-            return False
-        self._shown_text = self.toml.text
-        self._controller.document.set_text(self.toml.text)
-        return True
+    @property
+    def toml(self) -> TomlView:
+        """TOML, which may be hidden."""
+        return self.query_one(TomlView)
 
-    def show(self, *, keep: str | None = None) -> None:
-        """Show the document as it is now. keep: as for `rows_of`; None for the row under the cursor."""
-        controller, row = self._controller, self.form.rows.selected
-        document, draft = controller.document, controller.draft
-        rows = rows_of(
-            document,
-            self._selection,
-            keep=(row.spot if row else "") if keep is None else keep,
-            running=controller.running,
-            sent=controller.pending,
-            draft={draft.key: draft.value} if draft else {},
-        )
+    def take_focus(self) -> None:
+        """Focus the form, or the TOML if there is no form."""
+        (self.form.rows if self.form.display else self.toml).focus()
+
+    def show(self, rows: Sequence[Row], document: ConfigDocument, *, locked: bool) -> None:
+        """Show `document`. rows: its rows in the form; locked: the text cannot be edited."""
+        self._document = document
+        self.toml.read_only = locked
+        self.lay_out()
         self.form.show(rows)
-        shown = sum(row.shown for row in rows if isinstance(row, SectionRow))
-        self.shown = len(fields_by_key()) if self._selection.query else shown  # the line above says what is searched
-        self._shown_text = document.text
-        if self.toml is not None:
-            self.toml.read_only = controller.running
-            self.toml.show_text(document.text)
 
     def show_toml(self, line: int | None = None) -> None:
-        """Show the TOML at `line`, from 1; without one, at the line of the form's cursor if it was hidden."""
-        document, row = self._controller.document, self.form.rows.selected
-        if self.toml is None:
-            self._shown_text = document.text
-            self.toml = TomlView(document.text, read_only=self._controller.running)
-            self.mount(self.toml)
-            line = line or line_of(row.key if row else "", document.lines)
-        self._lay_out()
+        """Show and focus the TOML at `line`, from 1; without one, at the line of the form's cursor if it was hidden."""
+        row = self.form.rows.selected
+        if not self.toml_shown:
+            self.toml_shown = True
+            self.lay_out()
+            line = line or line_of(row.key if row else "", self._document.lines)
         self.toml.focus()
         if line:
             self.call_after_refresh(self.toml.go_to_line, line)
 
     def hide_toml(self) -> None:
         """Hide the TOML and focus the form."""
-        if self.toml is not None:
-            self.toml.remove()
-            self.toml = None
-        self._lay_out()
+        self.toml_shown = False
+        self.lay_out()
         self.form.rows.focus()
 
     def show_form(self) -> None:
@@ -181,56 +254,15 @@ class ConfigViews(Horizontal):
         if not self.form.display:
             self.hide_toml()
 
-    def follow_cursor(self) -> None:
-        """Move the form's cursor, and with it the help, to the setting at the cursor of the TOML."""
-        if self.toml is None or not self.toml.has_focus:
-            return
-        for key, line in self._controller.document.lines.items():
-            if line == self.toml.cursor_location[0] + 1 and key in fields_by_key():
-                self.go_to(key)
-
-    def go_to(self, key: str) -> None:
-        """Move the form's cursor to a setting, also if it is hidden or its section is folded."""
-        if not self.form.rows.go_to(key):
-            self._selection.folded.discard(key.partition(".")[0])
-            self.show(keep=key)
-            self.form.rows.go_to(key)
-
     def on_resize(self) -> None:
-        self._lay_out()
+        self.lay_out()
 
-    def _lay_out(self) -> None:
-        width = self.size.width
-        self.form.display = self.toml is None or width >= _BESIDE
-        beside = width >= (_BESIDE if self.toml is None else _ALL_BESIDE)
-        about = self.query_one(FieldHelp)
-        if about.has_class("-beside") != beside:
-            about.set_class(beside, "-beside", update=False)
-            self.app.stylesheet.apply(about)
-
-
-class ConfigReading(Vertical):
-    """Read-only view instead of the form, which only has fields for PPO's settings."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._toml: TomlView | None = None
-        self.display = False
-
-    def compose(self) -> ComposeResult:
-        about = Static(markup=False)
-        about.styles.padding = (0, 1)
-        yield about
-
-    def show(self, document: ConfigDocument) -> None:
-        """Show `document`."""
-        self.query_one(Static).update(Content.styled(document.about_kind, "$text-muted"))
-        if self._toml is None:
-            self._toml = TomlView(document.text, read_only=True)
-            self.mount(self._toml)
-        self._toml.show_text(document.text)
-
-    def take_focus(self) -> None:
-        """Focus the text, so that the arrow keys scroll it."""
-        if self._toml is not None:
-            self._toml.focus()
+    def lay_out(self) -> None:
+        """Show the parts for which there is room, and the text of the document if the TOML is one of them."""
+        width, has_form, about = self.size.width, self._document.kind == PPO, self.query_one(FieldHelp)
+        self.form.display = has_form and (not self.toml_shown or width >= _BESIDE)
+        about.display = has_form
+        about.set_class(width >= (_ALL_BESIDE if self.toml_shown else _BESIDE), "-beside")
+        self.toml.display = self.toml_shown or not has_form
+        if self.toml.display:
+            self.toml.show_text(self._document.text)

@@ -42,7 +42,7 @@ class SettingFinder(Finder):
     KIND: ClassVar[str] = "setting"
 
     async def find(self, words: str) -> list[Found]:
-        return [Found(field.key, field.about.help, partial(self._open, field.key)) for field in search(words)]
+        return [Found(field.key, field.help, partial(self._open, field.key)) for field in search(words)]
 
     async def _open(self, key: str) -> None:
         await self.app.run_action("screen.show_pane('config')")

@@ -28,7 +28,7 @@ from trainer.config import (
     validate,
 )
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS
-from trainer.config.reference import ReferenceRow, json_schema, reference_markdown, reference_rows
+from trainer.config.reference import Setting, json_schema, reference_markdown, reference_rows
 from trainer.config.reward_sources import SOURCES, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.errors import ConfigError, UsageError
 
@@ -836,8 +836,8 @@ def test_the_reference_explains_rules_in_words() -> None:
     assert rows["ppo.kl_estimator"].rule == "one of k1, k2, k3, abs, full"
     assert rows["run.trackers"].rule == "any of tensorboard, wandb, trackio"
     assert rows["model.lora_targets"].rule == "not empty, none of them empty"
-    target = ReferenceRow("reward.sources[].target", "whole number", help="", rule="at least 0", unit="tokens")
-    assert rows["reward.sources[].target"]._replace(help="") == target
+    target = Setting("reward.sources[].target", "whole number", "", {}, rule="at least 0", unit="tokens")
+    assert rows["reward.sources[].target"]._replace(help="", schema={}) == target
 
 
 def test_the_page_of_the_reference_is_in_step_with_the_schema() -> None:

@@ -14,8 +14,10 @@ from trainer.config import Config
 from trainer.config.problems import setting_keys
 from workbench.config.fields import (
     as_text,
+    default_of,
     editable,
     fields_by_key,
+    kind_of,
     parse,
     search,
     sections,
@@ -37,37 +39,34 @@ def test_every_setting_has_a_field_in_the_order_of_the_schema() -> None:
     [
         ("ppo.kl_coef", "number"),
         ("ppo.epochs", "integer"),
-        ("data.shuffle", "switch"),
+        ("data.shuffle", "boolean"),
         ("model.dtype", "choice"),
-        ("data.system", "text"),
+        ("data.system", "string"),
         ("data.prompts", "path"),
         ("run.trackers", "list"),
         ("reward.sources", "sources"),
     ],
 )
 def test_the_kind_follows_from_the_schema(key: str, kind: str) -> None:
-    assert FIELDS[key].kind == kind
+    assert kind_of(FIELDS[key]) == kind
 
 
 def test_a_field_has_what_the_schema_says_about_it() -> None:
     field = FIELDS["ppo.kl_coef"]
-    assert (field.low, field.high) == (0, 100)
-    assert (field.about.unit, field.default, field.about.live) == ("score per nat", 0.05, True)
-    assert field.about.rule == "at least 0, at most 100"
-    assert field.about.help == "Strength of the KL penalty."
-    assert "raise it" in field.about.advice
-    assert field.about.source
-    clip = FIELDS["ppo.clip"]
-    assert (clip.low, clip.about.rule.partition(",")[0]) == (0, "greater than 0")
-    assert FIELDS["run.trackers"].choices == ("tensorboard", "wandb", "trackio")
+    assert (field.unit, default_of(field), field.live) == ("score per nat", 0.05, True)
+    assert field.rule == "at least 0, at most 100"
+    assert field.help == "Strength of the KL penalty."
+    assert "raise it" in field.advice
+    assert field.source
 
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.key)
 def test_the_text_of_a_default_means_the_default(field: Any) -> None:
-    if editable(field, field.default):
-        value = parse(field, as_text(field, field.default))
-        assert value == field.default
-        assert type(value) is type(field.default)
+    default = default_of(field)
+    if editable(field, default):
+        value = parse(field, as_text(field, default))
+        assert value == default
+        assert type(value) is type(default)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,7 @@ def test_steps_are_sensible_and_stay_in_range(key: str, start: Any, direction: i
 @pytest.mark.parametrize("direction", [1, -1])
 def test_no_step_leaves_the_range_of_the_schema(field: Any, direction: int) -> None:
     section = field.key.partition(".")[0]
-    for value in walk(field.key, field.default, direction, 60):
+    for value in walk(field.key, default_of(field), direction, 60):
         own = [p for p in config_problems({section: {field.name: value}}) if p.startswith(f"{field.key} = ")]
         assert not [p for p in own if "must be" in p]
 

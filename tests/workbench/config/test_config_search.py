@@ -9,8 +9,7 @@ from config_app import opened
 
 from workbench.config.document import ConfigDocument
 from workbench.config.rows import ConfigRows
-from workbench.config.views import TomlView
-from workbench.config.widgets import ProblemsList, SearchLine
+from workbench.config.views import ProblemsList, SearchLine, TomlView
 
 pytestmark = pytest.mark.usefixtures("usual_quickstart")
 
@@ -64,9 +63,9 @@ async def test_problems_are_listed_and_can_be_jumped_to(tmp_path: Path) -> None:
         keys = []
         for key in ("e", "ctrl+n"):  # e is a letter in the TOML
             await s.press(key)
-            view = next(iter(s.app.query(TomlView)), None)
+            view = s.app.query_one(TomlView)
             row = s.app.query_one(ConfigRows).selected
-            keys.append(f"line {view.cursor_location[0] + 1}" if view else row and row.key)
+            keys.append(f"line {view.cursor_location[0] + 1}" if view.display else row and row.key)
         assert keys == ["line 4", "optim.policy_lr"]
 
 

@@ -11,16 +11,15 @@ from waiting import until
 from workbench_app import screen_text, workbench
 
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import fields_by_key
+from workbench.config.fields import BASIC, fields_by_key
+from workbench.config.form import FieldHelp
 from workbench.config.pane import ConfigPane
-from workbench.config.rows import CHANGED, ConfigRows, FieldRow, Row, SectionRow, Selection, row_action, rows_of
+from workbench.config.rows import CHANGED, ConfigRows, FieldRow, Row, SectionRow, rows_of
 from workbench.config.views import TomlView
-from workbench.config.widgets import FieldHelp
 from workbench.kit.screen_settings import ScreenSettings
 
 pytestmark = pytest.mark.usefixtures("usual_quickstart")
 
-BASIC = {key for key, field in fields_by_key().items() if field.basic}
 EVERY = len(fields_by_key())
 
 
@@ -32,14 +31,14 @@ def test_the_basic_settings_are_few_and_nothing_that_matters_is_hidden() -> None
     assert 12 <= len(BASIC) <= 18
     assert {"model.path", "data.prompts", "reward.sources", "ppo.iterations", "optim.policy_lr"} <= BASIC
     document = ConfigDocument.open("quickstart")
-    assert set(keys(rows_of(document, Selection()))) == BASIC
-    assert set(keys(rows_of(document, Selection(everything=True)))) == set(fields_by_key())
-    assert "ppo.gamma" in keys(rows_of(document, Selection(query="discount"))), "a search finds all"
+    assert set(keys(rows_of(document))) == BASIC
+    assert set(keys(rows_of(document, everything=True))) == set(fields_by_key())
+    assert "ppo.gamma" in keys(rows_of(document, query="discount")), "a search finds all"
     document.set("ppo.gamma", 0.9)
     document.set("health.pause", True)
     document.set("ppo.minibatches", 3)
     document.set("eval.best_of", 0)
-    found = keys(rows_of(document, Selection(), keep="optim.eps", sent=["ppo.clip"], draft={"ppo.lam": 0.9}))
+    found = keys(rows_of(document, keep="optim.eps", sent=["ppo.clip"], proposed={"ppo.lam": 0.9}))
     assert {"ppo.gamma", "health.pause", "eval.best_of", "optim.eps", "ppo.clip", "ppo.lam"} <= set(found)
     changed = ["changed ppo.minibatches", "changed ppo.gamma", "changed eval.best_of", "changed health.pause"]
     assert found[:4] == changed
@@ -48,24 +47,28 @@ def test_the_basic_settings_are_few_and_nothing_that_matters_is_hidden() -> None
 
 def test_what_differs_from_the_preset_comes_first_unless_nothing_does() -> None:
     document = ConfigDocument.open("quickstart")
-    assert rows_of(document, Selection())[0].key != CHANGED
+    assert rows_of(document)[0].key != CHANGED
     document.set("ppo.kl_coef", 0.2)
     document.set("ppo.gamma", 0.9)
-    head, *rows = rows_of(document, Selection())
+    head, *rows = rows_of(document)
     assert isinstance(head, SectionRow)
-    assert (head.title, head.changed) == ("changed from the preset", 2)
+    assert (head.title, head.purpose, head.changed) == (
+        "Changed settings",
+        "from the preset (also in their sections)",
+        2,
+    )
     assert [row.spot for row in rows[:2]] == ["changed ppo.kl_coef", "changed ppo.gamma"]
     assert "ppo.kl_coef" in [row.spot for row in rows[2:]], "also in its section"
-    folded = rows_of(document, Selection(folded={CHANGED}))
+    folded = rows_of(document, folded={CHANGED})
     assert [row.key for row in folded[:2]] == [CHANGED, "model"]
-    assert rows_of(document, Selection(query="kl"))[0].key != CHANGED
-    assert rows_of(ConfigDocument("[ppo]\nclip = 0.3\n"), Selection())[0].title == "changed from the defaults"  # type: ignore[union-attr]
+    assert rows_of(document, query="kl")[0].key != CHANGED
+    assert rows_of(ConfigDocument("[ppo]\nclip = 0.3\n"))[0].purpose == "from the defaults (also in their sections)"  # type: ignore[union-attr]
 
 
 def test_a_setting_that_is_only_written_differently_is_not_changed(tmp_path: Path) -> None:
     text = '[reward]\nsources = [{ kind = "lexicon", weight = 1.0 }]\n[ppo]\nclip = 0.3\n'
     document = ConfigDocument(f"{text}[run]\ndir = {str(Path('runs').absolute())!r}\n")
-    assert [row.spot for row in rows_of(document, Selection())[:3]] == [CHANGED, "changed ppo.clip", "model"]
+    assert [row.spot for row in rows_of(document)[:3]] == [CHANGED, "changed ppo.clip", "model"]
     document.set("reward.sources", [{"kind": "lexicon", "weight": 2.0}])
     document.set("run.dir", "elsewhere")
     assert [key for key, change in document.changes.items() if change.from_preset] == [
@@ -79,11 +82,6 @@ def at(s: Session) -> str:
     row = s.app.query_one(ConfigRows).selected
     assert row is not None
     return row.spot
-
-
-def enter(s: Session) -> str:
-    """Return what the footer says that enter does."""
-    return s.app.active_bindings["enter"].binding.description
 
 
 async def test_the_view_shows_basic_or_all_and_changes_first_while_the_cursor_stays_in_its_line() -> None:
@@ -111,7 +109,7 @@ async def test_the_view_shows_basic_or_all_and_changes_first_while_the_cursor_st
 
         await s.press("left", "home")
         assert at(s) == CHANGED
-        assert "changed from the preset" in s.text()
+        assert "Changed settings" in s.text()
         await s.press("down", "left")
         assert at(s) == "changed ppo.gamma"
         assert s.document.get("ppo.gamma") == 0.98
@@ -123,7 +121,7 @@ async def test_the_view_shows_basic_or_all_and_changes_first_while_the_cursor_st
         await s.press("enter")
         assert s.document.get("ppo.gamma") == 0.5
         await s.press("up", "enter")
-        assert "▸ changed from the preset" in s.text()
+        assert "▸ Changed settings" in s.text()
 
         await s.press("slash", *"lambda", "enter")
         assert "shows all" not in s.text()
@@ -134,63 +132,32 @@ async def test_the_view_shows_basic_or_all_and_changes_first_while_the_cursor_st
         assert at(s) == "model"
 
 
-async def test_the_footer_names_what_enter_does_and_y_copies_toml(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_y_copies_the_setting_or_the_section_as_toml(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     async with opened("quickstart", (80, 40)) as s:
         monkeypatch.setattr(s.app, "copy_to_clipboard", copied.append)
-        seen = {}
-        for key in ("ppo.iterations", "ppo.estimator", "data.shuffle", "reward.sources"):
+        for key in ("ppo.iterations", "data.shuffle", "reward.sources"):
             await s.go_to(key)
             await s.press("y")
-            seen[key] = enter(s)
-        assert seen == {
-            "ppo.iterations": "edit",
-            "ppo.estimator": "choose",
-            "data.shuffle": "toggle",
-            "reward.sources": "edit TOML",
-        }
-        assert copied == [
-            "ppo.iterations = 40",
-            'ppo.estimator = "gae"',
-            "data.shuffle = true",
-            'reward.sources = ["lexicon"]',
-        ]
+        assert copied == ["ppo.iterations = 40", "data.shuffle = true", 'reward.sources = ["lexicon"]']
         await until(s.pilot, lambda: "Copied reward.sources" in s.text())
         s.document.set("data.system", 'say "hi"\n')
         s.document.set("ppo.epochs", 3)
         s.pane.document_changed()
-        await s.press("home")
-        assert enter(s) == "fold"
-        await s.press("y", "enter")
-        assert enter(s) == "unfold"
+        await s.press("home", "y", "enter")
         assert tomllib.loads(copied[-1]) == {"data": {"system": 'say "hi"\n'}, "ppo": {"epochs": 3}}
         await s.press("down", "y")
         assert len(tomllib.loads(copied[-1])["model"]) == sum(key.startswith("model.") for key in fields_by_key())
 
-        s.pane.set_running(True)
-        await s.go_to("ppo.iterations")
-        assert enter(s) == "why locked"
-        await s.go_to("ppo.kl_coef")
-        assert enter(s) == "edit"
-        await s.press("right")
-        await until(s.pilot, lambda: enter(s) == "send")
-        row = s.app.query_one(ConfigRows).selected
-        assert row is not None
-        assert row_action(row) == "send"
 
-
-async def test_the_footer_follows_the_cursor_and_the_view_is_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_view_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
     assert not ScreenSettings.load(tmp_path).all_settings
     async with workbench(pane="config") as (screen, pilot):
         pane = screen.query_one(ConfigPane)
         assert not pane.shows_all
-        for key, does in (("home", "fold"), ("down", "edit"), ("v", "edit"), ("home", "fold")):
-            await pilot.press(key)
-            await until(pilot, lambda does=does: f"⏎ {does} " in screen_text(screen).splitlines()[-1])  # type: ignore[misc]
-        assert pane.shows_all
+        await pilot.press("v")
+        await until(pilot, lambda: pane.shows_all)
     assert ScreenSettings.load(tmp_path).all_settings
     (tmp_path / "workbench.toml").write_text("all_settings = 3")
     assert not ScreenSettings.load(tmp_path).all_settings

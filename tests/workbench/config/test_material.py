@@ -15,7 +15,7 @@ from trainer.data import load_prompts
 from trainer.errors import TrainerError
 from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
-from workbench.config.material import material_problems
+from workbench.config.estimates import file_problems
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_missing_material_is_a_problem_of_its_setting(overrides: list[str], key: str, words: str) -> None:
-    [problem] = material_problems(load_config("quickstart", parse_overrides(overrides)))
+    [problem] = file_problems(load_config("quickstart", parse_overrides(overrides)))
     assert problem.key == key
     assert words in problem.message
 
@@ -49,16 +49,16 @@ def test_missing_material_is_a_problem_of_its_setting(overrides: list[str], key:
 def test_what_is_there_or_has_to_be_fetched_is_no_problem() -> None:
     make_checkpoint(Path("model"))
     there = ["model.path=model", "data.prompts=rows.jsonl", "data.column=text"]
-    assert material_problems(load_config("quickstart", parse_overrides(there))) == []
+    assert file_problems(load_config("quickstart", parse_overrides(there))) == []
     fetched = ["model.path=some/model", "data.prompts=some/prompts"]
-    assert material_problems(load_config("quickstart", parse_overrides(fetched))) == []
+    assert file_problems(load_config("quickstart", parse_overrides(fetched))) == []
 
 
 def test_the_words_are_those_of_the_run() -> None:
     config = load_config("quickstart", parse_overrides(["data.prompts=rows.jsonl"]))
     with pytest.raises(TrainerError) as refused:
         load_prompts(config.data)
-    assert [problem.message for problem in material_problems(config)] == [str(refused.value)]
+    assert [problem.message for problem in file_problems(config)] == [str(refused.value)]
 
 
 async def test_the_pane_shows_missing_files_until_they_are_there() -> None:

@@ -9,8 +9,8 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 
 from workbench.config.fields import fields_by_key
+from workbench.config.form import FieldHelp, help_content
 from workbench.config.rows import FieldRow
-from workbench.config.widgets import FieldHelp, help_content
 from workbench.kit.drawing import CutText, cut, rule
 from workbench.kit.lines import plain
 
@@ -59,7 +59,7 @@ async def test_the_help_of_every_setting_is_whole_or_ends_with_an_ellipsis(width
         seen = app.query_one(FieldHelp)
         cuts = 0
         for field in fields_by_key().values():
-            row = FieldRow(field, field.default, "", False, "", False, False)
+            row = FieldRow(field, field.schema["default"])
             seen.show(row)
             await pilot.pause()
             lines = drawn(seen)

@@ -31,8 +31,7 @@ from workbench.app import WorkbenchApp
 from workbench.config.form import ChoiceList, FieldEditor
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows
-from workbench.config.views import TomlView
-from workbench.config.widgets import SearchLine
+from workbench.config.views import SearchLine, TomlView
 from workbench.home.home_list import HomeList
 from workbench.home.pane import HomePane
 from workbench.kit.dialog import Dialog

@@ -22,7 +22,7 @@ from workbench.config.document import ConfigDocument
 from workbench.config.form import FieldEditor
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows
-from workbench.config.views import ProblemsList, SearchLine, TomlView
+from workbench.config.views import SearchLine, TomlView
 from workbench.kit.dialog import AnswerScreen
 
 HOSTILE = "[/x] [@click=app.quit]x[/] [red]\x1b[31m\u202e"

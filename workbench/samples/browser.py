@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -21,7 +20,6 @@ from workbench.run.sample_query import Order, Query
 from workbench.run.sample_reader import RunPart, preview_samples, read_batch
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 
-_REST = 30  # times the cost of a read: following the run takes at most 3% of a core
 _VERSION = 1  # of bookmarks.json
 _MOST = 2**31  # iterations and rows are 32-bit numbers
 
@@ -42,7 +40,6 @@ class BatchRead(NamedTuple):
     table: SampleTable | None
     problem: str  # why there is no table, else empty
     kept: list[int]  # iterations that have a samples file, ascending
-    seconds: float  # of processor time
 
 
 class Bookmarks(Collection[SampleKey]):
@@ -115,14 +112,12 @@ NO_SAMPLES_YET = ListedSamples([], "", "No samples yet. They appear after the fi
 
 def read_iteration(folder: RunFolder, iteration: int) -> BatchRead:
     """Read the samples of one iteration; blocks for the time of the read."""
-    began = time.thread_time()
     table, problem = None, ""
     try:
         table = read_batch(folder, iteration)
     except StorageError as error:
         problem = str(error)
-    kept = kept_iterations(folder)
-    return BatchRead(folder, iteration, table, problem, kept, time.thread_time() - began)
+    return BatchRead(folder, iteration, table, problem, kept_iterations(folder))
 
 
 class SampleBrowser:
@@ -141,7 +136,6 @@ class SampleBrowser:
         self.whole_run = False
         self.table: SampleTable | None = None  # all samples before the filter; None for previews
         self.listed = NO_SAMPLES_YET  # another object whenever the list changes
-        self.rest_until = 0.0  # on the monotonic clock: when a read that nobody waits for may start
         self._chosen: int | None = None  # the iteration to list; None to follow the newest
         self._held = False  # chosen only while a sample is open
         self._shown: int | None = None  # the listed iteration
@@ -250,7 +244,6 @@ class SampleBrowser:
         """List the samples of an iteration, unless something else is wanted by now; return whether it did."""
         if batch.folder != self.folder:
             return False
-        self.rest_until = time.monotonic() + _REST * batch.seconds
         self._kept = batch.kept
         if self.whole_run or self._chosen not in (None, batch.iteration):
             return False

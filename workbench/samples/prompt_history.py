@@ -70,7 +70,8 @@ def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
     if len(scores) < 2 or room < _LEAST_CHART:
         return count
     ends = number(scores[0], 2, signed=True), number(scores[-1], 2, signed=True)
-    return f"{count}   score {ends[0]} {sparkline(_thinned(scores, room), room)} {ends[1]}"
+    step = -(-len(scores) // room)
+    return f"{count}   score {ends[0]} {sparkline(scores[::-step][::-1], room)} {ends[1]}"
 
 
 def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) -> list[Line]:
@@ -142,7 +143,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         if self.chosen is not None:
             before = self.base
             self._base = self.chosen
-            self._redraw_rows(before, self._base)
+            self._redraw(before, self._base)
             self._show_chosen()
 
     def action_toggle_diff(self) -> None:
@@ -178,7 +179,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         self._samples += found
         self._reading, self._problems = not done, problems
         rows.add_options(Option(self._row(sample)) for sample in found)
-        self._redraw_rows(before)
+        self._redraw(before)
         if self._samples and rows.highlighted == self._placed:
             keys = [sample.key for sample in self._samples]
             self._placed = keys.index(self._sample.key) if self._sample.key in keys else 0
@@ -189,12 +190,10 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
     def _row(self, sample: Sample) -> Content:
         return Content(appearance_line(sample, is_base=sample is self.base))
 
-    def _redraw_rows(self, *samples: Sample | None) -> None:
+    def _redraw(self, *samples: Sample | None) -> None:
         """Draw the rows of these samples again, which show whether one is the base."""
-        rows = self.query_one(OptionList)
-        for place, sample in enumerate(self._samples):
-            if any(sample is one for one in samples):
-                rows.replace_option_prompt_at_index(place, self._row(sample))
+        for sample in filter(None, samples):
+            self.query_one(OptionList).replace_option_prompt_at_index(self._samples.index(sample), self._row(sample))
 
     def _show_heading(self) -> None:
         width = max(self.size.width - 4, 1)
@@ -266,10 +265,3 @@ def _marked(part: Part, before: str, after: str) -> str:
         return before + visible(text).replace(" ", "␣") + after + newlines
     left, right = text.split(core)
     return f"{left}{before}{core}{after}{right}"
-
-
-def _thinned(values: Sequence[float], most: int) -> Sequence[float]:
-    """Return at most `most` of the values, evenly spread, including the last."""
-    if len(values) <= most:
-        return values
-    return [values[round((place + 1) * len(values) / most) - 1] for place in range(most)]

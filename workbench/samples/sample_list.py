@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +15,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import Input, Static
 from textual.worker import Worker, get_current_worker
 
@@ -182,7 +180,6 @@ class SampleListView(MountedWhole, Vertical):
         self._listed = NO_SAMPLES_YET
         self._heading = ""
         self._is_reading = False
-        self._timer: Timer | None = None  # until the next read that nobody waits for
 
     def compose(self) -> ComposeResult:
         yield CutText(most=3, id="samples-heading")
@@ -210,7 +207,7 @@ class SampleListView(MountedWhole, Vertical):
             if folder is not None:
                 self._read_bookmarks(folder)
         if self.browser.announce(view.samples):
-            self.update_list(patiently=True)
+            self.update_list()
         self._show_heading()
         return is_other
 
@@ -264,21 +261,13 @@ class SampleListView(MountedWhole, Vertical):
         self.sample_list.focus()
         event.input.display = bool(event.input.value.strip())
 
-    def update_list(self, *, patiently: bool = False) -> None:
-        """Show what the browser lists, and read the wanted iteration if it is not listed.
-
-        patiently: nobody waits for it, so rest first in proportion to the cost of the last read.
-        """
+    def update_list(self) -> None:
+        """Show what the browser lists, and read the wanted iteration if it is not listed."""
         folder, iteration = self.browser.folder, self.browser.unread()
         self._show_listed()
-        if folder is None or iteration is None or self._is_reading:
-            return
-        rest = self.browser.rest_until - time.monotonic()
-        if not patiently or rest <= 0:
+        if folder is not None and iteration is not None and not self._is_reading:
             self._is_reading = True
             self._read(folder, iteration)
-        elif self._timer is None:
-            self._timer = self.set_timer(rest, self._stop_resting)
 
     @work(exclusive=True, group="select")
     async def select(self) -> None:
@@ -287,10 +276,6 @@ class SampleListView(MountedWhole, Vertical):
         if table is not None:
             browser.take_selection(table, await asyncio.to_thread(browser.selected, table))
         self._show_listed()
-
-    def _stop_resting(self) -> None:
-        self._timer = None
-        self.update_list()
 
     def _show_listed(self) -> None:
         browser, listed = self.browser, self.browser.listed
@@ -318,7 +303,7 @@ class SampleListView(MountedWhole, Vertical):
             self.post_message(self.ScoresRead(iteration, batch.table.scores()))
         if listed:
             self.select()
-        self.update_list(patiently=self.browser.follows)
+        self.update_list()
 
     @work(thread=True, exclusive=True, group="scan")
     def _scan(self, folder: RunFolder) -> None:

@@ -18,7 +18,7 @@ from waiting import until
 from trainer.runs.samples import write_samples
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import AnswerScreen, TextPromptScreen
-from workbench.samples import browser, pane
+from workbench.samples import pane
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.browser import Bookmarks
 from workbench.samples.channels import CHANNELS, channel_scale
@@ -35,11 +35,6 @@ from workbench.samples.token_text import TokenText
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     return Run(tmp_path / "run")
-
-
-@pytest.fixture(autouse=True)
-def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browser, "_REST", 0.0)
 
 
 async def opened(pilot: Pilot[None], run: Run, *keys: str) -> TokenText:

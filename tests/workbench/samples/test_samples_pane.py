@@ -29,11 +29,6 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
 
 
-@pytest.fixture(autouse=True)
-def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browser, "_REST", 0.0)
-
-
 async def test_the_newest_iteration_is_followed_and_its_scores_are_shown(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -195,22 +190,6 @@ async def test_the_screen_responds_while_a_file_is_read_and_only_the_wanted_one_
         await settle(pilot)
         assert "of 5" in app.drawn
         assert read == [1, 5]
-
-
-async def test_following_pauses_after_a_reading_and_a_key_does_not_wait(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(browser, "_REST", 1e6)
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        for number in (1, 2):
-            run.write(number, f"of {number}")
-            await show(pilot, run)
-        assert "of 1" in app.drawn
-        assert app.heading.startswith("iteration 1 · newest is 2")
-        app.pane.show_iteration(2)
-        await settle(pilot)
-        assert "of 2" in app.drawn
 
 
 @pytest.mark.parametrize("size", [(38, 20), (60, 20), (80, 24), (120, 36), (200, 60)])

@@ -11,14 +11,11 @@ from completions import HOSTILE, completion
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from styles_helper import styles_path
-from textual.app import ComposeResult
-from themed_app import ThemedApp
 
 from trainer.questions import Answer, Writer, WrittenResponse
 from workbench.kit.drawing import wrapped
 from workbench.kit.lines import Line, plain
-from workbench.samples.answer_list import AnswerList, AskedRequest, request_lines, response_facts
+from workbench.samples.answer_list import AskedRequest, request_lines, response_facts
 from workbench.text import visible
 
 
@@ -152,57 +149,3 @@ def test_wrapping_loses_nothing_but_spaces_and_keeps_roles(pieces: list[tuple[st
     lines = wrapped(pieces, width)
     for role in ("text", "new"):
         assert "".join(words(lines, role).split()) == "".join("".join(t for t, own in pieces if own == role).split())
-
-
-class Listing(ThemedApp[None]):
-    CSS_PATH = styles_path("ask.tcss")
-
-    def on_mount(self) -> None:
-        self.animation_level = "none"
-
-    def compose(self) -> ComposeResult:
-        yield AnswerList()
-
-
-def shown_text(listing: AnswerList) -> list[str]:
-    return [listing.render_line(y).text.rstrip() for y in range(listing.scrollable_content_region.height)]
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
-async def test_a_text_of_10_000_tokens_is_whole_and_can_be_read_to_its_end(size: tuple[int, int]) -> None:
-    app = Listing()
-    async with app.run_test(size=size) as pilot:
-        listing = app.query_one(AnswerList)
-        text = " ".join(f"word{number}" for number in range(10_000))
-        listing.show([request(answer(completion(text)))])
-        await pilot.pause()
-        assert "word0 " in "\n".join(shown_text(listing))
-        listing.focus()
-        await pilot.press("end")
-        await pilot.pause()
-        assert "word9999" in "\n".join(shown_text(listing))
-        await pilot.press("home")
-        await pilot.pause()
-        assert "word0 " in "\n".join(shown_text(listing))
-
-
-async def test_a_request_that_has_not_changed_is_not_laid_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    laid_out: list[int] = []
-
-    def counted(one: AskedRequest, width: int, **options: bool) -> list[Line]:
-        laid_out.append(one.number)
-        return request_lines(one, width, **options)
-
-    monkeypatch.setattr("workbench.samples.answer_list.request_lines", counted)
-    app = Listing()
-    async with app.run_test(size=(80, 24)) as pilot:
-        listing = app.query_one(AnswerList)
-        first, second = request(answer(completion())), request(number=2, answers={"policy": None})
-        listing.show([second, first])
-        second.answers["policy"] = answer(completion("answered"))
-        listing.show([second, first])
-        assert laid_out == [2, 1, 2]
-        assert any("answered" in line for line in shown_text(listing))
-        await pilot.resize_terminal(120, 30)
-        await pilot.pause()
-        assert set(laid_out[3:]) == {1, 2}

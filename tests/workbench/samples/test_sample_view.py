@@ -141,14 +141,6 @@ async def test_the_inspector_describes_the_token_under_the_cursor(run: Run) -> N
         assert inspector.region.x > text.region.right - 1, "beside the text where there is room"
 
 
-async def test_in_a_narrow_place_the_inspector_is_below_the_text(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(38, 24)) as pilot:
-        run.write(1, "zero one two")
-        text = await opened(pilot, run)
-        assert app.query_one(TokenInspector).region.y >= text.region.bottom
-
-
 async def test_enter_on_a_token_lays_out_its_advantage_and_the_cursor_follows(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:

@@ -14,11 +14,10 @@ from textual.widgets import Static
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.banner import Banner
-from workbench.run.sample_table import Sample, SampleTable
+from workbench.run.sample_table import SampleTable
 from workbench.run.view import RunView
 from workbench.samples import browser
-from workbench.samples.pane import SamplesPane
-from workbench.samples.sample_list import SampleFilter, SampleList, sample_lines
+from workbench.samples.sample_list import SampleFilter, SampleList
 from workbench.samples.sample_view import SampleView
 
 HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202eabc \u2028 שלום 🎉👨‍👩‍👧 e\u0301 日本語\t\n"
@@ -78,19 +77,6 @@ async def test_a_chosen_iteration_stays_until_the_newest_is_followed_again(run: 
         assert app.heading.startswith("iteration 1 · newest is 3")
         app.pane.show_iteration(None)
         await settle(pilot)
-        assert "of 3" in app.drawn
-
-
-async def test_moving_on_to_the_newest_follows_it(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "of 1")
-        run.write(2, "of 2")
-        await show(pilot, run)
-        await pilot.press("left", "right")
-        await settle(pilot)
-        run.write(3, "of 3")
-        await show(pilot, run)
         assert "of 3" in app.drawn
 
 
@@ -210,29 +196,6 @@ async def test_hostile_samples_are_drawn_within_the_pane_at_every_size(run: Run,
         assert app.is_running
 
 
-async def test_only_samples_that_are_seen_are_laid_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    laid_out: list[int] = []
-    original = sample_lines
-
-    def counted(one: Sample, width: int, **more: bool) -> list[str]:
-        laid_out.append(one.key.row)
-        return original(one, width, **more)
-
-    monkeypatch.setattr("workbench.samples.sample_list.sample_lines", counted)
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        run.write(1, *(f"sample {i}" for i in range(1000)))
-        await show(pilot, run)
-        assert len(set(laid_out)) <= 6
-        app.pane.take_focus()
-        await pilot.press("pagedown", "pagedown", "home", "up")
-        assert app.query_one(SampleList).cursor == 0
-        app.query_one(SampleList).cursor = 5000
-        await pilot.pause()
-        assert "sample 999" in app.drawn
-        assert len(set(laid_out)) <= 40
-
-
 async def test_a_double_click_opens_a_sample(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
@@ -242,11 +205,6 @@ async def test_a_double_click_opens_a_sample(run: Run) -> None:
         await settle(pilot)
         assert app.query_one(SampleView).display
         assert "one" in app.drawn
-
-
-def test_every_key_of_the_pane_has_an_id_and_a_tooltip() -> None:
-    for bindings in (SamplesPane.BINDINGS, SampleList.BINDINGS, SampleFilter.BINDINGS):
-        assert all(binding.id and binding.tooltip for binding in bindings)  # type: ignore[union-attr]
 
 
 async def test_the_search_lists_matches_and_reports_what_it_cannot_understand(run: Run) -> None:

@@ -83,20 +83,6 @@ async def test_every_channel_is_drawn_and_those_of_the_critic_are_marked_as_not_
         assert "A_t   = " in shown
 
 
-async def test_a_place_in_it_is_asked_about(tmp_path: Path) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(pilot, Run(tmp_path), "grpo")
-        await pilot.press("p")
-        await settle(pilot)
-        await pilot.press("right", "f")
-        await settle(pilot)
-        of_the_prompt, of_the_place = app.asked
-        assert list(of_the_prompt.prompt_tokens) == [1, 2, 3]
-        assert list(of_the_place.prefix) == [100]
-        assert of_the_place.choices
-
-
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_exports_have_the_baseline_and_no_values(tmp_path: Path, estimator: str) -> None:
     folder = RunFolder(tmp_path)

@@ -274,38 +274,6 @@ def test_a_kl_in_the_loss_is_mentioned_where_it_pushes_about_as_much_as_the_adva
     assert "penalty" not in text
 
 
-@given(
-    estimator=st.sampled_from(["reinforce", "rloo", "remax", "grpo"]),
-    advantage=st.floats(-4, 4) | st.sampled_from([0.0, 1e-9, math.inf, math.nan]),
-    scale=st.floats(0.01, 3),
-    mean=st.floats(-1, 1),
-    std=st.floats(0, 2),
-    whiten=st.booleans(),
-)
-def test_direction_and_amount_are_those_of_the_numbers(
-    estimator: str, advantage: float, scale: float, mean: float, std: float, whiten: bool
-) -> None:
-    moments = {"advantage_mean": mean, "advantage_std": std, "whiten_advantages": whiten}
-    facts = explained_token(estimator=estimator, advantage=advantage, advantage_scale=scale, **moments)
-    text, seen = sentence(facts), facts.loss_advantage
-    assert "critic" not in text
-    if not math.isfinite(advantage):
-        assert "pushed" not in text
-        return
-    assert seen is not None
-    directions = re.findall(r"hardly pushed|not pushed|pushed up|pushed down", text)
-    hardly = seen == 0 or abs(seen) < 0.05 * (1 if whiten else std)
-    assert directions == ["hardly pushed" if hardly else "pushed up" if seen > 0 else "pushed down"]
-    found = re.search(r"is (\S+) (above|below) the (?:mean|score)", text)
-    assert (found is None) == (advantage == 0)
-    if found:
-        expected = abs(advantage) * (scale if estimator == "grpo" else 1)
-        assert abs(float(found[1]) - expected) <= max(0.0051, 0.051 * expected)
-        assert (found[2] == "above") == (advantage > 0)
-    if batch := re.search(r"its advantage is (below|above|close to) the batch's mean", text):
-        assert {"below": advantage < mean, "above": advantage > mean, "close to": True}[batch[1]]
-
-
 @given(p=st.floats(0, 1))
 def test_a_percentage_is_right_to_its_digits(p: float) -> None:
     text = percent(p)

@@ -26,7 +26,6 @@ from workbench.kit.glyphs import BARS as BLOCKS
 from workbench.kit.theme_file import load_themes
 from workbench.kit.theming import apply_themes, no_color
 from workbench.run.sample_table import TokenSample
-from workbench.samples import token_layout, token_text
 from workbench.samples.channels import CHANNELS, channel_scale
 from workbench.samples.legend import TokenLegend, color_legend, underline_legend
 from workbench.samples.token_text import TokenText
@@ -194,22 +193,6 @@ async def test_underlines_show_a_second_channel() -> None:
         assert legend(pilot.app)[1].startswith("underline: advantage  ─ beyond ±0.67  ═ beyond ±1.33 · 1 NaN")
 
 
-async def test_switching_the_channel_lays_nothing_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    lay_out = token_layout.lay_out
-    monkeypatch.setattr(token_text, "lay_out", lambda *given, **more: calls.append(1) or lay_out(*given, **more))
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample())
-        made = len(calls)
-        await pilot.press("k", "underscore", "l", "b", "right", "down")
-        assert len(calls) == made > 0
-        await pilot.press("W")
-        assert len(calls) == made + 1
-        assert "·band" in rows(text)[2]
-        await pilot.press("W", "W")
-        assert len(calls) == made + 1
-
-
 async def test_blocks_are_below_their_tokens() -> None:
     async with Probe().run_test(size=SIZE) as pilot:
         text = await shown(pilot, sample())
@@ -227,23 +210,6 @@ async def test_blocks_are_below_their_tokens() -> None:
         assert text.cursor == 6
         await pilot.press("g")
         assert rows(text)[3] == "  It was joy ■ <|im_end|>"
-
-
-async def test_a_shared_scale_stays_until_it_is_removed() -> None:
-    async with Probe().run_test(size=(100, 16)) as pilot:
-        text = await shown(pilot, sample())
-        await pilot.press("g", "b")
-        assert pilot.app.heard[-1] == ("scale", "advantage")
-        text.set_scale("advantage", channel_scale([-100.0, 100.0], True))
-        await pilot.pause()
-        assert rows(text)[3] == "   ▄▄▄ ▄▄▄▄ ▄▄▄▄▄▄▄▄"
-        assert legend(pilot.app)[0].endswith("-100.00 ▁▂▃▄▅▆▇█ +100.00 · scale of the batch")
-        text.show(sample())
-        await pilot.pause()
-        assert text.is_shared("advantage")
-        text.set_scale("advantage", None)
-        await pilot.pause()
-        assert rows(text)[3] == "   ▁▁▁ ▃▃▃▃ ▄▄▄▄▅▅▆█"
 
 
 async def test_outliers_can_be_visited_in_both_directions() -> None:

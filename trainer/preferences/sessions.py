@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -22,8 +23,11 @@ from trainer.preferences.rows import (
     DAMAGES,
     as_json,
     as_utf8,
+    check_preference,
+    choice_of,
     guidelines_hash,
     item_values,
+    judgement_values,
     read_comparison,
     read_item,
     read_plan,
@@ -302,9 +306,15 @@ class LabelSession:
             order_shown=item.item.order,
             time=now if judgement.time is None else judgement.time,
         )
+        store, place = self._store, (self._begun.id, item.position)
         label = Preference(comparison=item.item.comparison, judgement=judgement)
-        id_ = self._store.append_label(self._store.find_or_add(label), "", now, (self._begun.id, item.position))
-        return replace(item, label=replace(label, id=id_))
+        check_preference(label)
+        query = "SELECT comparison, payload FROM session_items WHERE session = ? AND position = ?"
+        ((comparison, shown),) = store.rows(query, place)
+        given = {name: value for name, value in json.loads(shown).items() if name != "order_shown"}
+        payload, labeller = as_json(judgement_values(judgement) | given), as_utf8(judgement.labeller)
+        values = (now, "label", comparison, labeller, "", choice_of(judgement), payload, None, *place)
+        return replace(item, label=replace(label, id=store.append(*values)))
 
     def _append_item(self, position: int, item: Item) -> None:
         store, k = self._store, len(item.comparison.completions)

@@ -181,7 +181,7 @@ class PreferenceStore:
                 raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison again")
             if undone:
                 raise UsageError(f"label {event_id} is undone already: label the comparison again to judge it")
-            return self._append(
+            return self.append(
                 time.time(), "undo", comparison, as_utf8(labeller), source, None, "{}", event_id, session, position
             )
 
@@ -325,13 +325,11 @@ class PreferenceStore:
                 raise self.unreadable(f"comparison {id_}")
         return FoundComparison(id_, stored, in_stored_order(label, stored), is_new=row is None)
 
-    def append_label(self, found: FoundComparison, source: str, now: float, item: tuple[int, int] | None = None) -> int:
-        """Append the label of `found` and return its id. item: session and position of what it was made on."""
+    def append_label(self, found: FoundComparison, source: str, now: float) -> int:
+        """Append the label of `found`, which was made outside sessions, and return its id."""
         judgement, payload = found.label.judgement, as_json(label_values(found.label, found.comparison))
         labeller, choice = as_utf8(judgement.labeller), choice_of(judgement)
-        return self._append(
-            now, "label", found.id, labeller, as_utf8(source), choice, payload, None, *(item or (None, None))
-        )
+        return self.append(now, "label", found.id, labeller, as_utf8(source), choice, payload, None, None, None)
 
     def has_label(self, found: FoundComparison, source: str) -> bool:
         """Return whether exactly the judgement of `found` is stored and not undone."""
@@ -366,7 +364,8 @@ class PreferenceStore:
         """Return the error that reports `what` as damaged."""
         return StorageError(f"'{self.path}' is damaged: {what} cannot be read; check the store, or restore a copy")
 
-    def _append(self, *values: float | str | None) -> int:
+    def append(self, *values: float | str | None) -> int:
+        """Append an event with these values, in the order of its columns, and return its id."""
         query = """INSERT INTO events
             (time, kind, comparison, labeller, source, choice, payload, undoes, session, position)
             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""

@@ -121,6 +121,10 @@ def _best_of(run: ComparedRun, _: str) -> float:
     return float(newest.best_of) if newest and math.isfinite(newest.best_of_score) else math.nan
 
 
+def _decimals(value: float, *, digits: int, factor: float) -> str:
+    return number(value * factor, digits, width=NUMBER)
+
+
 def _measure(
     key: str,
     label: str,
@@ -133,13 +137,10 @@ def _measure(
     **options: Any,
 ) -> RunMeasure:
     """Build a measure: `field` of `source`. text: its decimals, or its format; ends: fields of its interval."""
-    factor = 100.0 if unit == "%" else 1.0
-    if isinstance(text, int):
-        digits = text
-        text = lambda value: number(value * factor, digits, width=NUMBER)  # noqa: E731
+    show = partial(_decimals, digits=text, factor=100.0 if unit == "%" else 1.0) if isinstance(text, int) else text
     if ends:
         options["interval"] = lambda run: (source(run, ends[0]), source(run, ends[1]))
-    return RunMeasure(key, label, unit, lambda run: source(run, field), text, **options)
+    return RunMeasure(key, label, unit, lambda run: source(run, field), show, **options)
 
 
 _last, _mean, _total = (partial(_over, summary=summary) for summary in (last_mean, mean, _sum))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer.config import Config, split_seed
+from trainer.config.loading import differences
 from trainer.engine.sweeping import (
     Sweep,
     check_folders,
@@ -53,14 +54,8 @@ def test_every_combination_gets_its_first_seed_before_any_gets_its_second() -> N
 def test_the_runs_differ_in_nothing_but_what_varies_and_the_seed() -> None:
     first, *others = plan(KL, LR, seeds=2).runs
     for run in others:
-        same = run.config.model_copy(
-            update={
-                "run": first.config.run,
-                "ppo": run.config.ppo.model_copy(update={"kl_coef": first.config.ppo.kl_coef}),
-                "optim": run.config.optim.model_copy(update={"policy_lr": first.config.optim.policy_lr}),
-            }
-        )
-        assert same == first.config
+        differ = {key for key, _ in differences(first.config, run.config)}
+        assert differ <= {"ppo.kl_coef", "optim.policy_lr", "run.seed", "run.name"}
 
 
 @pytest.mark.parametrize(
@@ -83,12 +78,9 @@ def test_values_are_split_at_commas_or_an_array_and_names_fit_a_folder(vary: str
     assert list(plan(vary).combinations) == names
 
 
-def test_a_key_is_whole_in_names_where_two_settings_share_its_end() -> None:
+def test_names_have_what_they_need_and_the_configurations_own_without_another() -> None:
     (first, *_) = plan("eval.every=1,2", "checkpoint.every=1,2").combinations
-    assert first == "eval.every-1_checkpoint.every-1"
-
-
-def test_the_name_is_that_of_the_configuration_without_another() -> None:
+    assert first == "eval.every-1_checkpoint.every-1", "two settings share the end of their keys"
     assert plan(KL, name="").name == "quickstart"
     assert plan(KL, name="", overrides=("run.name=mine",)).name == "mine"
 
@@ -141,12 +133,6 @@ def test_a_broken_rule_names_the_combinations_that_break_it() -> None:
     assert indivisible.startswith(
         "combination ppo.minibatches = 3, ppo.kl_coef = 0.1: ppo.minibatches = 3 does not div"
     )
-
-
-def test_an_unknown_key_is_reported_once_with_a_way_out() -> None:
-    with pytest.raises(ConfigError) as found:
-        plan("ppo.kl_coeff=1,2")
-    assert found.value.problems == ["unknown key 'ppo.kl_coeff': did you mean 'ppo.kl_coef'?"]
     assert str(found.value).startswith("quickstart: ")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -70,44 +69,31 @@ def test_the_newest_checkpoint_with_iterations_left_is_offered_first() -> None:
     assert branch_points(RunFolder(folder)) == [1, 2]
 
 
-@contextmanager
-def live(folder: Path) -> Iterator[None]:
-    with RunFolder(folder).lock():
-        yield
-
-
-def of_another_kind(folder: Path) -> None:
-    text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(f'kind = "reward-model"\n{text}')
-
-
-def damaged(folder: Path) -> None:
-    for number in (1, 2):
-        (RunFolder(folder).checkpoint(number) / "state.json").write_text("{")
-
-
 @pytest.mark.parametrize(
-    ("make", "during", "notice"),
+    ("problem", "notice"),
     [
-        (of_another_kind, nullcontext, "of kind 'reward-model': only PPO runs"),
-        (damaged, nullcontext, "'step-000001' ignored: state.json cannot be read"),
-        (lambda _: None, live, "is being trained by another process"),
+        ("kind", "of kind 'reward-model': only PPO runs"),
+        ("damage", "'step-000001' ignored: state.json cannot be read"),
+        ("live", "is being trained by another process"),
+        ("new", "no checkpoint yet"),
+        ("trash", "in the trash: restore it"),
     ],
 )
-def test_a_run_that_cannot_be_branched_says_why(
-    make: Callable[[Path], object], during: Callable[[Path], AbstractContextManager[None]], notice: str
-) -> None:
-    folder = branchable()
-    make(folder)
-    with during(folder), pytest.raises(UsageError, match=notice):
-        branch_points(RunFolder(folder))
-
-
-def test_neither_a_run_without_checkpoints_nor_one_in_the_trash_is_branched() -> None:
-    with pytest.raises(UsageError, match="no checkpoint yet"):
-        branch_points(RunFolder(make_run("new")))
-    with pytest.raises(UsageError, match="in the trash: restore it"):
-        branch_points(RunFolder(trash_run(RunFolder(branchable()))))
+def test_a_run_that_cannot_be_branched_says_why(problem: str, notice: str) -> None:
+    run = RunFolder(make_run("new") if problem == "new" else branchable())
+    with ExitStack() as stack:
+        match problem:
+            case "kind":
+                run.config.write_text(f'kind = "reward-model"\n{run.config.read_text()}')
+            case "damage":
+                for number in (1, 2):
+                    (run.checkpoint(number) / "state.json").write_text("{")
+            case "live":
+                stack.enter_context(run.lock())
+            case "trash":
+                run = RunFolder(trash_run(run))
+        with pytest.raises(UsageError, match=notice):
+            branch_points(run)
 
 
 # Details of a branch

@@ -7,9 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainer.config.fields import TEMPLATE_HELP, FilePath, FileSection, Section, TemplateOptions, setting
-from trainer.config.run_folder import RunFolderConfig
-from trainer.config.schema import BackboneConfig, CheckpointConfig
-from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
+from trainer.config.schema import GRAD_CHECKPOINT, BackboneConfig, CheckpointConfig, RunFolderConfig, micro_batch_tokens
 
 _INSTRUCT_GPT = "Ouyang et al. 2022 (InstructGPT)"
 _LLAMA_2 = "Touvron et al. 2023 (Llama 2), the smaller margin"

@@ -6,18 +6,48 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from trainer.config.fields import TEMPLATE_HELP, FilePath, FileSection, Section, TemplateOptions, Text, setting
-from trainer.config.monitoring import ConvergenceConfig, HealthConfig
+from trainer.config.fields import (
+    RUN_NAME,
+    TEMPLATE_HELP,
+    FilePath,
+    FileSection,
+    Section,
+    TemplateOptions,
+    Text,
+    setting,
+)
 from trainer.config.ppo import PPOConfig
 from trainer.config.reward_sources import CHEAP, RewardSource
-from trainer.config.run_folder import RunFolderConfig
-from trainer.config.update_memory import GRAD_CHECKPOINT, micro_batch_tokens
 
 _TUNING = "PPO concepts reference, hyperparameter guide"
 _N_DETAILS = "The N Implementation Details of RLHF with PPO"
 _DAPO = "Yu et al. 2025 (DAPO)"
 
 _COLDEST = 0.01  # lowest temperature; below it, log-probs are thousands of nats and their gradients diverge
+
+
+AlarmCode = Literal[
+    "step_nan",
+    "not_training",
+    "no_signal",
+    "kl_high",
+    "kl_negative",
+    "sampling_bias",
+    "entropy_collapse",
+    "clip_saturation",
+    "ratio_spike",
+    "gradient_spike",
+    "critic_lost",
+    "critic_pull",
+    "length_exploitation",
+    "truncation",
+    "repetition",
+    "reward_hacking",
+    "throughput",
+    "straggler",
+]
+
+Action = Literal["off", "continue", "stop", "rollback"]
 
 
 class BackboneConfig(Section):
@@ -52,9 +82,7 @@ class BackboneConfig(Section):
     quantize: Literal["off", "8-bit", "4-bit"] = setting(
         "off", "Quantise the backbone after loading. Saves memory on a GPU; on a CPU it only rounds the weights."
     )
-    memory_limit: float = setting(
-        0.0, "Most memory that MLX may take; 0 for what the device can hold for one program.", unit="GB", ge=0
-    )
+    memory_limit: float = setting(0.0, "Memory limit for MLX; 0 uses the device's limit.", unit="GB", ge=0)
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -177,6 +205,20 @@ class RewardConfig(Section):
     )
 
 
+def micro_batch_tokens(*, live: bool = False) -> Any:
+    """Declare the size of a micro-batch. live: whether this kind of run can change it while it trains."""
+    help_line = "Maximum number of tokens in one forward and backward pass, with padding."
+    return setting(2048, help_line, unit="tokens", ge=1, live=live)
+
+
+GRAD_CHECKPOINT: Any = setting(
+    False,
+    "Gradient checkpointing: compute each block again in the backward pass instead of keeping its activations.",
+    source="Chen et al. 2016 (arXiv 1604.06174)",
+    advice="For long sequences and large models: much less memory, slower updates.",
+)
+
+
 class OptimConfig(Section):
     """[optim]: learning rates and memory of the update."""
 
@@ -241,6 +283,72 @@ class PolicyCheckpointConfig(CheckpointConfig):
     best: Literal["score", "reward", "off"] = setting(
         "score",
         "Also keep the checkpoint of the best evaluation, by its mean score, or by that minus the KL penalty.",
+    )
+
+
+class ConvergenceConfig(Section):
+    """[convergence]: actions when a run reaches its goal or degrades.
+
+    continue: report it and continue; rollback: continue from the best checkpoint, or else the oldest kept, with lower
+    learning rates.
+    """
+
+    window: int = setting(
+        10,
+        "Iterations of the window that a decision uses; it is compared with the window before.",
+        unit="iterations",
+        ge=2,
+    )
+    target_score: float = setting(
+        0.0, "Goal for the mean score over the window; for that of an evaluation, if there are any.", ge=-1e6, le=1e6
+    )
+    on_target: Action = setting("off", "Action when target_score is reached.")
+    plateau: float = setting(
+        0.1,
+        "Mean scores of two windows that differ by less than this are a plateau.",
+        unit="deviations of the score",
+        ge=0,
+    )
+    on_plateau: Action = setting("off", "Action when the score stops changing.")
+    on_collapse: Action = setting("continue", "Action when the entropy falls below a fifth of its initial value.")
+    degradation: float = setting(
+        1.0,
+        "A fall below the best score so far by more than this is a degradation.",
+        unit="deviations of the score",
+        gt=0,
+    )
+    on_degradation: Action = setting("continue", "Action when the score degrades.")
+    kl_limit: float = setting(
+        0.0, "Limit of the mean KL over the window; 0: three times kl_target if adaptive.", unit="nats", ge=0
+    )
+    on_kl: Action = setting("continue", "Action when the KL exceeds kl_limit or diverges.")
+    max_rollbacks: int = setting(2, "Maximum number of rollbacks; then the run stops.", ge=0)
+    rollback_lr: float = setting(0.5, "Factor on both learning rates at each rollback.", gt=0, le=1)
+
+
+class HealthConfig(Section):
+    """[health]: alarms when a run goes wrong."""
+
+    alarms: bool = setting(True, "Report problems of the run, with evidence and fixes.")
+    ignore: list[AlarmCode] = setting([], "Alarm codes to silence.")
+    pause: bool = setting(False, "Pause the run at an alarm of level error until you decide.")
+
+
+class RunFolderConfig(Section):
+    """[run]: name, folder, seed."""
+
+    name: str = setting(
+        "", "Name of the run's folder in run.dir; empty: the preset's name and a number.", pattern=RUN_NAME
+    )
+    dir: FilePath = setting("runs", "Folder of the runs.", min_length=1)
+    seed: int = setting(0, "Random seed; -1 draws one and saves it.", ge=-1, lt=2**32)
+    shared: bool = setting(False, "Let other users of this machine read the run's journal, samples and progress.")
+    rank_timeout: float = setting(
+        1800.0,
+        "A run on several ranks ends if one of them does not answer for this long.",
+        unit="s",
+        gt=0,
+        advice="Raise it if a reward on the first rank takes longer.",
     )
 
 

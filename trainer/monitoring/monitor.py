@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from trainer.config.monitoring import Action, AlarmCode, ConvergenceConfig
-from trainer.config.schema import Config
+from trainer.config.schema import Action, AlarmCode, Config, ConvergenceConfig
 from trainer.events import Alarm, Alert, Decision, Evaluation, Event, Iteration, RolledBack, RunStarted, SettingChanged
 from trainer.monitoring.convergence_rules import collapse, degradation, plateau, runaway_kl, target
 from trainer.monitoring.history import History, Rule, Sign

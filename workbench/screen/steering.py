@@ -187,7 +187,8 @@ class Steering:
             return
         if self._branching and self._branching[2] is document:
             run, at, _ = self._branching
-            self._screen.app.push_screen(WaitScreen(partial(self._ask_to_start_branch, run, at, config)))
+            branch = partial(self._ask_to_start_branch, run, at, config, one_iteration=one_iteration)
+            self._screen.app.push_screen(WaitScreen(branch))
             return
         preset = document.preset or str(document.path or "run")
         changed = [key for key, change in document.changes.items() if change.from_preset]
@@ -212,7 +213,9 @@ class Steering:
 
         self.when_nothing_is_lost(open_it)
 
-    async def _ask_to_resume(self, folder: Path, overrides: Sequence[str], agreed: bool) -> None:
+    async def _ask_to_resume(
+        self, folder: Path, overrides: Sequence[str], agreed: bool, *, one_iteration: bool = False
+    ) -> None:
         """Show where the run would continue from, or ask how many iterations follow a complete run, and train it."""
         app, run = self._screen.app, RunFolder(folder)
 
@@ -246,7 +249,9 @@ class Steering:
 
         def train(*, accept_data: bool = False) -> None:
             self._go_on = partial(train, accept_data=True)
-            self._supervisor.start(config, resume=folder, past=past, accept_data=accept_data)
+            self._supervisor.start(
+                config, resume=folder, past=past, one_iteration=one_iteration, accept_data=accept_data
+            )
             self._screen.action_show_pane("training")
             self._screen.config.show_document(document)
 
@@ -279,7 +284,7 @@ class Steering:
             self._screen.action_show_pane("config")
             self._screen.notify("Change its settings, then start it", title=document.title, markup=False)
 
-    async def _ask_to_start_branch(self, run: RunFolder, at: int, config: Config) -> None:
+    async def _ask_to_start_branch(self, run: RunFolder, at: int, config: Config, *, one_iteration: bool) -> None:
         """Make the branch with `config` once the user agrees, and train it, or show one that has ended."""
 
         def read() -> tuple[BranchPlan, Plan]:
@@ -300,7 +305,7 @@ class Steering:
         if (await asyncio.to_thread(summary_of, made)).state in ("done", "training"):  # it existed
             await self._watch(made.root, "training")
         else:
-            await self._ask_to_resume(made.root, (), agreed=True)
+            await self._ask_to_resume(made.root, (), agreed=True, one_iteration=one_iteration)
 
     def _stop(self) -> None:
         """Stop the run once the user agrees: even a capital letter can be typed by mistake."""

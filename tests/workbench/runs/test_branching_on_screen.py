@@ -165,6 +165,14 @@ async def test_a_branch_is_edited_in_the_config_pane_made_beside_its_run_and_tra
     assert {path: path.read_bytes() for path in before} == before
 
 
+async def test_a_branch_may_begin_with_one_iteration() -> None:
+    branchable()
+    async with workbench(Script(scripted_run.steered), pane="runs") as (screen, pilot):
+        await opened(pilot, screen, "1")
+        await start_run(pilot, "s")
+        await until(pilot, lambda: screen.supervisor.view.state == "paused")
+
+
 async def test_what_the_branch_cannot_change_is_refused_and_what_was_typed_stays() -> None:
     branchable()
     async with workbench(scripted_run.done, pane="runs") as (screen, pilot):

@@ -19,7 +19,6 @@ from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedu
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.ppo.losses import LossSettings, LossSums, Measured, Objective, Scores, loss_of, reference_states
-from trainer.ppo.shares import spread
 from trainer.ppo.steps import micro_batches, over_micro_batches
 from trainer.rollout.experience import Experience
 
@@ -187,7 +186,7 @@ class Learner:
                 join=Measured.joined,
             )
             by_token = measured.by_token(own, order)
-            by_token = {name: spread(batch, value, share) for name, value in by_token.items()}
+            by_token = {name: batch.spread(value, share) for name, value in by_token.items()}
             mx.eval(by_token)
         gradients, sums, scores = self.ranks.summed((gradients, list(measured.sums), by_token))
         largest = self.ranks.largest(mx.stack(list(measured.sums[-2:])))
@@ -206,7 +205,7 @@ class Learner:
         with self.ranks.all_or_none():
             budget = self.config.micro_batch_tokens
             found = over_micro_batches(batch.take(share), measured, budget=budget, progress=progress)
-            ratios = spread(batch, found["ratios"], share)
+            ratios = batch.spread(found["ratios"], share)
             mx.eval(ratios)
         return self.ranks.summed(ratios)
 

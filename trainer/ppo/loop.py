@@ -30,10 +30,9 @@ from trainer.ppo.critic import PrefixValues, add_prefix_scores, follow_returns
 from trainer.ppo.learner import Learner, StepMetrics, has_signal
 from trainer.ppo.losses import LossSettings, Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, update_metrics
-from trainer.ppo.shares import in_shares, respond
 from trainer.reward_types import Reward, RewardResult, TrainerState
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
-from trainer.rollout.generation import Response, lay_out
+from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
 from trainer.seeding import Purpose, key_for
 
@@ -177,7 +176,15 @@ class PPO:
         self, prompts: Sequence[Prompt], rollout: RolloutConfig, *, key: mx.array, progress: Progress
     ) -> list[Response]:
         """Sample one response per prompt (repeat a prompt for several), a share of them on each rank."""
-        return respond(self.ranks, self.actor.backbone, self.tokenizer, prompts, rollout, key=key, progress=progress)
+        share = None if self.ranks.alone else self.ranks.rows(len(prompts))
+
+        def written() -> list[Response]:
+            if share == []:
+                return []
+            model = self.actor.backbone
+            return generate_responses(model, self.tokenizer, prompts, rollout, key=key, share=share, progress=progress)
+
+        return [Response(*response) for part in self.ranks.together(written) for response in part]
 
     def scored(self, number: int, batch: Experience) -> Experience:
         """Return the batch with the fields of `score` for all its sequences, in a phase of iteration `number`."""
@@ -189,9 +196,17 @@ class PPO:
     def score(self, batch: Experience, progress: Progress, *, alternatives: int = 0) -> Experience:
         """Add log-probs of policy and reference, their KL, and values of the critic if there is one.
 
-        alternatives: most likely tokens of each position to add as well.
+        alternatives: most likely tokens of each position to add as well. Each rank scores a share of the sequences.
         """
-        return in_shares(self.ranks, batch, lambda part: self._score(part, progress, alternatives))
+        if self.ranks.alone or batch.size < self.ranks.size:
+            return self._score(batch, progress, alternatives)
+        rows = self.ranks.dealt(batch.lengths())
+        with self.ranks.all_or_none():
+            part, before = self._score(batch.take(rows), progress, alternatives)._asdict(), batch._asdict()
+            new = {name: value for name, value in part.items() if value is not None and before[name] is None}
+            found: Any = {name: batch.spread(value, rows) for name, value in new.items()}
+            mx.eval(found)
+        return batch._replace(**self.ranks.summed(found))
 
     def _score(self, batch: Experience, progress: Progress, alternatives: int) -> Experience:
         c = self.config

@@ -12,10 +12,9 @@ from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource
 from trainer.config.schema import RewardConfig
 from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState
 from trainer.rewards.code import Trust, trust_all
-from trainer.rewards.on_first_rank import OnFirstRank
 from trainer.rewards.python_reward import PythonReward
 from trainer.rewards.text_rewards import LengthReward, LexiconReward, RegexReward
-from trainer.rewards.weighted_sum import Overlong, Rewards, WeightedSource
+from trainer.rewards.weighted_sum import OnFirstRank, Overlong, Rewards, WeightedSource
 
 if TYPE_CHECKING:
     from trainer.distributed.ranks import Ranks

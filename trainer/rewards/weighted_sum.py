@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,10 @@ from trainer.reward_types import (
     TrainerState,
     sequence_name,
 )
-from trainer.rewards.on_first_rank import OnFirstRank
 from trainer.rewards.python_reward import PythonReward, scored_together
+
+if TYPE_CHECKING:
+    from trainer.distributed.ranks import Ranks
 
 _LARGEST = float(np.finfo(np.float32).max)  # training keeps rewards in float32
 SMALLEST_DEVIATION = 1e-8  # below it, scores differ by rounding alone and are only centred
@@ -89,6 +91,37 @@ class RunningMoments:
         """Return `values` minus the mean, divided by the deviation if that is at least 1e-8; unchanged at first."""
         centred = values - self.mean
         return centred / self.deviation if self.deviation >= SMALLEST_DEVIATION else centred
+
+
+class OnFirstRank:
+    """A source that sees the whole batch on the first rank, and of which the others get the scores.
+
+    So a user's function runs once for each batch, as on one machine, and other machines run no code of it.
+    """
+
+    def __init__(self, name: str, source: RewardSource | None, ranks: Ranks) -> None:
+        """Wrap `source`, which is None on other ranks than the first."""
+        self.name = name
+        self.source = source
+        self._ranks = ranks
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        """Return the first rank's scores of `batch`. Raises its RewardError, and RankError on the others.
+
+        What its function logged for the samples stays there, where they are saved.
+        """
+        extra: dict[str, list[Any]] = {}
+
+        def scores() -> list[Any] | None:
+            if self.source is None:
+                return None
+            found = self.source(batch)
+            extra.update(found.extra)
+            return [found.scores, found.token_rewards, dict(found.details)]
+
+        found = self._ranks.together(scores)[0]
+        assert found is not None
+        return SourceScores(*found)._replace(extra=extra)
 
 
 class Rewards:

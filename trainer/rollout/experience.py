@@ -99,6 +99,17 @@ class Experience(NamedTuple):
         mask = self.mask if not extra else mx.pad(self.mask, [(0, 0), (extra, 0)], constant_values=1.0)
         return mx.where(mask.reshape(*mask.shape, *[1] * (rows.ndim - 2)) > 0, rows, mx.zeros_like(rows))
 
+    def spread(self, part: mx.array, rows: Sequence[int]) -> mx.array:
+        """Return numbers of some `rows` in the layout of the batch, 0 in the others.
+
+        part: [b, ...] or [b, t, ...]; returns [B, ...] or [B, T, ...].
+        """
+        if part.ndim > 1:
+            widths = [(0, 0), (0, self.mask.shape[1] - part.shape[1]), *[(0, 0)] * (part.ndim - 2)]
+            part = mx.pad(part, widths)
+        whole = mx.zeros((self.size, *part.shape[1:]), dtype=part.dtype)
+        return whole.at[mx.array(list(rows))].add(part)
+
 
 def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:
     """Shuffle `count` rows by `seed` and split them into `minibatches` equal parts; every row is in exactly one."""

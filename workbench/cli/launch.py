@@ -23,7 +23,10 @@ from workbench.system.signals import handled_signals
 NAME = "launch"
 _TRAINING = (None, "dpo", "reward-model")
 _ENDED = re.compile(r"Node with rank (\d+) (?:exited with code (-?\d+)|was killed)")
-_NO_SSH = 255  # exit code of ssh
+_NOT_STARTED = {  # by exit codes of ssh and of the shell
+    255: "ssh to its host failed; check that it works without a password",
+    127: "its host has no such Python; give the path that it has there with --python",
+}
 _PIPE_BYTES = 1 << 16
 
 _DESCRIPTION = """\
@@ -96,7 +99,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _launched(command: Sequence[str], *, is_local: bool) -> int:
-    """Run `mlx.launch` to the end of all ranks, pass its messages on, and return the exit code of the first rank."""
+    """Run `mlx.launch` to the end of all ranks, pass its messages on, and return the exit code of the first rank.
+
+    Raises RankError if a rank could not be started.
+    """
+    from trainer.errors import RankError
+
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -120,7 +128,7 @@ def _launched(command: Sequence[str], *, is_local: bool) -> int:
 
     if is_local:  # mlx.launch polls without a pause while a rank's input can be written, and no rank reads any
         enter("\n" * _PIPE_BYTES)
-    code = 0
+    code, problem = 0, ""
     assert process.stderr
     with handled_signals(interrupt):
         for line in process.stderr:
@@ -130,9 +138,11 @@ def _launched(command: Sequence[str], *, is_local: bool) -> int:
                 rank, found = int(ended[1]), int(ended[2] or -signal.SIGTERM)
                 if rank == 0:
                     code = found if found >= 0 else 128 - found
-                if found == _NO_SSH:
-                    output.note(f"rank {rank}: ssh to its host failed; check that it works without a password")
-        return process.wait() or code
+                problem = problem or (f"rank {rank}: {_NOT_STARTED[found]}" if found in _NOT_STARTED else "")
+        failed = process.wait()
+    if problem:
+        raise RankError(problem)
+    return failed or code
 
 
 def _free_port(count: int) -> int:

@@ -182,6 +182,9 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
     except Exception as bug:  # noqa: BLE001 - a user gets one line, the traceback goes to a file
         output.crash(bug, follower.folder)
         return _BUG, follower.folder
+    finally:
+        if rank_of_process() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Python restores other handlers before the process has ended
 
 
 class _Follower:

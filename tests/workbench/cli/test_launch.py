@@ -64,8 +64,9 @@ def test_a_killed_rank_is_named_and_the_run_keeps_its_exit_code(tmp_path: Path) 
 def test_a_host_without_python_is_named(tmp_path: Path) -> None:
     process = launched(tmp_path, "--local", "2", "--python", "/nowhere/python")
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 127
+    assert process.returncode == 3
     assert "/nowhere/python: No such file" in err
+    assert "its host has no such Python; give the path that it has there with --python" in err
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,8 @@ patch.object(RewardLearner, "train", dying).start()
 def test_a_failed_allocation_on_one_rank_makes_the_parts_smaller_on_all(whole: Path) -> None:
     patch = """
 import trainer
-from trainer.reward_model import reward_learner, reward_model_run
+from trainer.engine import reward_model as reward_model_run
+from trainer.reward_model import reward_learner
 accumulate, score_sequences = reward_learner.accumulate, reward_model_run.score_sequences
 steps, budgets = [], []
 def failing_step(*args, **kwargs):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +24,7 @@ from trainer.errors import ConfigError, DataError, UsageError
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
 from trainer.preference_data.grouping import group_preferences
-from trainer.preference_data.groups import Group, Groups, Pair, fingerprint, micro_batches, split_groups
+from trainer.preference_data.groups import Group, Groups, fingerprint, micro_batches, split_groups
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_learner import to_batch
@@ -220,23 +218,6 @@ def test_the_fingerprint_detects_other_comparisons_and_another_order() -> None:
     assert fingerprint(groups) == fingerprint(list(groups))
     assert fingerprint(groups) != fingerprint(groups[::-1])
     assert fingerprint(groups) != fingerprint(groups[1:])
-
-
-def test_the_fingerprint_is_that_of_earlier_runs_which_hashed_all_groups_as_one_json_list() -> None:
-    groups, _ = grouped(
-        preference("p", ["a", "b", "c"], ((0,), (1,), (2,))), preference("q", ["ä", "b"]), preference("q", ["c", "d"])
-    )
-    for some in (groups, groups[:1], groups[:0]):
-        content = [
-            [group.prompt, [list(tokens) for tokens in group.sequences], [(_learnt(pairs), rank) for pairs, rank in j]]
-            for group in some
-            for j in [group.judged]
-        ]
-        assert fingerprint(some) == hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _learnt(pairs: Sequence[Pair]) -> list[list[object]]:
-    return [[pair.better, pair.worse, pair.is_tie, pair.strength, pair.source] for pair in pairs]
 
 
 def test_a_token_takes_four_bytes_and_a_group_to_train_on_keeps_no_texts() -> None:

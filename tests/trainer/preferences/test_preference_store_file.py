@@ -293,6 +293,12 @@ def test_a_check_reports_what_is_wrong(store: PreferenceStore, statement: str, p
         "UPDATE events SET payload = '{' WHERE id = 1",
         f"UPDATE events SET payload = '{'[' * 99999}' WHERE id = 1",
         "UPDATE events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1",
+        "UPDATE events SET labeller = x'00ff'",
+        """UPDATE events SET payload = '{"ranking": [[0], [1]], "time": 1e300}'""",
+        """UPDATE events SET payload = '{"ranking": [[0], [1]], "time": NaN}'""",
+        """UPDATE events SET payload = '{"ranking": [[0], [1]], "note": 7}'""",
+        """UPDATE events SET payload = '{"ranking": [[0], [7]]}'""",
+        """UPDATE events SET payload = '{"ranking": [[0], [1]], "strength": 9}'""",
     ],
 )
 def test_a_damaged_row_is_reported_by_every_reader(store: PreferenceStore, statement: str) -> None:
@@ -301,6 +307,7 @@ def test_a_damaged_row_is_reported_by_every_reader(store: PreferenceStore, state
     for read in (store.preferences, lambda: store.labels_of(A.comparison.key)):
         with pytest.raises(StorageError, match="is damaged"):
             list(read())
+    assert [line for line in check_store(store) if "cannot be read" in line]
 
 
 def test_damaged_pages_are_reported_without_a_traceback(store: PreferenceStore) -> None:
@@ -321,27 +328,6 @@ def test_damaged_pages_are_reported_without_a_traceback(store: PreferenceStore) 
     store.path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(StorageError, match="damaged"), PreferenceStore(store.path, create=False) as cut:
         list(cut.preferences())
-
-
-DAMAGED_LABELS = {
-    "a labeller that is no text": "labeller = x'00ff'",
-    "a time that has no date": """payload = '{"ranking": [[0], [1]], "time": 1e300}'""",
-    "a time that is none": """payload = '{"ranking": [[0], [1]], "time": NaN}'""",
-    "a note that is a number": """payload = '{"ranking": [[0], [1]], "note": 7}'""",
-    "a ranking of other places": """payload = '{"ranking": [[0], [7]]}'""",
-    "a strength that there is not": """payload = '{"ranking": [[0], [1]], "strength": 9}'""",
-}
-
-
-@pytest.mark.parametrize("change", DAMAGED_LABELS.values(), ids=DAMAGED_LABELS)
-def test_an_impossible_label_is_reported_by_every_reader(store: PreferenceStore, change: str) -> None:
-    store.add(A)
-    alter(store.path, f"UPDATE events SET {change}")
-    with pytest.raises(StorageError, match="is damaged: label 1 cannot be read; check the store"):
-        list(store.preferences())
-    assert [line.partition(" (")[0] for line in check_store(store) if line.startswith("event")] == [
-        "event 1: cannot be read"
-    ]
 
 
 def test_a_schema_with_text_that_is_not_utf8_is_reported_as_damage(store: PreferenceStore) -> None:

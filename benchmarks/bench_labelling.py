@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
-from trainer.preferences.sessions import begin_session, open_session
+from trainer.preferences.sessions import begin_session, leave_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.styles import ALL_STYLES
@@ -83,6 +83,7 @@ def write_session(path: Path, count: int) -> int:
         session = begin_session(store, "bench", SessionPlan(queues=(QueuePlan(queue="dataset"),)))
         for start in range(0, count, 500):
             session.put(items[start : start + 500])
+        leave_session(store, session.record.id)  # the measured process opens it
         return session.record.id
 
 
@@ -93,6 +94,7 @@ def label_up_to(path: Path, session: int, position: int) -> None:
         with store.transaction():  # one write to disk for all labels
             while (item := labels.next_open()) is not None and item.position < position:
                 labels.label(item.position, Judgement.chosen("a", order_shown=(0, 1), seconds=5.0))
+        leave_session(store, session)
 
 
 def marker(number: int) -> str:

@@ -285,17 +285,21 @@ class ExportPreferencesScreen(LabelForm[str | None]):
 
     @on(Select.Changed)
     @on(Input.Changed)
-    def _follow(self) -> None:
+    @work(exclusive=True, group="looking")
+    async def _follow(self) -> None:
         """Fill in a path for the format, unless the user has typed one, and show what enter does."""
         path = self.query_one("#path", Input)
         name = f"preferences-{self.query_one('#format', Select).value}.jsonl"
         if path.value == self._proposed:
-            self._proposed = path.value = str(unused(Path.cwd() / name))
-            path.cursor_position = len(path.value)
-        if problem := path_problem(path.value):
+            proposed = await asyncio.to_thread(lambda: str(unused(Path.cwd() / name)))
+            if path.value == self._proposed:  # nothing was typed meanwhile
+                self._proposed = path.value = proposed
+                path.cursor_position = len(path.value)
+        problem, exists = await asyncio.to_thread(_target, path.value)
+        if problem:
             self.show_problem(problem)
         else:
-            what = "asks before it overwrites" if Path(path.value).expanduser().exists() else "writes it"
+            what = "asks before it overwrites" if exists else "writes it"
             self.show_status(Content.assemble(("enter", "bold"), (f" {what}", "$text-muted")))
 
     @on(Input.Submitted)
@@ -303,10 +307,10 @@ class ExportPreferencesScreen(LabelForm[str | None]):
     async def action_write(self) -> None:
         """Write the file; overwrite an existing one only if the user agrees."""
         text = self.query_one("#path", Input).value
-        path = Path(text).expanduser()
-        if self.busy or path_problem(text):
+        problem, exists = await asyncio.to_thread(_target, text)
+        if self.busy or problem:
             return
-        exists = path.exists()
+        path = Path(text).expanduser()
         question, detail = f"Overwrite {path.name}?", f"It is in {path.parent.absolute()}."
         if exists and not await self.app.push_screen_wait(ConfirmScreen(question, detail, "Overwrite", "Keep file")):
             return
@@ -317,6 +321,12 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         self.busy = False
         if written is not None:
             self.dismiss(f"Exported {visible(str(written.path))} as {options['format']}: {_counts(written)}")
+
+
+def _target(text: str) -> tuple[str, bool]:
+    """Return why the path `text` cannot be written, empty if it can, and whether there is a file."""
+    problem = path_problem(text)
+    return problem, not problem and Path(text).expanduser().exists()
 
 
 def write_export(store: Path, path: Path, options: Mapping[str, str], *, overwrite: bool) -> ExportSummary:

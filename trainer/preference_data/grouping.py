@@ -16,7 +16,7 @@ from trainer.errors import DataError
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder
 from trainer.preference_data.groups import Groups, GroupTable, JudgedRows, Pair, Ranking, Said
-from trainer.preferences.records import Preference, Text, ranked_pairs, tied_pairs
+from trainer.preferences.records import Preference, ranked_pairs, tied_pairs
 
 
 def group_preferences(
@@ -79,13 +79,10 @@ def _encoded(
             if config.too_long == "drop":
                 continue
         rows.append(number, preference, sequences)
-        prompts.append(numbers.setdefault(_digest(comparison.prompt), len(numbers)))
+        text = json.dumps(comparison.prompt, sort_keys=True).encode()
+        digest = hashlib.blake2b(text, digest_size=16).digest()  # takes less memory than a long prompt
+        prompts.append(numbers.setdefault(digest, len(numbers)))
     return rows, prompts
-
-
-def _digest(prompt: Text) -> bytes:
-    """Return a hash of `prompt`, which takes less memory than a long one."""
-    return hashlib.blake2b(json.dumps(prompt, sort_keys=True).encode(), digest_size=16).digest()
 
 
 def _add_groups(table: GroupTable, prompt: int, judged: Sequence[int], counts: Counter[str]) -> None:

@@ -65,6 +65,7 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
             better.append(lengths[first])
             worse.append(lengths[second])
     found = agreement.agreement()
+    alpha = f"Krippendorff's alpha {'undefined' if math.isnan(found.alpha) else f'{found.alpha:.3f}'}"
     again = [f"{_name(one.labeller)} {one.observed:.1%}" for one in found.selves if one.units]
     numbers = {
         "judgements": str(total),
@@ -79,7 +80,7 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
         "the longer one is better": _share_with_interval(sum(map(gt, better, worse)), sum(map(ne, better, worse))),
         "characters of the better one, median": f"{median(better):g}" if better else "-",
         "characters of the worse one, median": f"{median(worse):g}" if worse else "-",
-        "agreement between labellers": f"{_alpha(found.alpha)} in {found.units} common units" if found.units else "-",
+        "agreement between labellers": f"{alpha} in {found.units} common units" if found.units else "-",
         "agreement with oneself": ", ".join(again) or "-",
         "with a note": str(notes),
         "judged": f"{_day(min(times))} to {_day(max(times))} (UTC)" if times else "-",
@@ -91,10 +92,6 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
             rows = [(_name(key), str(count)) for key, count in order]
             lines += [f"## {heading}", "", *_table((what, "judgements"), rows), ""]
     return "\n".join(lines)
-
-
-def _alpha(value: float) -> str:
-    return f"Krippendorff's alpha {'undefined' if math.isnan(value) else f'{value:.3f}'}"
 
 
 def _name(text: str) -> str:

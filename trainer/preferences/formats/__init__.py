@@ -261,14 +261,11 @@ def write_preferences(
 def _rows(preferences: Iterable[Preference], format: Format, options: WriteOptions) -> Iterator[Row]:
     assert format.rows is not None
     for preference in preferences:
-        if not format.verbatim and (format.conversational or _is_mixed(preference)):
+        comparison = preference.comparison
+        kinds = {isinstance(text, str) for text in (comparison.prompt, *comparison.completions)}
+        if not format.verbatim and (format.conversational or len(kinds) > 1):
             preference = _conversation(preference)
         yield from format.rows(preference, options)
-
-
-def _is_mixed(preference: Preference) -> bool:
-    comparison = preference.comparison
-    return len({isinstance(text, str) for text in (comparison.prompt, *comparison.completions)}) > 1
 
 
 def _alike(first: Row, rows: Iterator[Row], format: str) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections import deque
@@ -110,7 +111,10 @@ class SampledIterations:
 
     def are_over(self) -> bool:
         """Return whether none is left and none will come: the run is not under way, or it keeps no samples."""
-        more_may_come = self.folder.is_live() and _keeps_samples(self.folder)
+        more_may_come = self.folder.is_live()
+        if more_may_come:
+            with contextlib.suppress(StorageError, KeyError, TypeError, AttributeError):
+                more_may_come = read_config(self.folder)["run"].get("save_samples", True) is not False
         return self.newest() is None and not more_may_come  # in this order, to find what came before the end
 
     def check_any(self) -> None:
@@ -161,13 +165,6 @@ def checkpoint_of(folder: RunFolder, trained: int) -> str:
     """Return the name of the checkpoint after `trained` whole iterations; empty if it is not kept."""
     path = folder.checkpoint(trained)
     return path.name if path.is_dir() else ""
-
-
-def _keeps_samples(folder: RunFolder) -> bool:
-    try:
-        return read_config(folder)["run"].get("save_samples", True) is not False
-    except (StorageError, KeyError, TypeError, AttributeError):
-        return True
 
 
 def _rows(path: Path) -> tuple[float | None, Iterator[dict[str, Any]]]:
@@ -329,22 +326,15 @@ def _prompts(source: str, inputs: QueueInputs) -> Iterator[PromptSamples | Wait]
     while True:
         iterations, found = SampledIterations(source, inputs.report), False
         if iterations.newest() is None:
-            of_run = yield from awaited(
-                partial(_prompts_of, iterations.folder), "reading the run's prompts", inputs.context
-            )
-            yield from in_random_order(of_run)
+            data = load_config(iterations.folder.config).data
+            rows = yield from awaited(partial(load_prompts, data), "reading the run's prompts", inputs.context)
+            yield from in_random_order([PromptSamples(row.prompt, None, row.columns) for row in rows])
             continue
         for prompt in newest_first(iterations, in_random_order, inputs.context, follow=False):
             found = True
             yield prompt
         if not found:
             return  # none could be read, which was reported
-
-
-def _prompts_of(folder: RunFolder) -> list[PromptSamples]:
-    """Return the prompts that a run was given, without samples. Raises ConfigError and DataError."""
-    rows = load_prompts(load_config(folder.config).data)
-    return [PromptSamples(row.prompt, None, row.columns) for row in rows]
 
 
 def _questions(prompt: PromptSamples, writers: tuple[Writer, Writer], rng: random.Random) -> list[Question]:

@@ -25,9 +25,10 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
+from trainer.engine.control import Hooks
 from trainer.engine.dpo import DPO
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.step_training import StepTraining
+from trainer.engine.steps import StepTraining
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
 from trainer.models.actor_critic import ActorCriticLLM
@@ -134,10 +135,12 @@ def _stepped(case: Case, config: RewardModelConfig | DPOConfig) -> dict[str, int
     events: list[Event] = []
     training: StepTraining
     if isinstance(config, DPOConfig):
-        training = DPO(config, model, policy_comparisons(preferences, model, config), report=events.append)
+        training = DPO(config, hooks=Hooks(events.append)).build_on(
+            config, model, policy_comparisons(preferences, model, config)
+        )
     else:
         data = reward_comparisons(preferences, model, config)
-        training = RewardModelTraining(config, backbone, data, report=events.append)
+        training = RewardModelTraining(config, hooks=Hooks(events.append)).build_on(config, backbone, data)
     training.prepare()
     for _ in range(2):
         step = training.step()

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from trainer.config import load_config as load_config
     from trainer.config import parse_overrides as parse_overrides
     from trainer.engine.control import Control as Control
-    from trainer.engine.dpo import train_dpo as train_dpo
-    from trainer.engine.reward_model import train_reward_model as train_reward_model
     from trainer.engine.training import release_thread as release_thread
     from trainer.engine.training import train as train
+    from trainer.engine.training import train_dpo as train_dpo
+    from trainer.engine.training import train_reward_model as train_reward_model
     from trainer.errors import TrainerError as TrainerError
     from trainer.models.actor_critic import ActorCriticLLM as ActorCriticLLM
     from trainer.models.backbone import load_backbone as load_backbone
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
     "trainer.engine.control": ("Control",),
-    "trainer.engine.dpo": ("train_dpo",),
     "trainer.errors": ("TrainerError",),
     "trainer.rollout.experience": ("Experience",),
     "trainer.models.actor_critic": ("ActorCriticLLM",),
@@ -44,9 +43,8 @@ _HOMES = {
     "trainer.ppo.loop": ("PPO",),
     "trainer.preferences.store": ("PreferenceStore",),
     "trainer.reward_model.loaded": ("load_reward_model",),
-    "trainer.engine.reward_model": ("train_reward_model",),
     "trainer.rewards": ("build_rewards",),
-    "trainer.engine.training": ("release_thread", "train"),
+    "trainer.engine.training": ("release_thread", "train", "train_dpo", "train_reward_model"),
 }
 
 __all__ = [name for names in _HOMES.values() for name in names]

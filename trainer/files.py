@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -211,19 +210,6 @@ def is_same(path: Path, descriptor: int) -> bool:
         return False
     except OSError:  # a disk that does not answer now, a folder above that may not be entered
         return True
-
-
-def path_of(descriptor: int) -> Path | None:
-    """Return where the open folder `descriptor` is now, even if it was moved; None if it is deleted or not found."""
-    try:
-        if sys.platform == "darwin":
-            name = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()
-        else:
-            name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-    except (OSError, ValueError):
-        return None
-    path = Path(name)
-    return path if is_folder(path) and is_same(path, descriptor) else None
 
 
 def open_regular(path: Path) -> BufferedReader:

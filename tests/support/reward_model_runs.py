@@ -13,7 +13,7 @@ from tiny import make_checkpoint
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_reward_model
 from trainer.rewards import RewardInput
 
 

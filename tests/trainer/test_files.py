@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.files import PRIVATE, is_same, open_file, own_folder, path_of, remove, whole_file, write_whole
+from trainer.files import PRIVATE, open_file, own_folder, remove, whole_file, write_whole
 
 
 @pytest.fixture
@@ -126,23 +126,3 @@ def test_removing_stops_at_links(folder: Path, thesis: Path) -> None:
         remove(folder / name)
     assert list(folder.iterdir()) == []
     assert (thesis / "thesis.tex").read_text() == "three years"
-
-
-def test_a_folder_is_recognised_and_found_wherever_it_is_moved(folder: Path, tmp_path: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        assert is_same(folder, descriptor)
-        assert path_of(descriptor) == folder.resolve()
-        moved = folder.rename(tmp_path / "moved (deleted)")
-        assert not is_same(folder, descriptor)
-        assert path_of(descriptor) == moved.resolve()
-        folder.mkdir()
-        assert not is_same(folder, descriptor), "another one of that name"
-        folder.rmdir()
-        folder.symlink_to(moved)
-        assert is_same(folder, descriptor), "a link to it leads there as well"
-        moved.rmdir()
-        assert path_of(descriptor) is None
-        assert not is_same(folder, descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,8 +19,7 @@ from trainer.config.fields import CONFIG_FORMAT
 from trainer.engine.answers import SavedPolicy
 from trainer.engine.checkpoint import load_checkpoint
 from trainer.engine.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
-from trainer.engine.dpo import train_dpo
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_dpo, train_reward_model
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import DPOStep, Iteration, RunStarted
 from trainer.format_versions import FileFormat

@@ -11,10 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from trainer.files import read_json
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
-from trainer.models.adapters import ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
+from trainer.models.adapters import (
+    ADAPTER_FILE,
+    Parameters,
+    read_adapter_config,
+    read_arrays,
+    save_adapter,
+    write_arrays,
+)
 from trainer.ppo.critic import FEATURES
 from trainer.ppo.loop import PPO
-from trainer.runs.checkpoint_arrays import read_arrays, write_arrays
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder
 
 STATE_FORMAT = FileFormat("format")

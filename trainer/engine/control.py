@@ -4,28 +4,64 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from trainer.distributed.ranks import Ranks
 from trainer.errors import Interrupted
-from trainer.events import HumanEvaluation
+from trainer.events import Event, HumanEvaluation, PhaseProgress, Report
 from trainer.questions import (
     DROPPED,
-    ENDED,
     Answer,
     Dropped,
     Question,
     QuestionDroppedError,
-    QuestionQueue,
     Reply,
-    Waiting,
     never,
     unanswered,
 )
 
 INBOX_SECONDS = 0.2
 """Shortest time between two looks into the inbox."""
+
+
+ENDED = "the run ended before it was answered"
+
+
+class Waiting(NamedTuple):
+    """A waiting question, who gets the answer, and whether they still wait for it."""
+
+    question: Question
+    reply: Reply
+    dropped: Dropped
+
+
+class Hooks(NamedTuple):
+    """What an algorithm gets from the run that it is trained in."""
+
+    report: Report
+    clock: Callable[[], float] = time.perf_counter  # stops while requests are handled
+    check: Callable[[], None] = lambda: None  # handles requests, where there is no progress to report
+
+
+def hooks_of(emit: Report, control: Control, ranks: Ranks) -> Hooks:
+    """Return hooks that handle requests by `control`, which may end the run, and emit what is reported.
+
+    Several ranks handle requests only at the start of a phase, where they wait for each other.
+    """
+
+    def report(event: Event) -> None:
+        if isinstance(event, PhaseProgress):
+            if event.done == 0:
+                ranks.meet(control.check)
+            elif ranks.alone:
+                control.check()
+        emit(event)
+
+    return Hooks(report, control.clock, control.check if ranks.alone else lambda: None)
 
 
 class Steered:
@@ -70,7 +106,9 @@ class Control:
         # Takes no lock that the thread interrupted by a signal handler could hold.
         self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()  # reasons, and whether to save
-        self._questions = QuestionQueue()
+        self._questions: deque[Waiting] = deque()
+        self._takes_questions = True
+        self._lock = threading.Lock()  # no question may slip in while `detach` empties the queue
         # Used by the trainer's thread alone:
         self._run = Steered()
         self._look_into_inbox: Callable[[], None] = lambda: None
@@ -126,30 +164,41 @@ class Control:
         ended, or ends first, the Answer's `problem` says so. It also does if `dropped` becomes true before the end: the
         writing then stops within a token step.
         """
-        self._questions.put(Waiting(question, reply, dropped))
-        self._requests.put(lambda: None)  # wakes a trainer that is paused
+        with self._lock:
+            if self._takes_questions:
+                self._questions.append(Waiting(question, reply, dropped))
+                self._requests.put(lambda: None)  # wakes a trainer that is paused
+                return
+        reply(unanswered(question, ENDED))
 
     def attach(self, run: Steered, look_into_inbox: Callable[[], None] = lambda: None) -> None:
         """Make `run` the one that handles requests. look_into_inbox: makes those of other processes."""
         self._run = run
         self._look_into_inbox = look_into_inbox
-        self._questions.open()
+        self._takes_questions = True
 
     def detach(self) -> None:
         """Release the run, and with it its model, on the thread that the model belongs to.
 
         Every unanswered question gets an answer that says so.
         """
-        self._questions.close()
+        with self._lock:
+            self._takes_questions = False
+            left = list(self._questions)
+            self._questions.clear()
+        for waiting in left:
+            waiting.reply(unanswered(waiting.question, ENDED))
         self._run = Steered()
         self._look_into_inbox = lambda: None
 
     def check(self) -> None:
         """Handle requests: answer questions, wait while paused, raise Interrupted if the run is to end.
 
-        The trainer calls it between its smallest steps.
+        The trainer calls it between its smallest steps, so it returns at once if there is nothing to handle.
         """
         began = time.perf_counter()
+        if began < self._inbox_due and self._requests.empty() and self._end is None and not self._paused:
+            return
         self._handle_waiting()
         if not self._paused:
             self._answer()
@@ -194,7 +243,8 @@ class Control:
 
     def _answer(self) -> None:
         """Answer waiting questions one after the other. Other requests are handled meanwhile."""
-        while (waiting := self._questions.take()) is not None:
+        while self._questions:
+            waiting = self._questions.popleft()
             answer = unanswered(waiting.question, ENDED)
             try:
                 answer = self._answered(waiting)

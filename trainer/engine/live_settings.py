@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from trainer.config import Config, validate
+from trainer.config import AnyConfig, Config, validate
 from trainer.config.reference import reference_rows
 from trainer.config.reward_sources import SOURCES
 from trainer.errors import UsageError
@@ -54,14 +54,15 @@ def _by_table(keys: Sequence[str]) -> str:
     return "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items())
 
 
-def changes(old: Config, new: Config) -> list[Change]:
-    """Return the live settings in which `new` differs from `old`."""
+def changes(old: AnyConfig, new: AnyConfig) -> list[Change]:
+    """Return the live settings, as far as their kind of run has them, in which `new` differs from `old`."""
     before, after = old.model_dump(), new.model_dump()
     found = []
     for key in live_keys():
         table, _, name = key.partition(".")
-        if before[table][name] != after[table][name]:
-            found.append(Change(key, before[table][name], after[table][name]))
+        was, now = (tables.get(table, {}).get(name) for tables in (before, after))
+        if was != now:
+            found.append(Change(key, was, now))
     return found
 
 

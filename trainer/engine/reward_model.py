@@ -1,32 +1,28 @@
-"""Run of a reward model: from preferences to a model in the run's folder, with a journal and checkpoints."""
+"""A reward model as a run trains it: from preferences to a model, evaluated on held-out pairs."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from trainer.config import config_warnings, resolve_paths, with_seed
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.engine.control import Control
-from trainer.engine.lifecycle import RunUnderWay, closing, reporting
-from trainer.engine.step_run import Files, StepRun, follow_steps
-from trainer.engine.step_training import StepTraining
-from trainer.events import Alert, Phase, Report, RewardModelEvaluation, RunEnded, ignored
+from trainer.engine.control import Hooks
+from trainer.engine.steps import StepTraining
+from trainer.events import Alert, Phase, RewardModelEvaluation, ignored
 from trainer.files import PRIVATE, SHARED
 from trainer.models.classifier import ScalarHead
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
-from trainer.preference_data.comparisons import Comparisons, Material, load_material, reward_comparisons
+from trainer.preference_data.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.preference_data.groups import Group, changed_preferences
 from trainer.preferences.records import Preference
 from trainer.reward_model.fitted_head import MOST_COMPARISONS, check_enough, differences, fit_head
@@ -50,8 +46,8 @@ from trainer.reward_model.predictions import (
 )
 from trainer.reward_model.reward_learner import RewardLearner
 from trainer.reward_model.snapshot import (
-    Best,
-    Snapshot,
+    BestParameters,
+    RewardModelSnapshot,
     arrays_of,
     load_snapshot,
     plain_state,
@@ -59,37 +55,8 @@ from trainer.reward_model.snapshot import (
     with_arrays,
     with_plain_state,
 )
-from trainer.runs.sinks import Sink, Sinks
+from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
-
-
-def train_reward_model(
-    config: RewardModelConfig,
-    *,
-    preferences: Iterable[Preference] | None = None,
-    resume: Path | None = None,
-    preset: str = "reward-model",
-    sinks: Sequence[Sink] = (),
-    control: Control | None = None,
-    ranks: Ranks = ALONE,
-) -> RunEnded:
-    """Train as `config` says, entirely on the calling thread, and return how the run ended.
-
-    preferences: used instead of `config.data.preferences`, which the other ranks read. resume, preset, sinks, control,
-    ranks: as for `trainer.engine.training.train`. Raises TrainerError for what a user can fix; the journal then says
-    why.
-    """
-    out, control = Sinks(sinks), control or Control()
-    with closing(out, control):
-        config = with_seed(resolve_paths(config, Path.cwd()))
-        run = StepRun(config, resume, out, control, ranks)
-        run.run.warnings = config_warnings(config)
-        return run.train(_RewardModelKind(config, ranks, run.run, preferences), preset)
-
-
-def follow_reward_model(ranks: Ranks, config: RewardModelConfig) -> None:
-    """Train with the first rank, as `follow_steps` does."""
-    follow_steps(ranks, config, _RewardModelKind(config, ranks))
 
 
 class _Cost(NamedTuple):
@@ -100,59 +67,90 @@ class _Cost(NamedTuple):
 
 
 class RewardModelTraining(StepTraining):
-    """Training of a reward model: normalise, take steps, evaluate on held-out comparisons, normalise again."""
+    """A reward model under training: normalise, take steps, evaluate on held-out comparisons, normalise again.
+
+    See `Trainable`. preferences: those to train on, instead of `config.data.preferences`.
+    """
 
     config: RewardModelConfig
-    data: Comparisons
+    adapter = "adapter"
 
     def __init__(
         self,
         config: RewardModelConfig,
-        backbone: nn.Module,
-        data: Comparisons,
-        *,
-        head: ScalarHead | None = None,
-        report: Report = ignored,
-        clock: Callable[[], float] = time.perf_counter,
         ranks: Ranks = ALONE,
+        hooks: Hooks = Hooks(ignored),  # noqa: B008  immutable
+        *,
+        preferences: Iterable[Preference] | None = None,
     ) -> None:
-        super().__init__(config, data, report, clock, ranks)
-        if config.train.head == "fitted":
-            check_enough(data.train)
-        self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER), head=head)
-        ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
-        if ties[True]:
-            self.model.allow_ties(ties[True] / ties.total())
-        if config.optim.grad_checkpoint:
-            with self.model.on():
-                check_grad_checkpoint(backbone)
-        self.learner = RewardLearner(self.model, config, total_steps=self.total_steps, ranks=ranks)
+        super().__init__(config, ranks, hooks)
+        self._begun_with = config
+        self._preferences = preferences
         self._is_finished = False
         self.untrained: Baseline | None = None
         self.evaluation: dict[str, Any] | None = None
-        self.best: Best | None = None
+        self.best: BestParameters | None = None
         self.predictions: Predictions | None = None  # on the held-out pairs, from the latest evaluation
+        self._predicted: Predictions | None = None  # those that are not written yet
         self.without_better = 0
-        self._fingerprint = data.fingerprint
-        self.length_slope = length_slope_of(data.train)
         self._held_out_scores = np.zeros(0)  # raw, from the latest evaluation
 
+    def load(self, folder: RunFolder | None) -> Sequence[Any]:
+        """Read preferences and model; return the hash of the preferences."""
+        self.model, self.data, warnings = load_material(self.config, self._preferences, reward_comparisons)
+        self.warnings += [*warnings, *self.data.warnings]
+        return [self.data.fingerprint]
+
+    def build(self, config: RewardModelConfig) -> None:
+        """Put adapter and head on the model."""
+        self.build_on(config, self.model.backbone, self.data, self.model.head)
+
+    def build_on(
+        self, config: RewardModelConfig, backbone: nn.Module, data: Comparisons, head: ScalarHead | None = None
+    ) -> Self:
+        """Build what trains on a loaded backbone and comparisons; return this object."""
+        self.config, self.data = config, data
+        if config.train.head == "fitted":
+            check_enough(data.train)
+        self.scorer = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER), head=head)
+        ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
+        if ties[True]:
+            self.scorer.allow_ties(ties[True] / ties.total())
+        if config.optim.grad_checkpoint:
+            with self.scorer.on():
+                check_grad_checkpoint(backbone)
+        self.learner = RewardLearner(self.scorer, config, total_steps=self.total, ranks=self.ranks)
+        self._data_fingerprint = data.fingerprint
+        self.length_slope = length_slope_of(data.train)
+        return self
+
+    def trainable(self) -> Sequence[mx.array]:
+        """Return the arrays of adapter and head."""
+        return list(self.scorer.parameters().values())
+
+    def leave(self, folder: RunFolder) -> None:
+        """Write the predictions of an evaluation."""
+        if self._predicted is not None:
+            mode = SHARED if self.config.run.shared else PRIVATE
+            write_predictions(folder.root / HELD_OUT, self._predicted, mode=mode)
+            self._predicted = None
+
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether `finish` was called; a run that has finished cannot be resumed with more steps."""
         return self._is_finished
 
     @property
     def reason(self) -> str:
         """Reason why there are no more steps."""
-        if self.number < self.total_steps:
+        if self.number < self.total:
             return f"held-out log-loss did not improve in {counted(self.without_better, 'evaluation')}"
         return f"{counted(self.number, 'step')} done"
 
     def prepare(self) -> None:
         """Scale rewards to deviation 1, so that a learning rate means the same for every backbone; evaluate once."""
         self._normalize()
-        self.model.scale = self.model.scale._replace(logit_std=self.model.scale.std)
+        self.scorer.scale = self.scorer.scale._replace(logit_std=self.scorer.scale.std)
         found = self._held_out() if self.data.held_out else None
         if found is not None:
             outcomes, _ = found
@@ -167,7 +165,7 @@ class RewardModelTraining(StepTraining):
     def due(self) -> Iterator[Callable[[], object]]:
         """Yield what is due after the step just taken: `evaluate`, and `finish` if it was the last one."""
         every = self.config.eval.every
-        if self.data.held_out and every and self.number % every == 0 and self.number < self.total_steps:
+        if self.data.held_out and every and self.number % every == 0 and self.number < self.total:
             yield self.evaluate
         if self.is_at_the_end():
             yield self.finish
@@ -178,21 +176,21 @@ class RewardModelTraining(StepTraining):
         self.evaluation = result.as_dict()
         # The first evaluation always counts as best, even if no pair is decided and its log-loss is NaN.
         if self.best is None or result.log_loss < _log_loss(self.best.report):
-            self.best, self.without_better = Best(self.model.parameters(), self.evaluation, self.number), 0
+            self.best, self.without_better = BestParameters(self.scorer.parameters(), self.evaluation, self.number), 0
         else:
             self.without_better += 1
 
     def is_at_the_end(self) -> bool:
         """Return whether the step just taken was the last."""
         patience = self.config.train.patience
-        return self.number >= self.total_steps or bool(patience and self.without_better >= patience)
+        return self.number >= self.total or bool(patience and self.without_better >= patience)
 
     def finish(self) -> None:
         """Restore the best parameters, and scale rewards to mean 0 and deviation 1 on the reference samples."""
-        if self.data.held_out and self.number >= self.total_steps:
+        if self.data.held_out and self.number >= self.total:
             self.evaluate()
         if self.config.train.patience and self.best:
-            self.model.update(self.best.parameters)
+            self.scorer.update(self.best.parameters)
             self.evaluation = self.best.report
             if self.without_better:
                 self._held_out()  # the latest scores are of other parameters
@@ -202,35 +200,43 @@ class RewardModelTraining(StepTraining):
             self._predict(report_from_dict(self.evaluation), iteration)
         self._is_finished = True
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RewardModelSnapshot:
         """Return the current state."""
-        return Snapshot(
+        return RewardModelSnapshot(
             iteration=self.number,
-            parameters=self.model.parameters(),
+            parameters=self.scorer.parameters(),
             optimizer=self.learner.optimizer.state(),
-            adapter_config=self.model.adapter_config,
-            scale=self.model.scale,
-            fingerprint=self._fingerprint,
+            adapter_config=self.scorer.adapter_config,
+            scale=self.scorer.scale,
+            fingerprint=self._data_fingerprint,
             length_slope=self.length_slope,
             tokens=self.tokens,
             untrained=asdict(self.untrained) if self.untrained else None,
             report=self.evaluation,
             best=self.best,
             without_better=self.without_better,
-            finished=self.finished,
+            finished=self.is_finished,
         )
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RewardModelSnapshot) -> None:
         """Continue from `snapshot`. Raises UsageError if it was trained on other comparisons."""
-        if snapshot.fingerprint != self._fingerprint:
+        if snapshot.fingerprint != self._data_fingerprint:
             raise changed_preferences(self.config.data)
-        self.model.update(snapshot.parameters)
-        self.model.scale = snapshot.scale
+        self.scorer.update(snapshot.parameters)
+        self.scorer.scale = snapshot.scale
         self.learner.optimizer.restore(snapshot.optimizer)
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared, self._is_finished = True, snapshot.finished
         self.untrained = Baseline(**snapshot.untrained) if snapshot.untrained else None
         self.evaluation, self.best, self.without_better = snapshot.report, snapshot.best, snapshot.without_better
+
+    def write(self, folder: Path, snapshot: RewardModelSnapshot) -> None:
+        """Write a checkpoint."""
+        save_snapshot(folder, snapshot, self._begun_with)
+
+    def read(self, folder: Path) -> RewardModelSnapshot:
+        """Read a checkpoint."""
+        return load_snapshot(folder)
 
     def plain_state(self) -> dict[str, Any]:
         """Return what is not an array in the current state."""
@@ -252,10 +258,10 @@ class RewardModelTraining(StepTraining):
         if len(groups) > MOST_COMPARISONS:
             chosen = np.random.default_rng(seed).choice(len(groups), MOST_COMPARISONS, replace=False)
             groups = [groups[place] for place in np.sort(chosen).tolist()]
-        states = self._read(self.model.states, *_sequences_of(groups), "score")
+        states = self._read(self.scorer.states, *_sequences_of(groups), "score")
         found = differences(groups, states, self.config.train.margin)
-        head = fit_head(found, seed, parts=self.model.parts)
-        self.model.replace_head(head.weight)
+        head = fit_head(found, seed, parts=self.scorer.parts)
+        self.scorer.replace_head(head.weight)
         self._normalize()
         message = (
             f"the head was fitted to {counted(head.pairs, 'pair')}: {100 * head.accuracy:.1f}% right in the "
@@ -269,19 +275,19 @@ class RewardModelTraining(StepTraining):
         count = min(self.config.train.reference, total)
         seed = [self.config.run.seed, Purpose.EVALUATION]
         chosen = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
-        scores = self._read(self.model.scores, *self.data.train.sequences_at(chosen), "score")
+        scores = self._read(self.scorer.scores, *self.data.train.sequences_at(chosen), "score")
         std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
-        self.model.scale = self.model.scale._replace(mean=float(scores.mean()), std=std)
+        self.scorer.scale = self.scorer.scale._replace(mean=float(scores.mean()), std=std)
 
     def _held_out(self) -> tuple[Outcomes, _Cost]:
         """Score the held-out comparisons; return the outcomes and what it cost."""
         started = self.phases.clock()
         mx.reset_peak_memory()
         groups = self.data.held_out
-        scores = self._read(self.model.scores, *_sequences_of(groups), "evaluate")
+        scores = self._read(self.scorer.scores, *_sequences_of(groups), "evaluate")
         self._held_out_scores = scores
         cost = _Cost(self.phases.clock() - started, mx.get_peak_memory())
-        return outcomes_of(groups, scores, self.model.scale.logit_std), cost
+        return outcomes_of(groups, scores, self.scorer.scale.logit_std), cost
 
     def _read(self, read: Read, sequences: Sequence[Sequence[int]], starts: Sequence[int], phase: Phase) -> Scores:
         """Return what `read` finds in `sequences`, a share of them on each rank: [N], or [N, D] of states."""
@@ -295,12 +301,12 @@ class RewardModelTraining(StepTraining):
 
     def _predict(self, result: RewardModelReport, iteration: int) -> None:
         """Set `predictions` to the latest scores, as rewards on the current scale."""
-        pairs = pair_predictions(self.data.held_out, self._held_out_scores, self.model.scale)
-        self.predictions = sorted_predictions(pairs, result, iteration)
+        pairs = pair_predictions(self.data.held_out, self._held_out_scores, self.scorer.scale)
+        self.predictions = self._predicted = sorted_predictions(pairs, result, iteration)
 
     def _report(self, found: Outcomes, cost: _Cost) -> RewardModelReport:
         """Report on the outcomes of the latest scores, and what they cost."""
-        log_nu = self.model.log_nu
+        log_nu = self.scorer.log_nu
         result = report_on(found, length_slope=self.length_slope, untrained=self.untrained, log_nu=log_nu)
         self._predict(result, self.number)
         self.report(
@@ -319,49 +325,6 @@ class RewardModelTraining(StepTraining):
             )
         )
         return result
-
-
-class _RewardModelKind:
-    """A run of a reward model. run: None on other ranks than the first."""
-
-    adapter = "adapter"
-
-    def __init__(
-        self,
-        config: RewardModelConfig,
-        ranks: Ranks,
-        run: RunUnderWay | None = None,
-        preferences: Iterable[Preference] | None = None,
-    ) -> None:
-        self._config = config
-        self._ranks = ranks
-        self._run = run
-        self._preferences = preferences
-
-    def read(self) -> Material:
-        return load_material(self._config, self._preferences, reward_comparisons)
-
-    def build(self, config: RewardModelConfig, found: Material) -> RewardModelTraining:
-        how: Any = self._run.hooks() if self._run else {"report": reporting(ignored, Control(), self._ranks)}
-        model = found.model
-        return RewardModelTraining(config, model.backbone, found.data, head=model.head, ranks=self._ranks, **how)
-
-    def files(self, fit: RewardModelTraining) -> Files:
-        run = self._run
-        assert run is not None
-
-        def keep_predictions() -> None:
-            if fit.predictions is not None:
-                run.guard.check()
-                mode = SHARED if self._config.run.shared else PRIVATE
-                write_predictions(run.folder.root / HELD_OUT, fit.predictions, mode=mode)
-
-        return Files(
-            trainable=lambda snapshot: list(snapshot.parameters.values()),
-            read=load_snapshot,
-            write=lambda path, snapshot: save_snapshot(path, snapshot, self._config),
-            evaluated=keep_predictions,
-        )
 
 
 def _sequences_of(groups: Iterable[Group]) -> tuple[list[Sequence[int]], list[int]]:

@@ -1,35 +1,35 @@
-"""A whole PPO run: from a configuration to a trained policy, with a journal, samples and checkpoints on disk."""
+"""Training of a run of any kind: from a configuration to trained weights, with a journal and checkpoints on disk."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 
-from trainer.config import Config, config_warnings, load_config, resolve_paths, with_seed
-from trainer.data import Prompt, column_names, load_prompts
+from trainer.config import AnyConfig, Config, config_warnings, load_config, resolve_paths, with_seed
+from trainer.config.dpo import DPOConfig
+from trainer.config.problems import validate_as
+from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.engine.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
-from trainer.engine.checkpoint import Rollback, Snapshot, load_checkpoint
-from trainer.engine.control import Control
-from trainer.engine.follower import check_shares
-from trainer.engine.lifecycle import RunUnderWay, closing
+from trainer.engine.artifacts import forget_best, keep_best, older_checkpoint
+from trainer.engine.checkpoint import Rollback
+from trainer.engine.control import Control, Hooks, hooks_of
+from trainer.engine.dpo import DPO
 from trainer.engine.live_settings import Change, changes, in_words, with_setting
-from trainer.engine.policy import STATISTICS_RESTARTED, TrainedPolicy
-from trainer.engine.policy_init import check_policy_init
-from trainer.engine.prompts import RunPrompts, changed_since, prompts_record, run_prompts
-from trainer.engine.value_init import check_value_init
-from trainer.errors import ChangedPromptsError, DataError, Interrupted, OutOfMemoryError, TrainerError
-from trainer.evaluation.held_out import evaluate, reference_baseline
-from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged
-from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
+from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
+from trainer.engine.reward_model import RewardModelTraining
+from trainer.engine.run import Run, closing
+from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError
+from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged, ignored
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,
     fit,
+    free_memory,
     lowered,
     set_memory_limit,
     smaller_parts,
@@ -37,19 +37,123 @@ from trainer.fitting.memory_limit import (
 )
 from trainer.memory.estimate import changed
 from trainer.models.adapters import reason_of, with_saved_layers
-from trainer.models.backbone import load_backbone, quantize_warning
+from trainer.models.backbone import LoadedModel, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.monitoring import Monitor
 from trainer.plurals import counted
-from trainer.ppo.loop import IterationResult
+from trainer.preferences.records import Preference
 from trainer.questions import Answer, Question
-from trainer.rewards import Rewards, Trust, load_functions, trust_all
+from trainer.rewards import Trust, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest, newest_checkpoint
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
-from trainer.runs.sample_index import complete_index
 from trainer.runs.sinks import Sink, Sinks
+
+
+class Trainable(Protocol):
+    """What a run trains: PPO, a reward model, DPO. Its iterations are optimiser steps where it has no others.
+
+    Call `load`, `build` and perhaps `initialise`, on every rank; then `step`, each time followed by what is `due`.
+    `snapshot` and `restore` may be called between steps. All ranks do the same and have the same results; the first
+    one alone has a folder.
+    """
+
+    config: Any
+    model: LoadedModel
+    warnings: list[str]
+
+    @property
+    def adapter(self) -> str:
+        """Folder of the trained adapter in a checkpoint."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the data, where a run's folder is to remember it; else empty."""
+
+    @property
+    def total(self) -> int:
+        """Iterations of the whole run."""
+
+    @property
+    def prompts(self) -> int:
+        """Prompts or comparisons to train on."""
+
+    @property
+    def eval_prompts(self) -> int:
+        """Prompts or comparisons to evaluate on."""
+
+    def load(self, folder: RunFolder | None) -> Sequence[Any]:
+        """Read data and model; return what must be the same on all ranks. folder: of a run to continue."""
+
+    def build(self, config: Any) -> None:
+        """Build what trains. config: the run's, with the layers of a saved adapter."""
+
+    def initialise(self) -> None:
+        """Give a run without a checkpoint its first state."""
+
+    def sizes(self) -> tuple[int, int]:
+        """Return tokens for the estimate of memory: `longest` and `widest` of `fit`."""
+
+    def trainable(self) -> Sequence[mx.array]:
+        """Return the arrays that are trained."""
+
+    def begin_in(self, folder: RunFolder) -> None:
+        """Complete what the folder of the run has, before the first step."""
+
+    def opening(self) -> Callable[[], Any] | None:
+        """Return the work before the first step, a method of this object; None once it is done."""
+
+    def step(self) -> Any:
+        """Do the next iteration."""
+
+    def peaks(self) -> Mapping[Phase, int]:
+        """Return the highest memory of the last iteration by phase, bytes."""
+
+    @property
+    def phase(self) -> Phase:
+        """Phase that was reported last."""
+
+    def due(self) -> Iterator[Callable[[], Any]]:
+        """Yield the evaluations that are due after the iteration just done, methods of this object."""
+
+    def leave(self, folder: RunFolder) -> None:
+        """Write and report what the last work has left."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether nothing is left to do."""
+
+    @property
+    def reason(self) -> str:
+        """Return why nothing is left to do."""
+
+    def configure(self, config: Any, rewards: Any = None) -> None:
+        """Use `config`, in which only live settings differ, from the next iteration on. rewards: its own, if new."""
+
+    def snapshot(self) -> Any:
+        """Return the current state, with its `iteration`."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Continue from `snapshot`."""
+
+    def write(self, folder: Path, snapshot: Any) -> None:
+        """Write `snapshot` as a checkpoint. Raises StorageError."""
+
+    def read(self, folder: Path) -> Any:
+        """Read what `write` wrote. Raises StorageError."""
+
+    def plain_state(self) -> dict[str, Any]:
+        """Return what is not an array in the current state, for the other ranks."""
+
+    def arrays(self) -> Any:
+        """Return the arrays of that state, as one tree."""
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the first rank, whose `plain_state` is `state`."""
+
+
+MakeTrainable = Callable[[Any, Ranks, Hooks], Trainable]
 
 
 def train(
@@ -63,7 +167,7 @@ def train(
     ranks: Ranks = ALONE,
     accept_data: bool = False,
 ) -> RunEnded:
-    """Train as `config` says, all on the calling thread, and return how the run ended.
+    """Train a policy by PPO as `config` says, all on the calling thread, and return how the run ended.
 
     resume: folder of a run to continue from its newest whole checkpoint, with `config` as its configuration. preset:
     preset or path that a new run is named after if run.name is empty. sinks: receive every event, in order, and are
@@ -73,12 +177,83 @@ def train(
     resumed run trained on, which raises ChangedPromptsError otherwise. Raises TrainerError for what a user can fix; the
     journal then says why.
     """
+    make = partial(PPOTraining, trust=trust, accept_data=accept_data)
+    return _trained(config, make, resume, preset, sinks, control, ranks)
+
+
+def train_dpo(
+    config: DPOConfig,
+    *,
+    preferences: Iterable[Preference] | None = None,
+    resume: Path | None = None,
+    preset: str = "dpo",
+    sinks: Sequence[Sink] = (),
+    control: Control | None = None,
+    trust: Trust = trust_all,
+    ranks: Ranks = ALONE,
+) -> RunEnded:
+    """Train a policy by DPO, as `train` does by PPO.
+
+    preferences: those to train on, instead of `config.data.preferences`, which the other ranks read.
+    """
+    make = partial(DPO, preferences=preferences, trust=trust)
+    return _trained(config, make, resume, preset, sinks, control, ranks)
+
+
+def train_reward_model(
+    config: RewardModelConfig,
+    *,
+    preferences: Iterable[Preference] | None = None,
+    resume: Path | None = None,
+    preset: str = "reward-model",
+    sinks: Sequence[Sink] = (),
+    control: Control | None = None,
+    ranks: Ranks = ALONE,
+) -> RunEnded:
+    """Train a reward model, as `train_dpo` does a policy."""
+    make = partial(RewardModelTraining, preferences=preferences)
+    return _trained(config, make, resume, preset, sinks, control, ranks)
+
+
+def _trained(
+    config: Any,
+    make: MakeTrainable,
+    resume: Path | None,
+    preset: str,
+    sinks: Sequence[Sink],
+    control: Control | None,
+    ranks: Ranks,
+) -> RunEnded:
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
         try:
-            return _PPORun(config, resume, out, control, trust, ranks, accept_data=accept_data).train(preset)
+            return Training(config, make, resume, out, control, ranks).train(preset)
         finally:
             ranks.end()
+
+
+def follow(ranks: Ranks, config: AnyConfig) -> None:
+    """Train with the first rank, which has sent `config`, until it ends the run; write no files and print nothing.
+
+    Raises TrainerError.
+    """
+    ranks.timeout = config.run.rank_timeout
+    kinds: dict[type, MakeTrainable] = {Config: PPOTraining, DPOConfig: DPO, RewardModelConfig: RewardModelTraining}
+    kind = kinds[type(config)](config, ranks, hooks_of(ignored, Control(), ranks))
+    _load(kind, ranks, None)
+    if (told := ranks.hear())["do"] == "end":
+        return
+    kind.build(validate_as(type(config), told["config"]))
+
+    def work(told: dict[str, Any]) -> None:
+        config = validate_as(type(kind.config), told["config"])
+        if config != kind.config:
+            kind.configure(config)
+        if told["state"] is not None:
+            kind.take_over(told["state"])
+        getattr(kind, told["do"])()
+
+    ranks.follow(work, free_memory)
 
 
 def release_thread() -> None:
@@ -90,218 +265,142 @@ def release_thread() -> None:
     mx.clear_streams()
 
 
-class _PPORun:
-    """A PPO run from its first iteration to its last. Requests of others apply between its iterations."""
+def _load(kind: Trainable, ranks: Ranks, folder: RunFolder | None) -> int:
+    """Load model and data on every rank, which must have the same; return the bytes of memory that all may take."""
+    with ranks.all_or_none(ends=True):
+        limit = set_memory_limit(kind.config.model)
+        data = kind.load(folder)
+    ranks.check_same(kind.model.folder, data)
+    return min(ranks.gather(limit))
 
-    policy: TrainedPolicy
-    watch: Monitor
+
+class Training:
+    """A run from its first iteration to its last. Requests of others apply between its iterations."""
+
+    snapshot: Any
+    """State after the last whole iteration."""
 
     def __init__(
-        self,
-        config: Config,
-        resume: Path | None,
-        out: Sinks,
-        control: Control,
-        trust: Trust,
-        ranks: Ranks,
-        *,
-        accept_data: bool,
+        self, config: Any, make: MakeTrainable, resume: Path | None, out: Sinks, control: Control, ranks: Ranks
     ) -> None:
         self.began_in = Path.cwd()
-        self.config = with_seed(with_checkpoints(resolve_paths(config, self.began_in)))
-        self.run = RunUnderWay(self, resume, out, control, steering=self, ranks=ranks)
+        self.config: Any = resolve_paths(config, self.began_in)
+        if not isinstance(config, RewardModelConfig):
+            self.config = with_checkpoints(self.config)
+        self.config = with_seed(self.config)
+        self.requested: Any = self.config  # with the settings that apply from the next iteration on
+        self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
         self.ranks = ranks
         self.control = control
-        self.trust = trust
-        self.run.warnings = config_warnings(self.config) + unfinished_models(self.config)
-        self.requested = self.config  # with the live settings that apply from the next iteration on
-        self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
-        self.accept_data = accept_data
-        self.changed_data = ""  # how the prompts of a resumed run differ from those that it trained on, if accepted
-        self.saved: Config | None = None  # of a resumed run, as it was trained until now
+        self.run = run = Run(self, resume, out, control, ranks)
+        self.kind: Trainable = make(self.config, ranks, hooks_of(run.emit, control, ranks))
+        run.warnings = config_warnings(self.config)
+        if not isinstance(self.config, RewardModelConfig):
+            run.warnings += unfinished_models(self.config)
 
     def train(self, preset: str) -> RunEnded:
-        """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
-        run = self.run
-        check_shares(self.config, self.ranks)
-        self.ranks.timeout = self.config.run.rank_timeout
-        self.ranks.tell("load", config=self.config.model_dump(mode="json"))
+        """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
+        run, kind, ranks = self.run, self.kind, self.ranks
+        check_shares(self.config, ranks)
+        ranks.timeout = self.config.run.rank_timeout
         run.find_folder()
-        self.saved = _saved_config(run.folder) if run.resume else None
-        skipped: list[DataError] = []
-        rows = load_prompts(self.config.data, skipped.append)
-        columns = column_names(rows)
-        functions = load_functions(self.config.reward, trust=self.trust, columns=columns)
+        ranks.tell("load", config=self.config.model_dump(mode="json"))
+        self.memory_limit = _load(kind, ranks, run.folder if run.resume else None)  # bytes
+        ranks.idle = True
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
+        config = with_saved_layers(self.config, saved / kind.adapter) if saved else self.config
+        ranks.tell("begin", config=config.model_dump(mode="json"))
+        kind.build(config)
+        ranks.idle = True
         if saved is None:
-            check_policy_init(self.config.model)
-            check_value_init(self.config.model)
-        run.warnings += keep_models(self.config)
-        with self.ranks.all_or_none(ends=True):
-            limit = set_memory_limit(self.config.model)
-            model = load_backbone(self.config.model)
-        self.ranks.check_same(model.folder, [row[:3] for row in rows])
-        self.memory_limit = min(self.ranks.gather(limit))  # bytes
-        self.policy = TrainedPolicy(model, self.control, self.trust, self.ranks, columns)
+            kind.initialise()
+        run.warnings += kind.warnings
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
-        with self.ranks.all_or_none(ends=True):
-            rewards = self.policy.build_rewards(self.config, functions)
-            found = run_prompts(self.config, rows, model, skipped)
-        prompts, held_out, warnings = found
-        self._check_data(found)
-        run.warnings += warnings
-        config = with_saved_layers(self.config, saved / "policy") if saved else self.config
-        self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)
-        self.ranks.tell("begin", config=config.model_dump(mode="json"))
-        self.ranks.idle = True
-        self._fit(prompts)
-        self.held_out = held_out[: self.config.eval.prompts]
-        self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None
-        return run.in_folder(preset, lambda: self._train(prompts), self.config.ppo.iterations)
+        smaller, lines = fit(kind.config, *kind.sizes(), self.memory_limit)
+        run.warnings += lines
+        for change in smaller:  # before the first iteration
+            self.config = changed(self.config, *change)
+            kind.configure(changed(kind.config, *change))
+        self.requested = self.config
+        self.snapshot = kind.snapshot()
+        self.before = _saved_config(run.folder) if run.resume and isinstance(self.config, Config) else None
+        return run.in_folder(preset, self._loop, kind.total, pairs=kind.fingerprint)
 
-    def _check_data(self, found: RunPrompts) -> None:
-        """Compare the prompts of a resumed run with those that it remembers. Raises ChangedPromptsError."""
-        self.record = prompts_record(found)
-        self.changed_data = changed_since(self.run.folder, found) if self.run.resume else ""
-        if self.changed_data and not self.accept_data:
-            raise ChangedPromptsError(
-                f"the prompts of run '{self.run.folder.name}' have changed ({self.changed_data}): restore them, or go "
-                "on with these by --accept-data, which begins a new series of evaluations"
-            )
-
-    def _keep_data(self) -> None:
-        """Remember the prompts that the run trains on, and begin a new series of evaluations if they are others."""
-        folder = self.run.folder
-        if self.changed_data:
-            message = f"the prompts have changed ({self.changed_data}): evaluations before this cannot be compared"
-            self.run.emit(DataChanged(iteration=self.iteration, message=message))
-            remove(folder.best)
-        if self.changed_data or not is_file(folder.prompts):
-            write_whole(folder.prompts, self.record, mode=SHARED if self.config.run.shared else PRIVATE)
-
-    def _train(self, prompts: Sequence[Prompt]) -> str:
-        """Run the remaining iterations; return why there are no more."""
+    def _loop(self) -> str:
+        """Do the remaining iterations; return why there are no more."""
         try:
-            return self._iterations(prompts)
+            return self._iterations()
         except Interrupted as interruption:
             if interruption.save:
                 self.save()
                 self._apply_requests(build=False)  # for when the run is resumed, which then builds what it needs
             raise
 
-    def _iterations(self, prompts: Sequence[Prompt]) -> str:
-        self._begin(prompts)
-        c = self.config  # settings read from `c` here are not live
-        reason = f"{counted(c.ppo.iterations, 'iteration')} done"
-        if self.iteration == 0 and not self.is_evaluated:
-            self._evaluate(0)
-        first = self.iteration + 1
-        for number in range(first, c.ppo.iterations + 1):
-            decision = self.watch.due(number - 1)
+    def _iterations(self) -> str:
+        self._begin()
+        run, kind, every = self.run, self.kind, self.config.checkpoint.every
+        if work := kind.opening():
+            self._evaluate(work)
+            if kind.opening() is None:
+                self.snapshot = kind.snapshot()
+            self._apply_settings(build=True)
+            if every and not isinstance(self.config, Config):
+                self.save()
+        between = self.control.check  # a step requested before ends with the first one
+        while not kind.is_finished:
+            decision = run.watch.due(self.iteration) if run.watch else None
             if decision and decision.action == "stop":
-                reason = decision.message
-                break
-            self.run.state("training")
-            if number > first:  # a step requested before ends with the first iteration
-                self.control.between_iterations()
-            else:
-                self.control.check()
+                return decision.message
+            run.state("training")
+            between()
+            between = self.control.between_iterations
             if decision and not self.requested_rollback:
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
-            config = self.policy.ppo.config  # that of this iteration
-            result = self._iteration(number)
-            self.run.guard.check()
-            texts, trains_policy = self.policy.token_texts, self.policy.ppo.trains_policy(number)
-            self.run.emit(save_samples(self.run.folder, config, result, texts, trains_policy=trains_policy))
-            self.run.emit(result.metrics)
-            is_due = number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0)
-            evaluation = self._evaluate(number) if is_due else None
+            self._step()
+            evaluations = [self._evaluate(work) for work in kind.due()]
             # Only now: a run that ends during its evaluation repeats the iteration, and so the evaluation.
-            self.policy.keep(number)
-            if evaluation:
-                keep_best(self.run.checkpoints, self.policy.snapshot, evaluation, c.checkpoint.best)
-            if c.checkpoint.every and number % c.checkpoint.every == 0:
+            self.snapshot = kind.snapshot()
+            for evaluation in evaluations:
+                self._keep_best(evaluation)
+            if every and self.iteration % every == 0:
                 self.save()
-            if number < c.ppo.iterations:  # after the last one, nothing is left to make smaller
-                self._stay_within(result.metrics.memory)
+            if not kind.is_finished:  # after the last one, nothing is left to make smaller
+                self._stay_within(kind.peaks())
         self.save()
         self.control.take_rest()
         self._refuse_requests()
-        return reason
+        return kind.reason
 
-    def _fit(self, prompts: Sequence[Prompt]) -> None:
-        """Make the parts of an iteration as small as the memory requires, before the first one."""
-        self.longest = max(len(prompt.tokens) for prompt in prompts)  # tokens
-        ppo = self.policy.ppo
-        widest = self.longest + self.config.rollout.max_new_tokens
-        lower, lines = fit(ppo.config, self.longest, widest, self.memory_limit)
-        for change in lower:
-            self.config = changed(self.config, *change)
-            ppo.configure(changed(ppo.config, *change))
-        self.requested = self.config
-        self.run.warnings += lines
-
-    def _iteration(self, number: int) -> IterationResult:
-        """Run an iteration; when an allocation fails, repeat it from its start in smaller parts."""
-
-        def make_smaller() -> None:
-            self.policy.restore(self.policy.snapshot)
-            self._make_smaller(self.policy.ppo.phases.latest or "update", REFUSED)
-            self._apply_settings(build=False)
-
-        return until_it_fits(lambda: self.policy.led("iteration", number, self.policy.ppo.iteration), make_smaller)
-
-    def _make_smaller(self, phase: Phase, peak: int) -> list[Smaller]:
-        """Request that the parts of `phase`, whose peak was `peak` bytes, are half as large from the next iteration on.
-
-        Returns the changes. Raises OutOfMemoryError if the parts are single sequences already.
-        """
-        widest = self.longest + self.requested.rollout.max_new_tokens
-        changes = smaller_parts(self.requested, phase, widest, self.memory_limit)
-        for change in changes:
-            self.run.alert("warning", "out_of_memory", lowered(self.requested, change, phase, peak, self.memory_limit))
-            self.requested = with_setting(self.requested, *change)
-        return changes
-
-    def _stay_within(self, peaks: Mapping[str, int]) -> None:
-        """Make the parts of the phase with the highest peak smaller if it is above the limit and they can be."""
-        phase, peak = max(peaks.items(), key=lambda found: found[1])
-        if peak > self.memory_limit:
-            with contextlib.suppress(OutOfMemoryError):  # it did fit, if barely
-                self._make_smaller(cast("Phase", phase), peak)
-
-    def _begin(self, prompts: Sequence[Prompt]) -> None:
-        actor = self.policy.ppo.actor
-        loaded, problems = load_newest(self.run.folder, lambda path: load_checkpoint(path, actor.adapter_config))
+    def _begin(self) -> None:
+        """Continue from the newest checkpoint, if there is one, and report how the run begins."""
+        run, kind = self.run, self.kind
+        loaded, problems = load_newest(run.folder, kind.read)
         if loaded is not None:
-            # First: what does not fit the model must not be saved again.
-            self.run.checkpoints.saved_at = loaded.iteration
-            if self.policy.restore(loaded) and self.config.reward.normalize == "running":
-                self.run.warnings.append(STATISTICS_RESTARTED)
-        elif self.run.resume:
-            self.policy.begin_again()
-        self.run.begin(
-            self.policy.model,
-            trainable=[*actor.policy_parameters().values(), *actor.value_parameters().values()],
-            prompts=len(prompts),
-            eval_prompts=len(self.held_out),
-        )
-        if self.saved:
-            self._report(changes(self.saved, self.config))
-        self._keep_data()
-        self.run.report_damaged(problems)
-        if self.config.run.save_samples:
-            complete_index(self.run.folder.samples, self.iteration)
-        self._replay_journal(loaded)
+            self.snapshot = loaded  # first: what does not fit the model must not be saved again
+            run.checkpoints.saved_at = loaded.iteration
+            self._restore(loaded)
+            self.snapshot = kind.snapshot()
+        elif run.resume:
+            kind.initialise()
+            self.snapshot = kind.snapshot()
+        run.warnings += [warning for warning in kind.warnings if warning not in run.warnings]
+        run.begin(kind.model, trainable=kind.trainable(), prompts=kind.prompts, eval_prompts=kind.eval_prompts)
+        self._report(changes(self.before, self.config) if self.before else [])
+        kind.begin_in(run.folder)
+        for problem in problems:
+            message = f"{problem}: resumed after iteration {self.iteration} instead"
+            run.alert("warning", "checkpoint_damaged", message, self.iteration)
+        if isinstance(kind, PPOTraining):
+            self._replay_journal(kind, loaded)
 
-    def _replay_journal(self, loaded: Snapshot | None) -> None:
-        """Learn from the journal what happened, and finish what a killed process had begun after its checkpoint."""
+    def _replay_journal(self, kind: PPOTraining, loaded: Any) -> None:
+        """Replay the journal, and finish what a killed process had begun after its checkpoint."""
         past = read_journal(self.run.folder.events).events
-        self.watch = self.run.watch = Monitor(lambda: self.config, past)
+        self.run.watch = Monitor(lambda: self.config, past)
         series = max((place for place, event in enumerate(past) if isinstance(event, DataChanged)), default=0)
         evaluations = [event for event in past[series:] if isinstance(event, Evaluation)]
-        self.is_evaluated = bool(evaluations)
+        kind.is_evaluated = bool(evaluations)
         if loaded is None:
             return
         if rollback := loaded.rollback:
@@ -309,44 +408,93 @@ class _PPORun:
             if [event for event in past if isinstance(event, RolledBack)][-1:] != [expected]:
                 self._finish_rollback(rollback)
         elif loaded.iteration and evaluations and evaluations[-1].iteration == loaded.iteration:
-            keep_best(self.run.checkpoints, loaded, evaluations[-1], self.config.checkpoint.best)
+            self._keep_best(evaluations[-1])
 
-    def _evaluate(self, number: int) -> Evaluation | None:
-        """Evaluate the policy after iteration `number` on held-out prompts; None if disabled or there are none."""
-        if not self.config.eval.every or not self.held_out:
-            return None
+    def _step(self) -> None:
+        """Do an iteration; when an allocation fails, repeat it from its start in smaller parts."""
+
+        def make_smaller() -> None:
+            self._restore(self.snapshot)
+            self._shrink(self.kind.phase, REFUSED)
+            self._apply_settings(build=True)
+
+        until_it_fits(lambda: self._lead(self.kind.step), make_smaller)
+        self.kind.leave(self.run.folder)
+
+    def _evaluate(self, work: Callable[[], Any]) -> Any:
+        """Return the result of an evaluation; when an allocation fails, repeat it in smaller parts."""
         self.run.state("evaluating")
 
         def make_smaller() -> None:  # at once, because an evaluation changes nothing that a resumed run repeats
-            for change in self._make_smaller("evaluate", REFUSED):
-                self.policy.ppo.configure(changed(self.policy.ppo.config, *change))
+            for change in self._shrink("evaluate", REFUSED):
+                self.kind.configure(changed(self.kind.config, *change))
 
-        def evaluated(number: int) -> Evaluation:
-            return evaluate(self.policy.ppo, self.held_out, number, self.baseline)
+        found = until_it_fits(lambda: self._lead(work), make_smaller)
+        self.kind.leave(self.run.folder)
+        return found
 
-        evaluation = until_it_fits(lambda: self.policy.led("evaluation", number, evaluated), make_smaller)
-        self.run.emit(evaluation)
-        return evaluation
+    def _lead(self, work: Callable[[], Any]) -> Any:
+        """Return the result of a method of `kind`, which all ranks call."""
+        if self.ranks.alone:
+            return work()
+        kind, config = self.kind, self.kind.config.model_dump(mode="json")
+        return self.ranks.lead(work.__name__, work, kind.plain_state, kind.arrays, config=config)
+
+    def _restore(self, snapshot: Any) -> None:
+        self.ranks.same_state = False
+        self.kind.restore(snapshot)
+
+    def _shrink(self, phase: Phase, peak: int) -> list[Smaller]:
+        """Request that the parts of `phase`, whose peak was `peak` bytes, are half as large from the next iteration on.
+
+        Returns the changes. Raises OutOfMemoryError if the parts are single sequences already.
+        """
+        smaller = smaller_parts(self.requested, phase, self.kind.sizes()[1], self.memory_limit)
+        for change in smaller:
+            message = lowered(self.requested, change, phase, peak, self.memory_limit)
+            self.run.alert("warning", "out_of_memory", message)
+            self.requested = changed(self.requested, *change)
+        return smaller
+
+    def _stay_within(self, peaks: Mapping[Phase, int]) -> None:
+        """Make the parts of the phase with the highest peak smaller if it is above the limit and they can be."""
+        phase, peak = max(peaks.items(), key=lambda found: found[1])
+        if peak > self.memory_limit:
+            with contextlib.suppress(OutOfMemoryError):  # it did fit, if barely
+                self._shrink(phase, peak)
+
+    def _keep_best(self, evaluation: Any) -> None:
+        if isinstance(self.config, Config) and isinstance(evaluation, Evaluation):
+            keep_best(self.run.checkpoints, self.snapshot, evaluation, self.config.checkpoint.best)
 
     @property
     def iteration(self) -> int:
         """Number of the last whole iteration."""
-        return self.policy.snapshot.iteration
+        return int(self.snapshot.iteration)
 
     def save(self) -> None:
-        """Save the last whole iteration, unless it is saved already."""
-        save_if_new(self.run.checkpoints, self.policy.snapshot)
+        """Save the last whole iteration, unless it is saved already. Raises StorageError."""
+        if isinstance(self.config, Config) or self.kind.opening() is None:
+            self.run.checkpoints.save(self.iteration, lambda path: self.kind.write(path, self.snapshot))
 
-    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
-        """Answer with the policy of the last whole iteration."""
-        return self.policy.answer(question, check)
+    # Requests of the user, other threads and other processes
+
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer | None:
+        """Answer with the policy of the last whole iteration; None if this kind of run has none."""
+        return self.kind.answer(question, check, self.snapshot) if isinstance(self.kind, PPOTraining) else None
 
     def rollback(self, to: int | None, reason: str) -> None:
         """Schedule a rollback before the next iteration."""
-        self.requested_rollback = (to, reason)
+        if isinstance(self.kind, PPOTraining):
+            self.requested_rollback = (to, reason)
+        else:
+            self.run.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
 
     def set(self, key: str, value: Any) -> None:
         """Schedule a setting for the next iteration, or report why it is refused."""
+        if not isinstance(self.kind, PPOTraining):
+            self.run.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
+            return
         try:
             self.requested = with_setting(self.requested, key, value)
         except TrainerError as refusal:
@@ -363,26 +511,27 @@ class _PPORun:
         """Report requests that can no longer apply, because there is no next iteration."""
         for change in changes(self.config, self.requested):
             what = f"{change.key} = {in_words(change.value)}"
-            self.run.alert("warning", "setting_refused", f"{what} came in the last iteration; nothing is changed")
+            self.run.alert("warning", "setting_refused", f"{what} ignored: the run is in its last iteration")
         if self.requested_rollback:
-            message = "the rollback came in the last iteration; nothing is changed"
+            message = "rollback ignored: the run is in its last iteration"
             self.run.alert("warning", "rollback_refused", message)
 
     def _roll_back(self, to: int | None, reason: str, *, build: bool) -> None:
         """Continue from an older checkpoint. Iterations keep counting: none is repeated.
 
-        A process killed on the way has changed nothing, or has left a checkpoint that says what to finish.
+        If killed midway, either nothing changed or the checkpoint says what to finish.
         """
-        self.run.guard.check()
+        kind = cast("PPOTraining", self.kind)
         try:
             path = older_checkpoint(self.run.folder, to, before=self.iteration)
-            older = load_checkpoint(path, self.policy.ppo.actor.adapter_config)
+            older = kind.read(path)
         except TrainerError as refusal:
             self.run.alert("warning", "rollback_refused", f"{refusal}; the run continues unchanged")
             return
         factor, optim = self.config.convergence.rollback_lr, self.requested.optim
         rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
-        self.policy.roll_back(older, rollback)
+        self.ranks.same_state = False
+        self.snapshot = kind.roll_back(older, self.snapshot, rollback)
         forget_best(self.run.folder, self.iteration)
         self.run.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
         self.run.save_within()
@@ -397,17 +546,14 @@ class _PPORun:
 
     def _apply_settings(self, *, build: bool) -> None:
         """Apply requested settings from the next iteration on, here and in a resumed run."""
-        rewards, warnings = (
-            self._requested_rewards(build) if self.requested.reward != self.config.reward else (None, [])
-        )
-        if not (changed := changes(self.config, self.requested)):
+        rewards, warnings = self._requested_rewards(build)
+        if not (found := changes(self.config, self.requested)):
             return
-        self.run.guard.check()
         self.run.save_within()  # earlier iterations must not be repeated with the new settings
         self.config = self.requested
         write_config(self.run.folder, self.config)
-        self._report(changed)
-        self.policy.ppo.configure(self.config, rewards)
+        self._report(found)
+        self.kind.configure(self.config, rewards)
         if rewards and self.config.reward.normalize == "running":
             self.run.alert("info", "reward_statistics", STATISTICS_RESTARTED)
         for warning in config_warnings(self.config) + warnings:
@@ -415,24 +561,26 @@ class _PPORun:
                 self.run.warnings.append(warning)
                 self.run.alert("warning", "config", warning)
 
-    def _report(self, changed: Sequence[Change]) -> None:
+    def _report(self, found: Sequence[Change]) -> None:
         """Report settings that apply from the next iteration on."""
-        for change in changed:
+        for change in found:
             self.run.emit(SettingChanged(iteration=self.iteration + 1, **change._asdict()))
 
-    def _requested_rewards(self, build: bool) -> tuple[Rewards | None, list[str]]:
-        """Build the requested rewards, if they are available, and return them with warnings for the user.
+    def _requested_rewards(self, build: bool) -> tuple[Any, list[str]]:
+        """Build the requested rewards, if they are new and available, and return them with warnings for the user.
 
-        If they are not, cancel the request and report why.
+        If they are not available, cancel the request and report why.
         """
-        now = self.run.now
+        kind, now = self.kind, self.run.now
+        if not isinstance(kind, PPOTraining) or self.requested.reward == self.config.reward:
+            return None, []
         try:
             self.requested = with_checkpoints(resolve_paths(self.requested, self.began_in))
             if not build or self.requested.reward == self.config.reward:
                 return None, []
             self.run.state("loading")
             warnings = keep_models(self.requested) + unfinished_models(self.requested)
-            return self.policy.build_rewards(self.requested), warnings
+            return kind.build_rewards(self.requested), warnings
         except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
             self.requested = self.requested.model_copy(update={"reward": self.config.reward})
             reason = str(error) if isinstance(error, TrainerError) else reason_of(error)
@@ -441,6 +589,21 @@ class _PPORun:
         finally:
             if self.run.now != now:
                 self.run.state(now)
+
+
+def check_shares(config: Any, ranks: Ranks) -> None:
+    """Raise UsageError if an optimiser step does not give each rank a sequence or a comparison."""
+    if isinstance(config, Config):
+        size, what = config.rollout.batch_size // config.ppo.minibatches, "sequence"
+        name, raised = "rollout.batch_size / ppo.minibatches", "rollout.batch_size"
+    else:
+        size, what, name, raised = config.train.batch_size, "comparison", "train.batch_size", "train.batch_size"
+    if size < ranks.size:
+        part = "minibatch" if isinstance(config, Config) else "step"
+        raise UsageError(
+            f"a {part} of {counted(size, what)} ({name}) is too small for {ranks.size} ranks: raise {raised} or start "
+            "fewer ranks"
+        )
 
 
 def _saved_config(folder: RunFolder) -> Config | None:

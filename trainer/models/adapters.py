@@ -18,7 +18,7 @@ from mlx_lm.tuner.utils import load_adapters
 from trainer.config import AnyConfig
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, StorageError, one_line, shortened
-from trainer.files import read_json
+from trainer.files import open_regular, read_json
 from trainer.format_versions import FileFormat
 
 ADAPTER_FILE = "adapters.safetensors"
@@ -242,3 +242,17 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
 def reason_of(error: BaseException) -> str:
     """Return the message of an exception in one line of at most 200 characters."""
     return shortened(one_line(error), 200)
+
+
+def write_arrays(path: Path, arrays: Parameters) -> None:
+    """Write arrays as safetensors in a fixed order: a resumed run writes the same bytes as an uninterrupted one."""
+    path.parent.mkdir(exist_ok=True)
+    mx.save_safetensors(str(path), dict(sorted(arrays.items())))
+
+
+def read_arrays(path: Path) -> Parameters:
+    """Read what `write_arrays` wrote, and load it at once, because the folder may be pruned later."""
+    open_regular(path).close()  # MLX would wait for a pipe
+    arrays = cast("Parameters", mx.load(str(path)))
+    mx.eval(arrays)
+    return arrays

@@ -18,10 +18,17 @@ from trainer.errors import ConfigError, StorageError
 from trainer.files import read_json
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
-from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
+from trainer.models.adapters import (
+    ADAPTER,
+    ADAPTER_FILE,
+    Parameters,
+    read_adapter_config,
+    read_arrays,
+    save_adapter,
+    write_arrays,
+)
 from trainer.reward_model.network import Scale
 from trainer.reward_model.predictions import Baseline
-from trainer.runs.checkpoint_arrays import read_arrays, write_arrays
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder, write_json
 
 CARD_FORMAT = FileFormat("format")
@@ -55,7 +62,7 @@ class _Card(BaseModel):
     finished: bool
 
 
-class Best(NamedTuple):
+class BestParameters(NamedTuple):
     """Parameters with the lowest held-out log-loss so far."""
 
     parameters: Parameters
@@ -63,7 +70,7 @@ class Best(NamedTuple):
     iteration: int  # the step after which they were reached
 
 
-class Snapshot(NamedTuple):
+class RewardModelSnapshot(NamedTuple):
     """State of a run between two steps. MLX arrays never change in place, so keeping one costs only references."""
 
     iteration: int  # steps taken
@@ -76,37 +83,37 @@ class Snapshot(NamedTuple):
     tokens: int = 0
     untrained: dict[str, Any] | None = None  # the evaluation before the first step
     report: dict[str, Any] | None = None  # the latest evaluation of `parameters`
-    best: Best | None = None
+    best: BestParameters | None = None
     without_better: int = 0  # evaluations since the best
     finished: bool = False
 
 
-def plain_state(snapshot: Snapshot) -> dict[str, Any]:
+def plain_state(snapshot: RewardModelSnapshot) -> dict[str, Any]:
     """Return what is not an array in `snapshot`, as plain values."""
     names = ("iteration", "tokens", "scale", "untrained", "report", "without_better", "finished")
     best = snapshot.best and (snapshot.best.report, snapshot.best.iteration)
     return {**{name: getattr(snapshot, name) for name in names}, "best": best}
 
 
-def with_plain_state(snapshot: Snapshot, state: dict[str, Any]) -> Snapshot:
+def with_plain_state(snapshot: RewardModelSnapshot, state: dict[str, Any]) -> RewardModelSnapshot:
     """Return `snapshot` with the values of another one, as `plain_state` returns them; arrays have the right shapes."""
-    best = state["best"] and Best(snapshot.parameters, *state["best"])
+    best = state["best"] and BestParameters(snapshot.parameters, *state["best"])
     return snapshot._replace(**{**state, "scale": Scale(*state["scale"]), "best": best})
 
 
-def arrays_of(snapshot: Snapshot) -> dict[str, Any]:
+def arrays_of(snapshot: RewardModelSnapshot) -> dict[str, Any]:
     """Return the arrays of `snapshot`, as one tree."""
     trees = {"parameters": snapshot.parameters, "optimizer": snapshot.optimizer}
     return {**trees, "best": snapshot.best.parameters} if snapshot.best else trees
 
 
-def with_arrays(snapshot: Snapshot, arrays: dict[str, Any]) -> Snapshot:
+def with_arrays(snapshot: RewardModelSnapshot, arrays: dict[str, Any]) -> RewardModelSnapshot:
     """Return `snapshot` with the arrays of another one, as `arrays_of` returns them."""
     best = snapshot.best and snapshot.best._replace(parameters=arrays["best"])
     return snapshot._replace(parameters=arrays["parameters"], optimizer=arrays["optimizer"], best=best)
 
 
-def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -> None:
+def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardModelConfig) -> None:
     """Write `snapshot` as `folder`, in full or not at all. Raises StorageError."""
     parameters = snapshot.parameters
     adapter = {name.removeprefix(ADAPTER): array for name, array in parameters.items() if name.startswith(ADAPTER)}
@@ -132,7 +139,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -
     write_folder(folder, fill, state)
 
 
-def load_snapshot(folder: Path) -> Snapshot:
+def load_snapshot(folder: Path) -> RewardModelSnapshot:
     """Read what `save_snapshot` wrote, bit for bit.
 
     Raises DamagedCheckpointError if the files have changed since then, StorageError if they cannot be read or a newer
@@ -145,12 +152,12 @@ def load_snapshot(folder: Path) -> Snapshot:
         parameters, optimizer = load_parameters(folder), read_arrays(folder / "optimizer.safetensors")
         tree = optimizer_tree(optimizer, parameters)
         check_all_used(optimizer)
-        best = state["best"] and Best(
+        best = state["best"] and BestParameters(
             read_arrays(folder / "best.safetensors"),
             state["best"],
             state.get("best_iteration", state["iteration"]),  # older checkpoints lack it
         )
-        return Snapshot(
+        return RewardModelSnapshot(
             iteration=state["iteration"],
             parameters=parameters,
             optimizer=tree,
@@ -224,7 +231,7 @@ def card_config(folder: Path, card: dict[str, Any]) -> RewardModelConfig:
         ) from None
 
 
-def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:
+def _card(snapshot: RewardModelSnapshot, config: RewardModelConfig) -> dict[str, Any]:
     return {
         "format": CARD_FORMAT.version,
         "finished": snapshot.finished,

@@ -152,20 +152,17 @@ def read_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Load
 class CheckpointWriter:
     """Writer of checkpoints into a run's folder, the newest `keep` of which stay.
 
-    check: raises StorageError if the folder is no longer the run's. saved_at: iteration of the newest checkpoint; -1
-    for none.
+    saved_at: iteration of the newest checkpoint; -1 for none.
     """
 
-    def __init__(self, folder: RunFolder, keep: int, emit: Callable[[Event], None], check: Callable[[], None]) -> None:
+    def __init__(self, folder: RunFolder, keep: int, emit: Callable[[Event], None]) -> None:
         self.folder = folder
         self.keep = keep
         self.saved_at = -1
         self._emit = emit
-        self._check = check
 
     def save(self, iteration: int, write: Callable[[Path], None]) -> None:
         """Let `write` fill the checkpoint of `iteration`, unless the newest is of that one, and delete old ones."""
-        self._check()
         if iteration == self.saved_at:
             return
         self._emit(StateChanged(state="saving"))
@@ -176,10 +173,6 @@ class CheckpointWriter:
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self._emit(CheckpointSaved(iteration=iteration, path=where, seconds=seconds))
         prune_checkpoints(self.folder, self.keep)
-
-    def move_to(self, folder: RunFolder) -> None:
-        """Write to `folder` from now on, also what was saved elsewhere."""
-        self.folder, self.saved_at = folder, -1
 
 
 def damage_of(error: Exception) -> str:

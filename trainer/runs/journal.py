@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import stat
 import time
 from collections import Counter
@@ -36,7 +35,7 @@ from trainer.events import (
     RunStarted,
     SamplesWritten,
 )
-from trainer.files import PRIVATE, SHARED, is_same, open_file, open_regular, whole_file
+from trainer.files import PRIVATE, SHARED, open_file, open_regular
 from trainer.plurals import counted
 from trainer.runs.journal_lines import (
     TimedEvent,
@@ -80,22 +79,6 @@ class Journal:
         except BaseException:
             self._file.close()
             raise
-
-    @property
-    def is_there(self) -> bool:
-        """Return whether the file at `path` is the one being written to."""
-        return is_same(self.path, self._file.fileno())
-
-    def write_again(self) -> None:
-        """Write the current journal to `path`, whose file was deleted, and continue there. Raises StorageError."""
-        try:
-            with whole_file(self.path, mode=PRIVATE, sync=True) as copy:
-                self._file.seek(0)
-                shutil.copyfileobj(self._file, copy)
-            deleted, self._file = self._file, self._opened()
-        except OSError as error:
-            raise self._storage_error(error) from None
-        deleted.close()
 
     def emit(self, event: Event) -> None:
         """Append `event`. Raises StorageError if it cannot be written now."""

@@ -8,40 +8,23 @@ import os
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
-from trainer.files import PRIVATE, is_same, lock, open_file
+from trainer.files import PRIVATE, lock, open_file
 
 _FILE = "lock"
 
 
 class Lock:
-    """Lock of the run in `folder`, held by this process; the folder stays open meanwhile. It ends with the process.
+    """Lock of the run in `folder`, held by this process. It ends with the process.
 
     Raises UsageError if another process holds it, StorageError if the folder cannot be locked.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = _locked(folder)
-        try:
-            # Opened after the file was created: from then on a layered file system keeps the folder's inode.
-            self.folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            os.close(self._file)
-            raise _error(folder, error) from None
-
-    def is_in(self, folder: Path) -> bool:
-        """Return whether the lock file in `folder` is still this one; another process locks the file that is there."""
-        return is_same(folder / _FILE, self._file)
-
-    def take_again(self, folder: Path) -> None:
-        """Lock the lock file that is in `folder` now, a new one if there is none. Raises what `Lock` does."""
-        file = _locked(folder)
-        os.close(self._file)
-        self._file = file
 
     def close(self) -> None:
         """Release the lock."""
         os.close(self._file)
-        os.close(self.folder)
 
 
 def lock_is_held(folder: Path) -> bool | None:
@@ -77,7 +60,7 @@ def _locked(folder: Path) -> int:
                     raise UsageError(f"run '{folder.name}' is in use by another process: try again")
                 raise UsageError(f"run '{folder.name}' is being trained by process {pid}: stop it first, or wait")
         with contextlib.suppress(PermissionError):  # a file system without permissions
-            os.fchmod(file, PRIVATE)  # older versions let everyone open it
+            os.fchmod(file, PRIVATE)
         os.ftruncate(file, 0)
         os.write(file, str(os.getpid()).encode())
     except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import Protocol
 
 from trainer.errors import TrainerError
 from trainer.events import Event, PhaseProgress
-from trainer.files import PRIVATE, SHARED, is_same, read_regular, write_whole
+from trainer.files import PRIVATE, SHARED, read_regular, write_whole
 from trainer.runs.journal_lines import event_in, values_in
 
 
@@ -65,21 +64,17 @@ _WITHIN_A_PHASE = 2  # fewer, so that the beginning of a phase, whose first step
 class ProgressFile:
     """Sink that keeps the newest transient event in a file, written at most four times a second.
 
-    `close` removes the file; `kill -9` leaves it behind. Write errors are ignored, because the file is no loss. If
-    another folder takes the place of the file's own, nothing is written there. clock: seconds. shared: others may read
-    it.
+    `close` removes the file; `kill -9` leaves it behind. Write errors are ignored, because the file is no loss. clock:
+    seconds. shared: others may read it.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic, *, shared: bool = False) -> None:
         self.path = path
         self._clock = clock
         self._mode = SHARED if shared else PRIVATE
-        self._folder: int | None = None
-        with contextlib.suppress(OSError):
-            self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._written: deque[float] = deque(maxlen=_A_SECOND)
         self._phase = ("", 0)
-        self._remove()
+        self.close()
 
     def emit(self, event: Event) -> None:
         """Write `event` if it reports progress and fewer than the allowed writes fell within the last second."""
@@ -91,24 +86,13 @@ class ProgressFile:
             return
         self._phase = phase
         self._written.append(now)
-        if self._is_there():
-            with contextlib.suppress(OSError):
-                write_whole(self.path, json.dumps(event.as_dict()), mode=self._mode)
+        with contextlib.suppress(OSError):
+            write_whole(self.path, json.dumps(event.as_dict()), mode=self._mode)
 
     def close(self) -> None:
         """Remove the file."""
-        self._remove()
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
-
-    def _remove(self) -> None:
-        if self._is_there():
-            with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
-
-    def _is_there(self) -> bool:
-        return self._folder is not None and is_same(self.path.parent, self._folder)
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
 
 
 def read_progress(path: Path) -> PhaseProgress | None:

@@ -59,7 +59,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 def _train(config: RewardModelConfig, **options: Any) -> RunEnded:
-    from trainer.engine.reward_model import train_reward_model
+    from trainer.engine.training import train_reward_model
 
     return train_reward_model(config, **options)
 

@@ -31,7 +31,7 @@ from workbench.system.code_trust import is_given, require_trust, trusted_code
 from workbench.system.signals import leave_now, stop_on_signals
 
 if TYPE_CHECKING:
-    from trainer.distributed.ranks import Ranks
+    pass
 
 _READER_GONE = (errno.EPIPE, errno.EIO)  # the pipe's reader ended; the terminal was closed
 _BUG = 1
@@ -51,7 +51,7 @@ def dpo(args: argparse.Namespace) -> int:
 
 
 def _train_dpo(config: DPOConfig, **options: Any) -> RunEnded:
-    from trainer.engine.dpo import train_dpo
+    from trainer.engine.training import train_dpo
 
     return train_dpo(config, trust=trusted_code().check, **options)
 
@@ -83,31 +83,18 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
 
 def follow() -> int:
     """Train as another rank than the first, which sends it all and reports for it; return the exit code."""
+    from trainer.engine.training import follow as train_with_first
     from trainer.engine.training import release_thread
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank hears it too, and ends all of them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank gets it too, and ends all of them
     try:
         ranks = join()
-        if (said := ranks.hear())["do"] != "end":
-            _follow_run(ranks, said["config"])
+        if (told := ranks.hear())["do"] != "end":
+            raw = told["config"]
+            train_with_first(ranks, validate_as(SCHEMAS[raw.get("kind", "ppo")], raw))
     finally:
         release_thread()
     return 0
-
-
-def _follow_run(ranks: Ranks, raw: dict[str, Any]) -> None:
-    """Train a run of any kind. raw: its configuration, as the first rank has sent it."""
-    from trainer.engine.dpo import follow_dpo
-    from trainer.engine.follower import follow_ppo
-    from trainer.engine.reward_model import follow_reward_model
-
-    match validate_as(SCHEMAS[raw.get("kind", "ppo")], raw):
-        case RewardModelConfig() as config:
-            follow_reward_model(ranks, config)
-        case DPOConfig() as config:
-            follow_dpo(ranks, config)
-        case Config() as config:
-            follow_ppo(ranks, config)
 
 
 def train_on_preferences(

@@ -144,11 +144,11 @@ def _checks(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
 
         yield "model.path", partial(check_local, model)
     if model.policy_init:
-        from trainer.engine.policy_init import check_policy_init
+        from trainer.engine.initial import check_policy_init
 
         yield "model.policy_init", partial(check_policy_init, model)
     if model.value_init:
-        from trainer.engine.value_init import check_value_init
+        from trainer.engine.initial import check_value_init
 
         yield "model.value_init", partial(check_value_init, model)
     yield "data.prompts", partial(check_prompts, config.data)

@@ -26,9 +26,8 @@ from trainer.data import PromptRow, encode_prompts, split_prompts
 from trainer.dpo.dpo_evaluation import read_completions
 from trainer.dpo.dpo_learner import completion_logprobs, to_batch, to_completions
 from trainer.engine.control import Control
-from trainer.engine.dpo import DPO, train_dpo
-from trainer.engine.reward_model import train_reward_model
-from trainer.engine.training import train
+from trainer.engine.dpo import DPO
+from trainer.engine.training import train, train_dpo, train_reward_model
 from trainer.errors import ConfigError, DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
@@ -79,7 +78,7 @@ def fresh(folder: Path, *overrides: str, preferences: Sequence[Preference] = PAI
     """Return a run ready for its first step, by default on all pairs."""
     config = dpo_config(folder, "data.eval_fraction=0", *overrides)
     model = load_tiny(folder / "model")
-    return DPO(config, model, policy_comparisons(preferences, model, config))
+    return DPO(config).build_on(config, model, policy_comparisons(preferences, model, config))
 
 
 def disturb(dpo: DPO, size: float = 0.3) -> None:
@@ -353,7 +352,7 @@ def test_a_reward_model_on_the_same_backbone_scores_the_samples_and_changes_noth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # otherwise a busy machine measures two speeds
-    monkeypatch.setattr("trainer.engine.step_run.measure_matmul", lambda: 1.7)
+    monkeypatch.setattr("trainer.engine.training.measure_matmul", lambda: 1.7)
     dpo_config(tmp_path)
     config = reward_config(tmp_path, "run.name=rm", "train.batch_size=40")
     train_reward_model(config, preferences=labelled(40))
@@ -384,7 +383,7 @@ def test_a_ppo_run_takes_the_adapter_as_its_sft_adapter(tmp_path: Path) -> None:
     tokens = mx.array([[7, 8, 9, 10, 11]])
     config = load_config_as(DPOConfig, tmp_path / "runs/a/config.toml")
     loaded = load_tiny(tmp_path / "ppo/model")
-    dpo = DPO(config, loaded, policy_comparisons(PAIRS, loaded, config))
+    dpo = DPO(config).build_on(config, loaded, policy_comparisons(PAIRS, loaded, config))
     base = np.array(dpo.actor.backbone(tokens))
     weights = mx.load(str(adapter / "adapters.safetensors"))
     assert isinstance(weights, dict)

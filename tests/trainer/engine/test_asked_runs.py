@@ -168,7 +168,7 @@ def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
 
         return real(question, progress=check, **how)
 
-    monkeypatch.setattr("trainer.engine.policy.answer", slow)
+    monkeypatch.setattr("trainer.engine.ppo.answer", slow)
     asked: list[Event] = []
 
     def ask(event: Event) -> None:
@@ -222,8 +222,8 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     def full(*_: Any) -> None:
         raise StorageError("no space")
 
-    monkeypatch.setattr("trainer.engine.policy.answer", slow)
-    monkeypatch.setattr("trainer.engine.artifacts.save_checkpoint", full)
+    monkeypatch.setattr("trainer.engine.ppo.answer", slow)
+    monkeypatch.setattr("trainer.engine.ppo.save_checkpoint", full)
     recorder = Recorder(
         lambda event: control.ask(QUESTIONS["policy"], reported.append) if within(event, "update", 1) else None
     )

@@ -13,8 +13,8 @@ from run_folders import checkpoint, config
 from runs_helper import Recorder, record, tiny_config
 
 from trainer.config import Config
-from trainer.engine.artifacts import keep_best, save_if_new
-from trainer.engine.checkpoint import Snapshot, load_checkpoint
+from trainer.engine.artifacts import keep_best
+from trainer.engine.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
 from trainer.runs.checkpoint_files import CheckpointWriter
@@ -39,7 +39,7 @@ def evaluation(score: float, reward: float = math.nan) -> Evaluation:
 @pytest.fixture
 def writer(folder: RunFolder) -> CheckpointWriter:
     keep = config(folder.root.parent).checkpoint.keep
-    return CheckpointWriter(folder, keep, lambda event: None, lambda: None)
+    return CheckpointWriter(folder, keep, lambda event: None)
 
 
 def keep(
@@ -86,7 +86,8 @@ def test_off_keeps_none_and_nan_is_never_the_best(folder: RunFolder, writer: Che
 def test_pruning_spares_the_best_until_it_is_no_longer_the_best(folder: RunFolder, writer: CheckpointWriter) -> None:
     writer.keep = 2
     for number, score in enumerate([0.2, 0.9, 0.1, 0.1, 0.1, 0.1], 1):
-        save_if_new(writer, SNAPSHOT._replace(iteration=number))
+        snapshot = SNAPSHOT._replace(iteration=number)
+        writer.save(number, lambda path, snapshot=snapshot: save_checkpoint(path, snapshot))
         keep_best(writer, SNAPSHOT._replace(iteration=number), evaluation(score), "score")
     assert numbers(folder) == [2, 5, 6]
     assert prune_checkpoints(folder, 1) == [folder.checkpoint(5)]

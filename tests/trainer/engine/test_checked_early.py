@@ -14,10 +14,9 @@ from runs_helper import record, tiny_config
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.reward_model import RewardModelConfig
-from trainer.engine import checkpoint_evaluation, training
+from trainer.engine import checkpoint_evaluation, ppo
 from trainer.engine.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
-from trainer.engine.dpo import train_dpo
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train, train_dpo, train_reward_model
 from trainer.errors import TrainerError
 from trainer.preference_data import comparisons
 from trainer.rewards import trust_all
@@ -29,7 +28,7 @@ def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("the model was loaded first")
 
-    for module in (training, comparisons, checkpoint_evaluation):
+    for module in (ppo, comparisons, checkpoint_evaluation):
         monkeypatch.setattr(module, "load_backbone", load)
     monkeypatch.setattr(mlx_lm.utils, "load_model", load)
 
@@ -64,7 +63,7 @@ def test_a_run_of_ppo_says_what_is_missing_before_it_loads_the_model(
     adapter = ["model.value_model=adapter"] if "value_init" in assignment else []
     config = tiny_config(folder, "run.name=b", assignment.format(folder=folder), *adapter)
     with pytest.raises(TrainerError, match=message):
-        training.train(config)
+        train(config)
     assert not (folder / "runs/b").exists()
 
 

@@ -21,7 +21,7 @@ from runs_helper import Recorder, flip, flips, outcome, record, tiny_config
 from trainer.engine import checkpoint
 from trainer.engine.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
 from trainer.engine.control import Control
-from trainer.engine.lifecycle import closing
+from trainer.engine.run import closing
 from trainer.engine.training import train
 from trainer.errors import DivergedError, ModelError, RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
@@ -190,9 +190,11 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Fill the disk from the checkpoint or the samples of an iteration on."""
-    from trainer.engine import artifacts
+    from trainer.engine import artifacts, ppo
 
-    original: Callable[..., None] = getattr(artifacts, where)
+    home = ppo if where == "save_checkpoint" else artifacts
+
+    original: Callable[..., None] = getattr(home, where)
 
     def writing(path: Path, *args: Any, **kwargs: Any) -> None:
         if path.stem == f"step-{number:06d}":
@@ -200,7 +202,7 @@ def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) 
             monkeypatch.setattr("pyarrow.parquet.write_table", full_disk)
         original(path, *args, **kwargs)
 
-    monkeypatch.setattr(artifacts, where, writing)
+    monkeypatch.setattr(home, where, writing)
 
 
 @pytest.mark.parametrize("where", ["save_checkpoint", "write_samples"])

@@ -15,7 +15,7 @@ from tiny import make_prompts, make_tokenizer
 
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import OptimConfig, RolloutConfig
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_reward_model
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner

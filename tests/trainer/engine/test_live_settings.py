@@ -244,7 +244,7 @@ def test_a_refusal_is_reported_at_once_and_changes_nothing(tmp_path: Path) -> No
 def test_a_change_that_comes_too_late_is_reported(tmp_path: Path) -> None:
     recorder = changed(tmp_path, 3, ("ppo.kl_coef", 0.25))
     (alert,) = recorder.of(Alert)
-    assert alert.message == "ppo.kl_coef = 0.25 came in the last iteration; nothing is changed"
+    assert alert.message == "ppo.kl_coef = 0.25 ignored: the run is in its last iteration"
     assert load_config(tmp_path / "runs/a/config.toml").ppo.kl_coef == 0.05
 
 
@@ -262,7 +262,7 @@ def test_a_change_during_the_last_checkpoint_is_reported_and_an_added_event_is_k
     config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "checkpoint.every=0")
     train(config, sinks=[recorder], control=control)
     (alert,) = recorder.of(Alert)
-    assert alert.message == "ppo.kl_coef = 0.25 came in the last iteration; nothing is changed"
+    assert alert.message == "ppo.kl_coef = 0.25 ignored: the run is in its last iteration"
     assert reported in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 

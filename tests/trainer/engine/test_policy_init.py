@@ -13,7 +13,7 @@ from tiny import make_checkpoint
 
 from trainer.config.schema import ModelConfig
 from trainer.engine.checkpoint import load_checkpoint
-from trainer.engine.policy_init import check_policy_init, init_policy
+from trainer.engine.initial import check_policy_init, init_policy
 from trainer.errors import ModelError
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM

@@ -13,7 +13,7 @@ from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, 
 
 from trainer.config import load_config
 from trainer.config.schema import BackboneConfig
-from trainer.engine import training
+from trainer.engine import ppo
 from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import CheckpointSaved, DataChanged, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
@@ -201,13 +201,13 @@ def test_settings_of_another_process_made_during_loading_are_not_overwritten(
 ) -> None:
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
     folder = RunFolder(tmp_path / "runs/a")
-    load = training.load_backbone
+    load = ppo.load_backbone
 
     def load_meanwhile(config: BackboneConfig) -> LoadedModel:
         write_config(folder, load_config(folder.config, {"ppo": {"kl_coef": 0.7}}))
         return load(config)
 
-    monkeypatch.setattr(training, "load_backbone", load_meanwhile)
+    monkeypatch.setattr(ppo, "load_backbone", load_meanwhile)
     with pytest.raises(UsageError, match="another process changed run 'a' while this one loaded its model: resume it"):
         record(load_config(folder.config, {"ppo": {"iterations": 2}}), resume=folder.root)
     assert load_config(folder.config).ppo.kl_coef == 0.7

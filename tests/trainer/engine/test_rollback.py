@@ -29,7 +29,7 @@ from trainer.events import (
     RunStarted,
     SettingChanged,
 )
-from trainer.runs.checkpoint_arrays import read_arrays
+from trainer.models.adapters import read_arrays
 from trainer.runs.checkpoint_index import Best, read_best, write_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -245,7 +245,7 @@ def test_a_rollback_that_comes_too_late_is_reported(tmp_path: Path) -> None:
     (alert,) = recorder.of(Alert)
     assert (alert.code, alert.message) == (
         "rollback_refused",
-        "the rollback came in the last iteration; nothing is changed",
+        "rollback ignored: the run is in its last iteration",
     )
     assert recorder.of(RolledBack) == []
 

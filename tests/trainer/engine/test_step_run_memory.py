@@ -13,8 +13,7 @@ from runs_helper import Recorder, comparable, tiny_config, within
 
 from trainer.config import SCHEMAS
 from trainer.config.loading import load_config_as
-from trainer.engine.dpo import train_dpo
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_dpo, train_reward_model
 from trainer.errors import OutOfMemoryError
 from trainer.events import (
     Alert,

@@ -19,10 +19,8 @@ from runs_helper import comparable, newest_checkpoint, outcome
 from trainer.config import AnyConfig
 from trainer.config.loading import config_text
 from trainer.distributed.ranks import Ranks
-from trainer.engine.dpo import train_dpo
 from trainer.engine.inbox import send
-from trainer.engine.reward_model import train_reward_model
-from trainer.engine.step_run import check_shares
+from trainer.engine.training import check_shares, train_dpo, train_reward_model
 from trainer.errors import UsageError
 from trainer.events import (
     Alert,

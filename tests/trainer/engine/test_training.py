@@ -16,7 +16,7 @@ from runs_helper import PROMPTS, Recorder, comparable, outcome, record, run_pyth
 from trainer import config
 from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
-from trainer.engine import training
+from trainer.engine import ppo
 from trainer.engine.training import train
 from trainer.errors import DivergedError, RewardError
 from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
@@ -39,14 +39,14 @@ def test_the_same_seed_gives_the_same_run_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_ended_leaves_no_model_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loaded = training.load_backbone, []
+    load, loaded = ppo.load_backbone, []
 
     def load_watched(config: BackboneConfig) -> LoadedModel:
         model = load(config)
         loaded.append(weakref.ref(model.backbone))
         return model
 
-    monkeypatch.setattr(training, "load_backbone", load_watched)
+    monkeypatch.setattr(ppo, "load_backbone", load_watched)
     record(tiny_config(tmp_path, "ppo.iterations=1"))
     gc.collect()
     assert [reference() for reference in loaded] == [None]

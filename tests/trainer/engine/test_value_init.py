@@ -17,7 +17,7 @@ from tiny import make_checkpoint
 from trainer.arrays import pad
 from trainer.config import load_config
 from trainer.config.schema import ModelConfig
-from trainer.engine.value_init import check_value_init, init_value_model
+from trainer.engine.initial import check_value_init, init_value_model
 from trainer.errors import ModelError
 from trainer.events import Iteration, RunStarted
 from trainer.models.actor_critic import ActorCriticLLM
@@ -257,7 +257,7 @@ def test_the_checkpoint_is_kept_before_the_backbone_loads_and_one_that_cannot_be
     mark = used.with_name(f".{used.name}.used")
     init = ('model.value_model="adapter"', f'model.value_init="{used}"', "ppo.iterations=1")
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.engine.training.load_backbone", lambda _: pytest.fail(f"kept: {mark.exists()}"))
+        patch.setattr("trainer.engine.ppo.load_backbone", lambda _: pytest.fail(f"kept: {mark.exists()}"))
         with pytest.raises(pytest.fail.Exception, match="kept: True"):
             record(tiny_config(made, *init))
     mark.unlink()

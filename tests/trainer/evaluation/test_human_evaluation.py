@@ -15,8 +15,7 @@ from runs_helper import Recorder, outcome, record, run_python, tiny_config, with
 
 from trainer.engine.control import Control
 from trainer.engine.inbox import Inbox, add_event, send
-from trainer.engine.reward_model import train_reward_model
-from trainer.engine.training import train
+from trainer.engine.training import train, train_reward_model
 from trainer.errors import UsageError
 from trainer.evaluation.human import human_evaluation
 from trainer.events import Event, HumanEvaluation, Iteration, RunEnded

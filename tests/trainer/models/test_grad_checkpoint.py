@@ -123,8 +123,9 @@ def test_the_gradient_of_a_reward_model_is_the_same(tmp_path: Path) -> None:
     for on in ("false", "true"):
         config = reward_config(tmp_path, f"optim.grad_checkpoint={on}", "optim.micro_batch_tokens=60")
         loaded = load_tiny(tmp_path / "model")
-        fit = RewardModelTraining(config, loaded.backbone, reward_comparisons(labelled(8), loaded, config))
-        fit.model.update(stirred(fit.model.parameters()))
+        data = reward_comparisons(labelled(8), loaded, config)
+        fit = RewardModelTraining(config).build_on(config, loaded.backbone, data)
+        fit.scorer.update(stirred(fit.scorer.parameters()))
         gradient, _ = fit.learner.gradients(fit.data.train)
         del gradient["head.bias"]  # 0: it cancels in a difference of rewards
         found.append(gradient)
@@ -136,7 +137,7 @@ def test_the_gradient_of_dpo_is_the_same(tmp_path: Path) -> None:
     for on in ("false", "true"):
         config = dpo_config(tmp_path, f"optim.grad_checkpoint={on}", "optim.micro_batch_tokens=60")
         loaded = load_tiny(tmp_path / "model")
-        fit = DPO(config, loaded, policy_comparisons(labelled(8), loaded, config))
+        fit = DPO(config).build_on(config, loaded, policy_comparisons(labelled(8), loaded, config))
         fit.actor.update_policy(stirred(fit.actor.policy_parameters()))
         found.append(fit.learner.gradients(fit.data.train)[0])
     close(found[1], found[0])

@@ -17,7 +17,7 @@ from trainer.config import Config
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
-from trainer.engine.sample_rows import sample_rows, settings_of
+from trainer.engine.artifacts import sample_rows, settings_of
 from trainer.ppo.learner import Step, StepMetrics
 from trainer.ppo.metrics import rollout_metrics, update_metrics
 from trainer.ppo.steps import adjust_rewards_with_kl

@@ -19,7 +19,7 @@ from trainer.config import load_config
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
-from trainer.engine.step_training import step_groups, steps_in
+from trainer.engine.steps import step_groups, steps_in
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder

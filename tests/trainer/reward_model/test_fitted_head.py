@@ -11,12 +11,14 @@ from preference_samples import labelled, preference, reward_config
 from runs_helper import Recorder
 from tiny import load_tiny
 
-from trainer.engine.reward_model import RewardModelTraining, _sequences_of, train_reward_model
-from trainer.engine.step_training import step_groups
+from trainer.engine import reward_model as reward_model_run
+from trainer.engine.control import Hooks
+from trainer.engine.reward_model import RewardModelTraining, _sequences_of
+from trainer.engine.steps import step_groups
+from trainer.engine.training import train_reward_model
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.preference_data.comparisons import reward_comparisons
-from trainer.reward_model import reward_model_run
 from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
 from trainer.seeding import Purpose
 
@@ -146,7 +148,7 @@ def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
     loaded = load_tiny(folder / "model")
     said: list[object] = []
     data = reward_comparisons(labelled(80), loaded, config)
-    training = RewardModelTraining(config, loaded.backbone, data, report=said.append)
+    training = RewardModelTraining(config, hooks=Hooks(said.append)).build_on(config, loaded.backbone, data)
     training.prepare()
     return training, [event.message for event in said if isinstance(event, Alert)]
 
@@ -154,10 +156,10 @@ def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
 def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path) -> None:
     training, _ = prepared(tmp_path)
     groups = training.data.train
-    states = training._read(training.model.states, *_sequences_of(groups), "score")
+    states = training._read(training.scorer.states, *_sequences_of(groups), "score")
     found = differences(groups, states, training.config.train.margin)
     head = fit_head(found, [0, Purpose.FOLDS], parts=2)
-    assert training.model.scale.std / training.model.scale.logit_std == pytest.approx(
+    assert training.scorer.scale.std / training.scorer.scale.logit_std == pytest.approx(
         (states @ head.weight).std(), 1e-4
     )
     first = step_groups([*range(80)], 1, training.config.train, 0)

@@ -22,7 +22,8 @@ from tiny import load_tiny
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.engine.control import Control
-from trainer.engine.reward_model import RewardModelTraining, _sequences_of, train_reward_model
+from trainer.engine.reward_model import RewardModelTraining, _sequences_of
+from trainer.engine.training import train_reward_model
 from trainer.errors import DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
@@ -70,7 +71,9 @@ def fitting(folder: Path, *overrides: str, preferences: Sequence[Preference] = P
     """Return a training prepared for its first step."""
     config = reward_config(folder, *overrides)
     loaded = load_tiny(folder / "model")
-    made = RewardModelTraining(config, loaded.backbone, reward_comparisons(preferences, loaded, config))
+    made = RewardModelTraining(config).build_on(
+        config, loaded.backbone, reward_comparisons(preferences, loaded, config)
+    )
     made.prepare()
     return made
 
@@ -96,8 +99,8 @@ def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_befor
     made = fitting(tmp_path, "data.eval_fraction=0")
 
     def rewards() -> np.ndarray:
-        scores = made._read(made.model.scores, *_sequences_of(made.data.train), "score")
-        return (scores - made.model.scale.mean) / made.model.scale.std
+        scores = made._read(made.scorer.scores, *_sequences_of(made.data.train), "score")
+        return (scores - made.scorer.scale.mean) / made.scorer.scale.std
 
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
     while not made.is_at_the_end():
@@ -105,7 +108,7 @@ def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_befor
     assert abs(rewards().std() - 1) > 0.01
     made.finish()
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
-    assert made.model.scale.logit_std != made.model.scale.std, "the log-odds stay those that were trained"
+    assert made.scorer.scale.logit_std != made.scorer.scale.std, "the log-odds stay those that were trained"
 
 
 def test_any_cut_into_micro_batches_gives_the_same_gradient(tmp_path: Path) -> None:
@@ -114,7 +117,7 @@ def test_any_cut_into_micro_batches_gives_the_same_gradient(tmp_path: Path) -> N
     whole, sums = made.learner.gradients(made.data.train)
     made.learner.config = reward_config(tmp_path, "optim.micro_batch_tokens=1")
     parts, part_sums = made.learner.gradients(made.data.train)
-    assert whole.keys() == made.model.parameters().keys()
+    assert whole.keys() == made.scorer.parameters().keys()
     for name in whole:
         np.testing.assert_allclose(np.array(parts[name]), np.array(whole[name]), atol=2e-5, err_msg=name)
     np.testing.assert_allclose([float(x) for x in part_sums], [float(x) for x in sums], rtol=1e-4)
@@ -124,11 +127,11 @@ def test_the_loss_of_a_step_is_that_of_the_slow_version(tmp_path: Path) -> None:
     strong = preference("s", ["ab", "cd"], strength=3)
     tie = preference("t", ["ab", "cdc"], "tie")
     made = fitting(tmp_path, "data.eval_fraction=0", "train.margin=0.5", preferences=[*PAIRS[:4], strong, tie])
-    log_nu = float(made.model.log_nu or 0)
+    log_nu = float(made.scorer.log_nu or 0)
     assert log_nu == pytest.approx(math.log(2 * (1 / 6) / (5 / 6)))
     losses = []
     for group in made.data.train:
-        scores = made._read(made.model.scores, group.sequences, group.starts, "score") / made.model.scale.logit_std
+        scores = made._read(made.scorer.scores, group.sequences, group.starts, "score") / made.scorer.scale.logit_std
         (pair,) = group.pairs
         lead = scores[pair.better] - scores[pair.worse] - 0.5 * (pair.strength - 1) * (not pair.is_tie)
         weights = np.exp([lead / 2, log_nu, -lead / 2])
@@ -338,7 +341,7 @@ def test_no_evaluation_is_better_than_one_without_loss(tmp_path: Path, monkeypat
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:
     made = fitting(tmp_path, "data.eval_fraction=0")
-    made.model.update({name: array * math.nan for name, array in made.model.parameters().items()})
+    made.scorer.update({name: array * math.nan for name, array in made.scorer.parameters().items()})
     before = made.learner.optimizer.state()
     events: list[Event] = []
     made.report = events.append

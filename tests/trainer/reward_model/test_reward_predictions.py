@@ -20,7 +20,7 @@ from runs_helper import Killed, Recorder
 
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_reward_model
 from trainer.errors import StorageError
 from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.preference_data.encoders import Sequenced

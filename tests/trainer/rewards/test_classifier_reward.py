@@ -16,7 +16,7 @@ from tiny import make_checkpoint, make_tokenizer
 
 from trainer.arrays import pad
 from trainer.config.schema import ModelConfig, RewardConfig
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_reward_model
 from trainer.errors import ModelError, RewardError
 from trainer.models.adapters import linear_places, lora_parameters, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import load_backbone

@@ -13,17 +13,13 @@ from typing import Any
 import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
-from runs_helper import Killed, Recorder, newest_checkpoint, record, tiny_config
+from runs_helper import Killed, Recorder, record, tiny_config
 
-from trainer.engine.control import Control
-from trainer.engine.dpo import train_dpo
-from trainer.engine.reward_model import train_reward_model
-from trainer.engine.training import train
+from trainer.engine.training import train, train_dpo, train_reward_model
 from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.reward_model.predictions import HELD_OUT
-from trainer.runs.folder import RunFolder, create_run
-from trainer.runs.journal import read_journal
+from trainer.runs.folder import create_run
 from workbench.cli import main as cli
 from workbench.system import output
 
@@ -194,145 +190,20 @@ def test_hidden_files_of_other_programs_stay_and_stop_no_checkpoint(
             assert (tmp_path / "runs" / "a" / folder / stray).read_text() == folder
 
 
-# A folder, a journal or a lock that is lost
+# A folder that is lost
 
 
-def lost(run: Callable[..., Recorder], tmp_path: Path, action: Callable[[Path], object]) -> tuple[str, Recorder]:
-    """Return what a run that is hurt by `action` after its second step reports, and its events."""
-    root = tmp_path / "runs" / "a"
-    recorder = Recorder(lambda event: action(root) if is_step(event, 2) else None)
-
-    def watch(event: Event) -> None:
-        recorder.emit(event)
-
+@KINDS
+def test_a_folder_that_is_deleted_ends_the_run_with_the_reason_and_does_not_come_back(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    recorder = Recorder(lambda event: shutil.rmtree(tmp_path / "runs" / "a") if is_step(event, 2) else None)
     with pytest.raises(StorageError) as failure:
-        run(tmp_path, "checkpoint.every=0", watch=watch)
+        run(tmp_path, "checkpoint.every=1", watch=recorder.emit)
     (ended,) = recorder.of(RunEnded)
     assert (ended.state, ended.exit_code, ended.reason) == ("failed", 3, str(failure.value))
-    assert max(e.iteration for e in recorder.events if isinstance(e, Iteration | RewardModelStep)) <= 2, "at once"
-    return str(failure.value), recorder
-
-
-def last_event(root: Path) -> Event:
-    return read_journal(root / "events.jsonl").events[-1]
-
-
-@KINDS
-def test_a_folder_that_is_deleted_ends_the_run_and_does_not_come_back(
-    run: Callable[..., Recorder], tmp_path: Path
-) -> None:
-    reported, _ = lost(run, tmp_path, shutil.rmtree)
-    assert reported == (
-        f"the folder of run 'a', '{tmp_path}/runs/a', was deleted or moved to another disk while it trained: "
-        "nothing could be saved; start it again"
-    )
+    assert ended.iteration <= 3
     assert list((tmp_path / "runs").iterdir()) == []
-
-
-@pytest.mark.parametrize("run", [ppo, reward_model, dpo], ids=["ppo", "reward_model", "dpo"])
-def test_a_folder_that_is_moved_keeps_the_run_whole_and_another_in_its_place_gets_nothing(
-    run: Callable[..., Recorder], tmp_path: Path
-) -> None:
-    moved = tmp_path / "elsewhere"
-
-    def move(root: Path) -> None:
-        root.rename(moved)
-        shutil.copytree(moved, root, ignore=shutil.ignore_patterns("lock"))
-
-    reported, _ = lost(run, tmp_path, move)
-    number = 1 if run is ppo else 2  # the samples of iteration 2 come first
-    assert reported.startswith(f"the folder of run 'a' was moved to '{moved}' while it trained: saved as step-00000")
-    assert reported.endswith(f"; continue with --resume {moved}")
-    ended = last_event(moved)
-    assert isinstance(ended, RunEnded)
-    assert ended.reason == reported
-    copy = tree(tmp_path / "runs" / "a")
-    assert not [name for name in copy if "checkpoints/" in name and int(name.split("step-")[1][:6]) >= number]
-    assert not isinstance(last_event(tmp_path / "runs" / "a"), RunEnded)
-    assert run(tmp_path, resume=moved).of(RunEnded)[0].state == "done"
-    assert tree(tmp_path / "runs" / "a") == copy
-
-
-@KINDS
-def test_a_journal_that_is_deleted_is_written_again_and_the_run_saved(
-    run: Callable[..., Recorder], tmp_path: Path
-) -> None:
-    reported, recorder = lost(run, tmp_path, lambda root: (root / "events.jsonl").unlink())
-    root = tmp_path / "runs" / "a"
-    assert f"the journal of run 'a', '{root}/events.jsonl', was deleted while it trained: saved as step-" in reported
-    reported_of = [event for event in recorder.events if not event.transient]
-    begun = [isinstance(event, RunStarted) for event in reported_of].index(True)
-    assert read_journal(root / "events.jsonl").events == reported_of[begun:], "from the first event to the last"
-    assert stat.S_IMODE((root / "events.jsonl").stat().st_mode) == 0o600
-    assert run(tmp_path, resume=root).of(RunEnded)[0].state == "done"
-
-
-@KINDS
-def test_a_journal_that_is_replaced_is_left_alone_and_the_run_saved(
-    run: Callable[..., Recorder], tmp_path: Path
-) -> None:
-    def replace(root: Path) -> None:
-        (root / "other").write_text("another one's")
-        (root / "other").rename(root / "events.jsonl")
-
-    reported, recorder = lost(run, tmp_path, replace)
-    assert "was replaced while it trained: saved as step-" in reported
-    root = tmp_path / "runs" / "a"
-    assert (root / "events.jsonl").read_text() == "another one's"
-    assert newest_checkpoint(RunFolder(root)) == root / recorder.of(RunEnded)[0].checkpoint
-
-
-@KINDS
-def test_a_lock_that_vanished_ends_the_run_saved_under_a_new_one(run: Callable[..., Recorder], tmp_path: Path) -> None:
-    held: list[bool] = []
-    root = tmp_path / "runs" / "a"
-
-    def look(event: Event) -> None:
-        if isinstance(event, RunEnded):
-            held.append(RunFolder(root).is_live())
-
-    def remove(root: Path) -> None:
-        (root / "lock").unlink()
-
-    recorder = Recorder(lambda event: (look(event), remove(root) if is_step(event, 2) else None))
-    with pytest.raises(StorageError, match="the lock of run 'a' was deleted or replaced while it trained: saved as st"):
-        run(tmp_path, "checkpoint.every=0", watch=recorder.emit)
-    assert held == [True]
-    assert not RunFolder(root).is_live()
-    assert run(tmp_path, resume=root).of(RunEnded)[0].state == "done"
-
-
-@KINDS
-def test_a_run_that_another_process_took_over_meanwhile_writes_nothing_more(
-    run: Callable[..., Recorder], tmp_path: Path
-) -> None:
-    taken = []
-
-    def take_over(root: Path) -> None:
-        (root / "lock").unlink()
-        lock = RunFolder(root).lock()
-        lock.__enter__()  # as another process would: no lock is shared within one
-        taken.append((lock, tree(root / "checkpoints")))
-
-    reported, _ = lost(run, tmp_path, take_over)
-    assert "nothing was saved, because run 'a' is being trained by process" in reported
-    lock, before = taken[0]
-    assert tree(tmp_path / "runs" / "a" / "checkpoints") == before
-    lock.__exit__(None, None, None)
-
-
-@KINDS
-def test_an_emptied_folder_is_filled_with_what_a_resumed_run_needs(
-    run: Callable[..., Recorder], tmp_path: Path
-) -> None:
-    def empty(root: Path) -> None:
-        for path in root.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    lost(run, tmp_path, empty)
-    recorder = run(tmp_path, resume=tmp_path / "runs" / "a")
-    assert recorder.of(RunStarted)[0].resumed_at >= 1
-    assert recorder.of(RunEnded)[0].state == "done"
 
 
 def test_a_runs_own_error_is_not_hidden_by_a_lost_folder(tmp_path: Path) -> None:
@@ -345,19 +216,6 @@ def test_a_runs_own_error_is_not_hidden_by_a_lost_folder(tmp_path: Path) -> None
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_paused_run_notices_a_lost_folder_too(tmp_path: Path) -> None:
-    control, root = Control(), tmp_path / "runs" / "a"
-
-    def watch(event: Event) -> None:
-        if is_step(event, 1):
-            control.pause()
-        elif getattr(event, "state", "") == "paused":
-            shutil.rmtree(root)
-
-    with pytest.raises(StorageError, match="was deleted"):
-        train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(watch)], control=control)
-
-
 def test_the_command_line_ends_with_3_and_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "runs" / "a"
     tiny_config(tmp_path)
@@ -367,7 +225,7 @@ def test_the_command_line_ends_with_3_and_the_reason(tmp_path: Path, capsys: pyt
     )
     given = ["--config", str(tmp_path / "tiny.toml"), "--trust-code", "--name", "a"]
     assert cli.main(["--no-ui", *given, "--display", "plain"]) == 3
-    assert "error: the folder of run 'a'" in capsys.readouterr().err
+    assert "error: cannot write" in capsys.readouterr().err
     assert not root.exists()
 
 

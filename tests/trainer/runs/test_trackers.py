@@ -19,8 +19,7 @@ from run_kinds_helper import HELD_OUT, STEP, dpo_evaluation, dpo_step, human, re
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import parse_overrides
 from trainer.config.problems import validate_as
-from trainer.engine.dpo import train_dpo
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_dpo, train_reward_model
 from trainer.errors import UsageError
 from trainer.events import Evaluation, Iteration, StateChanged
 from trainer.runs.trackers import build_trackers, metrics

@@ -18,7 +18,7 @@ from tiny import make_checkpoint
 from trainer.config import parse_overrides
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
-from trainer.engine.dpo import train_dpo
+from trainer.engine.training import train_dpo
 from trainer.events import Evaluation
 from trainer.rewards.code import code_of
 from trainer.runs.checkpoint_files import write_state

@@ -10,7 +10,7 @@ import pytest
 from dpo_helper import dpo_config
 from runs_helper import record, tiny_config
 
-from trainer.engine.dpo import train_dpo
+from trainer.engine.training import train_dpo
 from trainer.exchange.report import ENGINES
 from trainer.models.peft_adapters import read_peft
 from workbench.cli import export

@@ -25,8 +25,7 @@ from runs_helper import record, tiny_config
 
 from trainer.config import Config
 from trainer.engine.checkpoint import load_checkpoint
-from trainer.engine.dpo import train_dpo
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_dpo, train_reward_model
 from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
 from trainer.monitoring import Monitor

@@ -12,8 +12,7 @@ from runs_helper import Recorder, tiny_config
 from tiny import make_checkpoint
 
 from trainer.engine.control import Control
-from trainer.engine.reward_model import train_reward_model
-from trainer.engine.training import train
+from trainer.engine.training import train, train_reward_model
 from trainer.events import Alarm, Alert, Event, Iteration, RewardModelEvaluation, SamplesWritten, SettingChanged
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore

@@ -14,7 +14,7 @@ from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, sett
 from scripted_run import ended, started
 from snapshots import SNAPSHOTS, check
 
-from trainer.engine.reward_model import train_reward_model
+from trainer.engine.training import train_reward_model
 from trainer.events import PhaseProgress, StateChanged
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.runs.folder import RunFolder, rename_run

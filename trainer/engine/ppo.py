@@ -1,0 +1,313 @@
+"""PPO as a run trains it: its data, rewards, samples, evaluations, snapshots and answers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import mlx.core as mx
+
+from trainer.config import Config
+from trainer.data import column_names, load_prompts
+from trainer.distributed.ranks import Ranks
+from trainer.engine.answers import answer
+from trainer.engine.artifacts import save_samples
+from trainer.engine.checkpoint import (
+    Rollback,
+    Snapshot,
+    arrays_of,
+    load_checkpoint,
+    plain_state,
+    restore_snapshot,
+    save_checkpoint,
+    take_snapshot,
+    with_state,
+)
+from trainer.engine.control import Hooks
+from trainer.engine.initial import check_policy_init, check_value_init, init_policy, init_value_model
+from trainer.engine.prompts import RunPrompts, changed_since, prompts_record, run_prompts
+from trainer.errors import ChangedPromptsError, DataError
+from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
+from trainer.events import DataChanged, Evaluation, Event, Phase
+from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.plurals import counted
+from trainer.ppo.loop import PPO, IterationResult
+from trainer.questions import Answer, Question
+from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
+from trainer.rewards.model_reward import keep_models
+from trainer.rollout.token_texts import TokenTexts
+from trainer.runs.checkpoint_files import newest_checkpoint
+from trainer.runs.folder import RunFolder
+from trainer.runs.sample_index import complete_index
+from trainer.seeding import Purpose, key_for
+
+STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
+
+
+class PPOTraining:
+    """A policy under training by PPO; see `Trainable`. A snapshot names the reward's sources with their statistics.
+
+    trust: as for `build_rewards`; accept_data: go on with other prompts than those that a resumed run trained on.
+    """
+
+    model: LoadedModel
+    ppo: PPO
+    adapter, fingerprint = "policy", ""
+
+    def __init__(
+        self, config: Config, ranks: Ranks, hooks: Hooks, *, trust: Trust = trust_all, accept_data: bool = False
+    ) -> None:
+        self.config = config
+        self.ranks = ranks
+        self.hooks = hooks
+        self.warnings: list[str] = []
+        self.number = 0  # iterations done
+        self.is_evaluated = False
+        """Whether the journal has an evaluation on the prompts of now."""
+        self._trust = trust
+        self._accept_data = accept_data
+        self._check = hooks.check
+        self._changed_data = ""  # how the prompts of a resumed run differ from those that it trained on, if accepted
+        self._peaks: dict[str, int] = {}
+        self._left: IterationResult | Evaluation | None = None  # by the last work, and not reported yet
+
+    def load(self, folder: RunFolder | None) -> Sequence[Any]:
+        """Read prompts and model; return the prompts. Raises ChangedPromptsError if those of `folder` were others."""
+        config = self.config
+        skipped: list[DataError] = []
+        rows = load_prompts(config.data, skipped.append)
+        self._columns = column_names(rows)
+        self._functions: dict[str, ModuleType] = {}
+        if self.ranks.leads:
+            self._functions = load_functions(config.reward, trust=self._trust, columns=self._columns)
+            if folder is None or newest_checkpoint(folder)[0] is None:
+                check_policy_init(config.model)
+                check_value_init(config.model)
+            self.warnings += keep_models(config)
+        self.model = load_backbone(config.model)
+        found = run_prompts(config, rows, self.model, skipped)
+        self._train, self._held_out = found.train, found.held_out[: config.eval.prompts]
+        self.warnings += found.warnings
+        if self.ranks.leads:
+            self._check_data(folder, found)
+        return [row[:3] for row in rows]
+
+    def _check_data(self, folder: RunFolder | None, found: RunPrompts) -> None:
+        """Compare the prompts of a resumed run with those that it remembers. Raises ChangedPromptsError."""
+        self._record = prompts_record(found)
+        self._changed_data = changed_since(folder, found) if folder else ""
+        if folder and self._changed_data and not self._accept_data:
+            raise ChangedPromptsError(
+                f"the prompts of run '{folder.name}' have changed ({self._changed_data}): restore them, or go on with "
+                "these by --accept-data, which begins a new series of evaluations"
+            )
+
+    def build(self, config: Config) -> None:
+        """Put adapters and a critic on the model, and build the rewards."""
+        with self.ranks.all_or_none(ends=True):
+            rewards = self.build_rewards(config, self._functions)
+        actor = ActorCriticLLM(self.model.backbone, config.model, key=key_for(config.run.seed, Purpose.ADAPTER))
+        report, clock, tokenizer = self.hooks.report, self.hooks.clock, self.model.tokenizer
+        self.ppo = PPO(config, actor, tokenizer, self._train, rewards, report=report, clock=clock, ranks=self.ranks)
+        self.config = config
+        self._token_texts = TokenTexts(tokenizer)
+        self._baseline: ReferenceBaseline | None = None
+        if config.eval.reference:
+            self._baseline = reference_baseline(self.ppo, self._held_out)
+
+    def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
+        """Build the rewards of `config`. modules: as for `build_rewards`. Raises RewardError."""
+        return build_run_rewards(
+            config,
+            self.model,
+            trust=self._trust,
+            between_passes=lambda: self._check(),
+            modules=modules,
+            ranks=self.ranks,
+            columns=self._columns,
+        )
+
+    def initialise(self) -> None:
+        """Initialise policy and critic from what `model` names."""
+        init_policy(self.ppo.actor, self.config.model)
+        init_value_model(self.ppo.actor, self.model, self.config.model)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the tokens of the longest prompt, and of it with a response."""
+        longest = max(len(prompt.tokens) for prompt in self._train)
+        return longest, longest + self.config.rollout.max_new_tokens
+
+    @property
+    def total(self) -> int:
+        """Iterations of the whole run."""
+        return self.config.ppo.iterations
+
+    @property
+    def prompts(self) -> int:
+        """Prompts to train on."""
+        return len(self._train)
+
+    @property
+    def eval_prompts(self) -> int:
+        """Prompts to evaluate on."""
+        return len(self._held_out)
+
+    def trainable(self) -> Sequence[mx.array]:
+        """Return the arrays of policy and critic."""
+        return [*self.ppo.actor.policy_parameters().values(), *self.ppo.actor.value_parameters().values()]
+
+    def begin_in(self, folder: RunFolder) -> None:
+        """Remember the prompts that the run trains on, and begin a new series of evaluations if they are others."""
+        if self._changed_data:
+            message = f"the prompts have changed ({self._changed_data}): evaluations before this cannot be compared"
+            self.hooks.report(DataChanged(iteration=self.number, message=message))
+            remove(folder.best)
+        if self._changed_data or not is_file(folder.prompts):
+            write_whole(folder.prompts, self._record, mode=SHARED if self.config.run.shared else PRIVATE)
+        if self.config.run.save_samples:
+            complete_index(folder.samples, self.number)
+
+    def opening(self) -> Callable[[], Evaluation] | None:
+        """Return the evaluation of the untrained policy, unless there is one."""
+        return None if self.number or self.is_evaluated or not self._evaluates else self.evaluate
+
+    def step(self) -> None:
+        """Run the next iteration."""
+        self._left = self.ppo.iteration(self.number + 1)
+        self.number += 1
+
+    def peaks(self) -> Mapping[Phase, int]:
+        """Return the highest memory of the last iteration by phase, bytes."""
+        return cast("Mapping[Phase, int]", self._peaks)
+
+    @property
+    def phase(self) -> Phase:
+        """Phase that was reported last."""
+        return self.ppo.phases.latest or "update"
+
+    def due(self) -> Iterator[Callable[[], Evaluation]]:
+        """Yield `evaluate` after every so many iterations, and after the last."""
+        every = self.config.eval.every
+        if self._evaluates and (self.is_finished or self.number % every == 0):
+            yield self.evaluate
+
+    @property
+    def _evaluates(self) -> bool:
+        return bool(self.config.eval.every and self._held_out)
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate the policy on held-out prompts."""
+        self._left = found = evaluate(self.ppo, self._held_out, self.number, self._baseline)
+        self.is_evaluated = True
+        return found
+
+    def leave(self, folder: RunFolder) -> None:
+        """Write the samples of an iteration, and report it or an evaluation."""
+        left, self._left = self._left, None
+        report: Callable[[Event], None] = self.hooks.report
+        if isinstance(left, IterationResult):
+            trains_policy = self.ppo.trains_policy(self.number)
+            report(save_samples(folder, self.config, left, self._token_texts, trains_policy=trains_policy))
+            report(left.metrics)
+            self._peaks = left.metrics.memory
+        elif left is not None:
+            report(left)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether all iterations are done."""
+        return self.number >= self.config.ppo.iterations
+
+    @property
+    def reason(self) -> str:
+        """Reason why nothing is left to do."""
+        return f"{counted(self.config.ppo.iterations, 'iteration')} done"
+
+    def configure(self, config: Config, rewards: Rewards | None = None) -> None:
+        """Use `config` from the next iteration on. rewards: its own; None to build them where they differ."""
+        if rewards is None and config.reward != self.config.reward and not self.ranks.leads:
+            rewards = self.build_rewards(config)
+        self.config = config
+        self.ppo.configure(config, rewards)
+
+    def snapshot(self) -> Snapshot:
+        """Return the current state."""
+        snapshot = take_snapshot(self.number, self.ppo)
+        return snapshot._replace(rewards={**snapshot.rewards, "sources": self._sources})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue from a snapshot as if the run had never ended, with new statistics for other sources of rewards."""
+        restored = self._with_statistics(snapshot)
+        if restored is not snapshot and self.config.reward.normalize == "running":
+            self.warnings.append(STATISTICS_RESTARTED)
+        restore_snapshot(restored, self.ppo)
+        self.number = snapshot.iteration
+
+    def roll_back(self, older: Snapshot, now: Snapshot, rollback: Rollback) -> Snapshot:
+        """Continue from `older`, while iterations, tokens and the position in the learning-rate schedule go on.
+
+        Returns the new state.
+        """
+        restored = self._with_statistics(older)._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps)
+        restore_snapshot(restored, self.ppo)
+        self.ppo.skipped.in_a_row = 0
+        self.number = now.iteration
+        return self.snapshot()._replace(rollback=rollback)
+
+    def _with_statistics(self, snapshot: Snapshot) -> Snapshot:
+        """Return `snapshot`, with the current reward statistics if its own are of other sources."""
+        if snapshot.rewards.get("sources", self._sources) == self._sources:
+            return snapshot
+        return snapshot._replace(rewards=self.ppo.rewards.state())
+
+    @property
+    def _sources(self) -> list[dict[str, Any]]:
+        """`reward.sources` as plain values."""
+        return [source.model_dump() for source in self.config.reward.sources]
+
+    def write(self, folder: Path, snapshot: Snapshot) -> None:
+        """Write a checkpoint."""
+        save_checkpoint(folder, snapshot)
+
+    def read(self, folder: Path) -> Snapshot:
+        """Read a checkpoint."""
+        return load_checkpoint(folder, self.ppo.actor.adapter_config)
+
+    def plain_state(self) -> dict[str, Any]:
+        """Return what is not an array in the current state."""
+        return plain_state(self.snapshot())
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays of the current state."""
+        return arrays_of(self.snapshot())
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Continue from the first rank's state."""
+        here = self.snapshot()
+        self.restore(with_state(here, state, self.ranks.from_first(arrays_of(here))))
+
+    def answer(self, question: Question, check: Callable[[], None], snapshot: Snapshot) -> Answer:
+        """Answer with the policy of `snapshot`, whatever arrays the current one has in the model.
+
+        check: called between small steps instead of the run's own, so that no other question is answered meanwhile.
+        """
+        ppo = self.ppo
+        before, self._check = self._check, check
+        try:
+            with ppo.actor.policy(snapshot.policy), self.ranks.apart():
+                return answer(
+                    question,
+                    actor=ppo.actor,
+                    model=self.model,
+                    score=functools.partial(ppo.rewards, update_statistics=False),
+                    config=ppo.config,
+                    iteration=snapshot.iteration,
+                    progress=check,
+                )
+        finally:
+            self._check = before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from apart import ROOT
 from config_files import config_problems, save_config
 
 from trainer.config import (
-    SCHEMAS,
     Config,
     config_warnings,
     load_config,
@@ -115,19 +113,6 @@ def test_every_option_survives_toml_and_back(key: str, tmp_path: Path) -> None:
     assert written[table][name] == value
 
 
-def test_all_options_together_survive_toml_and_back(tmp_path: Path) -> None:
-    raw: dict[str, Any] = {table: {} for table in Config.model_fields}
-    for key in PROPERTIES:
-        table, _, name = key.partition(".")
-        raw[table][name] = another_value(key)
-    raw["rollout"]["batch_size"] = 12  # a multiple of samples_per_prompt and minibatches
-    raw["ppo"] |= COMPANIONS["ppo.kl_in"] | {"whiten_rewards": False}  # prefix_scores allows neither
-    raw["reward"]["normalize"] = "running"
-    config = validate(raw)
-    save_config(config, tmp_path / "config.toml")
-    assert load_config(tmp_path / "config.toml") == config
-
-
 def test_a_saved_configuration_spells_out_every_option(tmp_path: Path) -> None:
     save_config(Config(), tmp_path / "config.toml")
     written = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
@@ -141,15 +126,6 @@ def test_a_header_becomes_comments_above_the_tables(tmp_path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[:3] == ["# ppo-workbench 0.1.0", "# mlx = 0.32.4", "# [not a table]"]
     assert load_config(path) == Config()
-
-
-def test_without_a_header_the_file_starts_with_its_version(tmp_path: Path) -> None:
-    save_config(Config(), tmp_path / "config.toml")
-    assert (
-        (tmp_path / "config.toml")
-        .read_text(encoding="utf-8")
-        .startswith(f"schema = {CONFIG_FORMAT.version}\n\n[model]\n")
-    )
 
 
 def test_a_configuration_cannot_be_changed_in_place() -> None:
@@ -612,7 +588,7 @@ def test_sound_options_cause_no_warning(raw: dict[str, Any]) -> None:
 )
 def test_an_assignment_is_toml_or_a_bare_word(assignment: str, key: str, value: Any) -> None:
     overrides = parse_overrides([assignment])
-    assert overrides == tables(key, value)
+    assert overrides == parse_overrides([f"{key}=1", assignment]) == tables(key, value)
     assert config_problems(overrides) == []
 
 
@@ -644,21 +620,11 @@ def test_a_value_that_is_not_toml_is_read_as_a_string(assignment: str) -> None:
     assert problem.endswith(": must be a whole number")
 
 
-def test_the_last_assignment_of_a_key_wins() -> None:
-    assert parse_overrides(["ppo.clip=0.1", "ppo.lam=0.9", "ppo.clip=0.3"]) == {"ppo": {"clip": 0.3, "lam": 0.9}}
-
-
 def test_overrides_replace_values_of_the_file_and_leave_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
-    path.write_text("[ppo]\nclip = 0.1\nlam = 0.9\n[rollout]\nstop = ['a', 'b']\n")
+    path.write_text("[ppo]\nclip = -1  # broken\nlam = 0.9\n[rollout]\nstop = ['a', 'b']\n")
     config = load_config(path, parse_overrides(["ppo.clip=0.3", "rollout.stop=['c']", "run.seed=5"]))
     assert (config.ppo.clip, config.ppo.lam, config.rollout.stop, config.run.seed) == (0.3, 0.9, ["c"], 5)
-
-
-def test_overrides_can_fix_a_broken_file(tmp_path: Path) -> None:
-    path = tmp_path / "my.toml"
-    path.write_text("[ppo]\nclip = -1\n")
-    assert load_config(path, {"ppo": {"clip": 0.3}}).ppo.clip == 0.3
 
 
 # Presets and files
@@ -688,15 +654,6 @@ def test_a_missing_file_lists_the_presets(tmp_path: Path) -> None:
 def test_a_folder_is_not_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read configuration '.*': Is a directory"):
         load_config(tmp_path)
-
-
-def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)  # the superuser may read everything
-    with pytest.raises(UsageError, match=r"cannot read configuration 'my\.toml': Permission denied"):
-        load_config("my.toml")
 
 
 @pytest.mark.parametrize(
@@ -843,13 +800,6 @@ def test_the_reference_explains_rules_in_words() -> None:
 def test_the_page_of_the_reference_is_in_step_with_the_schema() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == reference_markdown(), "run: python -m trainer.config.reference > docs/configuration.md"
-
-
-def test_every_row_of_the_page_has_the_cells_of_its_table() -> None:
-    rows = [line for line in reference_markdown().splitlines() if line.startswith("|")]
-    tables = [name for schema in SCHEMAS.values() for name in schema.model_fields if name != "kind"]
-    assert len(rows) == sum(len(reference_rows(schema)) for schema in SCHEMAS.values()) + 2 * len(tables)
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
 
 
 def test_the_example_on_the_page_is_a_valid_configuration() -> None:

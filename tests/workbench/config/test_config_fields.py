@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any
 
 import pytest
@@ -206,8 +205,3 @@ def test_search_goes_by_name_help_and_advice_and_puts_names_first() -> None:
     assert [field.key for field in search("smaller steadier")] == ["ppo.minibatches"]
     assert search("no such thing") == []
     assert len(search("")) == len(FIELDS)
-
-
-def test_an_array_written_for_a_field_is_toml() -> None:
-    text = as_text(FIELDS["rollout.stop"], ["a,b", "\x7f"])
-    assert tomllib.loads(f"v = {text}")["v"] == ["a,b", "\x7f"]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from config_app import Session, opened, settings
 from config_files import save_config
-from textual.binding import Binding
 from textual.widgets import Input, OptionList
 from waiting import until
 
-from trainer.config import preset_names
 from trainer.config.dpo import DPOConfig
 from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
-from workbench.config.form import FieldEditor
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows
 from workbench.config.views import SearchLine, TomlView
@@ -186,21 +181,6 @@ async def test_the_pane_is_usable_at_every_size(size: tuple[int, int]) -> None:
         assert s.app.query_one(ConfigRows).region.height >= 8
         await s.pilot.resize_terminal(80, 24)
         assert "policy_lr" in s.text()
-
-
-def bindings(*classes: Any) -> Iterable[Binding]:
-    return (binding for kind in classes for binding in kind.__dict__["BINDINGS"])
-
-
-def test_every_key_can_be_given_another_and_is_explained() -> None:
-    classes = (ConfigPane, ConfigRows, FieldEditor, SearchLine, AnswerScreen, TomlView)
-    for binding in bindings(*classes):
-        assert binding.id, binding
-        assert binding.tooltip, binding
-    taken = {key for binding in bindings(ConfigPane, ConfigRows) for key in binding.key.split(",")}
-    assert not taken & {"space", "s", "c", "X", "z", "q", "ctrl+p", "ctrl+q", "tab", *map(str, range(10))}
-    assert not {key for binding in bindings(TomlView) for key in binding.key.split(",")} & {"f6", "f7"}
-    assert preset_names()
 
 
 async def test_text_typed_a_moment_ago_is_neither_overwritten_nor_left_unsaved(mine: Path) -> None:

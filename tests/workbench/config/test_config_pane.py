@@ -193,15 +193,6 @@ async def test_sections_fold() -> None:
         assert "gamma" in s.text()
 
 
-async def test_moving_the_cursor_does_not_rebuild_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened("quickstart") as s:
-        made: list[object] = []
-        monkeypatch.setattr(ConfigRows, "show", lambda *_: made.append(1))
-        await s.press("down", "down", "pagedown", "end", "home", "down")
-        assert made == []
-        assert len(s.app.query("*")) < 25
-
-
 async def test_a_click_goes_to_a_row_and_a_second_one_edits_it() -> None:
     async with opened("quickstart") as s:
         await s.pilot.click(ConfigRows, offset=(20, 5))

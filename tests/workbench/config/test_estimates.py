@@ -51,16 +51,6 @@ def test_every_pass_of_every_sequence_counts(tmp_path: Path) -> None:
     assert estimate(apart).forward_tokens == 4 * 16 * (1 + 3 + 6)
 
 
-def test_memory_grows_with_the_micro_batch_until_the_batch_fits() -> None:
-    def memory(tokens: int) -> int:
-        found = estimate(tables(optim={"micro_batch_tokens": tokens}, data={"prompts": "some/name"})).memory_bytes
-        assert found is not None
-        return found
-
-    sizes = [memory(tokens) for tokens in (560, 1120, 4480, 100_000)]
-    assert sizes[0] < sizes[1] < sizes[2] == sizes[3]
-
-
 def test_half_precision_takes_half_the_weights() -> None:
     full, half = (estimate(tables(model={"dtype": d}, rollout={"batch_size": 1})) for d in ("float32", "bfloat16"))
     assert full.memory is not None
@@ -182,32 +172,6 @@ def memory(folder: Path, settings: dict[str, Any], **model: Any) -> int:
     found = estimate(config).memory_bytes
     assert found is not None
     return found
-
-
-@pytest.mark.parametrize(
-    ("own", "model", "bits", "shown"),
-    [
-        ({}, {"quantize": "4-bit"}, 4.5, 4),
-        ({}, {"quantize": "8-bit"}, 8.5, 8),
-        ({"quantization": {"bits": 4, "group_size": 32}}, {}, 5, 4),
-        ({"quantization": {"bits": 4, "group_size": 64}}, {"quantize": "8-bit"}, 4.5, 4),  # what is packed stays
-    ],
-)
-def test_packed_weights_count_with_their_bits_on_a_gpu_alone(
-    own: dict[str, Any],
-    model: dict[str, Any],
-    bits: float,
-    shown: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert memory(tmp_path, QWEN3 | own, **model) == memory(tmp_path, QWEN3)
-    monkeypatch.setattr(estimates, "has_gpu", lambda: True)
-    spared = memory(tmp_path, QWEN3) - memory(tmp_path, QWEN3 | own, **model)
-    assert spared == pytest.approx(596e6 * (2 - bits / 8), rel=1e-3)
-    config = tables(model={"path": str(tmp_path), **model})
-    (tmp_path / "config.json").write_text(json.dumps(QWEN3 | own))
-    assert estimate(config).basis.startswith(f"596M parameters in {shown} bits, ")
 
 
 QWEN3_MOE = QWEN3 | {  # Qwen3-30B-A3B: 30.5B parameters by its model card

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         output.data(json.dumps(_plain(needed, room, saving), indent=2))
     elif memory is None:
-        output.data(f"memory unknown: {visible(needed.basis)}")
+        output.data(f"Memory unknown: {visible(needed.basis.rpartition('; ')[2])}")
     else:
         advice = [] if fits else [_advice(saving)]
         output.data("\n".join([visible(needed.basis), "", *table(memory), "", verdict(memory, room), *advice]))

@@ -93,5 +93,5 @@ def test_a_model_that_is_not_here_has_no_estimate(capsys: pytest.CaptureFixture[
     assert cli.main(["estimate", "--set", "model.path=some/model"]) == 3
     out, _ = lines(capsys)
     assert out == [out[0]]
-    assert out[0].startswith("memory unknown: ")
+    assert out[0].startswith("Memory unknown: ")
     assert out[0].endswith("not downloaded, so its size is unknown")

@@ -25,9 +25,9 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
-from trainer.engine.control import Hooks
 from trainer.engine.dpo import DPO
 from trainer.engine.reward_model import RewardModelTraining
+from trainer.engine.run import Hooks
 from trainer.engine.steps import StepTraining
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trainer.distributed.ranks import Ranks
 from trainer.errors import Interrupted
-from trainer.events import Event, HumanEvaluation, PhaseProgress, Report
+from trainer.events import HumanEvaluation
 from trainer.questions import (
     DROPPED,
     Answer,
@@ -37,31 +36,6 @@ class Waiting(NamedTuple):
     question: Question
     reply: Reply
     dropped: Dropped
-
-
-class Hooks(NamedTuple):
-    """What an algorithm gets from the run that it is trained in."""
-
-    report: Report
-    clock: Callable[[], float] = time.perf_counter  # stops while requests are handled
-    check: Callable[[], None] = lambda: None  # handles requests, where there is no progress to report
-
-
-def hooks_of(emit: Report, control: Control, ranks: Ranks) -> Hooks:
-    """Return hooks that handle requests by `control`, which may end the run, and emit what is reported.
-
-    Several ranks handle requests only at the start of a phase, where they wait for each other.
-    """
-
-    def report(event: Event) -> None:
-        if isinstance(event, PhaseProgress):
-            if event.done == 0:
-                ranks.meet(control.check)
-            elif ranks.alone:
-                control.check()
-        emit(event)
-
-    return Hooks(report, control.clock, control.check if ranks.alone else lambda: None)
 
 
 class Steered:

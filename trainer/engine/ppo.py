@@ -26,9 +26,9 @@ from trainer.engine.checkpoint import (
     take_snapshot,
     with_state,
 )
-from trainer.engine.control import Hooks
 from trainer.engine.initial import check_policy_init, check_value_init, init_policy, init_value_model
 from trainer.engine.prompts import RunPrompts, changed_since, prompts_record, run_prompts
+from trainer.engine.run import Hooks
 from trainer.errors import ChangedPromptsError, DataError
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DataChanged, Evaluation, Event, Phase

@@ -15,7 +15,7 @@ import numpy as np
 
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.engine.control import Hooks
+from trainer.engine.run import Hooks
 from trainer.engine.steps import StepTraining
 from trainer.events import Alert, Phase, RewardModelEvaluation, ignored
 from trainer.files import PRIVATE, SHARED

@@ -17,12 +17,12 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.engine.artifacts import forget_best, keep_best, older_checkpoint
 from trainer.engine.checkpoint import Rollback
-from trainer.engine.control import Control, Hooks, hooks_of
+from trainer.engine.control import Control
 from trainer.engine.dpo import DPO
 from trainer.engine.live_settings import Change, changes, in_words, with_setting
 from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.run import Run, closing
+from trainer.engine.run import Hooks, Run, closing, hooks_of
 from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError
 from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged, ignored
 from trainer.fitting.memory_limit import (

@@ -12,8 +12,8 @@ from runs_helper import Recorder
 from tiny import load_tiny
 
 from trainer.engine import reward_model as reward_model_run
-from trainer.engine.control import Hooks
 from trainer.engine.reward_model import RewardModelTraining, _sequences_of
+from trainer.engine.run import Hooks
 from trainer.engine.steps import step_groups
 from trainer.engine.training import train_reward_model
 from trainer.errors import UsageError

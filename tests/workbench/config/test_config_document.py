@@ -18,6 +18,7 @@ from trainer.config import PRESETS, Config, load_config
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, UsageError
 from workbench.config.document import ConfigDocument, OverwriteError, read_text
+from workbench.opening import Opening
 
 COMMENTED = """\
 # mine, and dear to me
@@ -422,3 +423,11 @@ def test_the_document_loads_no_screen_and_no_tensors() -> None:
     code = f"import {modules}; print({{'textual', 'mlx', 'tomlkit'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_an_override_below_a_table_keeps_the_rest_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[data.template]\nkept = 1  # mine\n")
+    document = Opening(str(path), ("data.template.more=2", "ppo.unknown=1")).document()
+    assert document.get("data.template") == {"kept": 1, "more": 2}
+    assert [problem.key for problem in document.problems] == ["ppo.unknown"]

@@ -7,22 +7,20 @@ import contextlib
 import contextvars
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import Console
 from textual import work
-from textual._xterm_parser import XTermParser
-from textual.app import ComposeResult, SystemCommand
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.dom import DOMNode
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
-from textual.widget import Widget
 from textual.widgets import Static
-from textual.worker import WorkerFailed
 
-from workbench.kit.guard import Guarded, guard, is_outlived
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import (
     DEFAULT_THEME,
@@ -34,10 +32,8 @@ from workbench.kit.theming import (
     theme_stamps,
 )
 from workbench.kit.throttled import Throttled
-from workbench.kit.typed_ahead import TypedAhead
 from workbench.opening import Opening
 from workbench.system.environment import config_dir
-from workbench.system.output import log_bug
 from workbench.system.signals import REASONS, leave_now
 
 if TYPE_CHECKING:
@@ -63,7 +59,7 @@ def _commands() -> type[Provider]:
     return WorkbenchCommands
 
 
-class WorkbenchApp(Guarded, TypedAhead):
+class WorkbenchApp(App[str]):
     """The application. It shows a first frame at once, then the main screen, which takes longer to import.
 
     What the first frame does not need is imported after it.
@@ -90,11 +86,14 @@ class WorkbenchApp(Guarded, TypedAhead):
             del os.environ["NO_COLOR"]  # no-color.org: an empty value does not count; Textual accepts any
         super().__init__(ansi_color=True if no_color() else None)  # a filter without colour, not grey
         self.animation_level = "none"
+        self.report = StringIO()  # of the bug that ended the application: written by Textual
+        self.error_console = Console(file=self.report)
         self._ascii_only = ascii_only
+        self._more_filters = list[LineFilter]()
         if ascii_only:
             from workbench.kit.ascii_only import AsciiOnly
 
-            self._filters.append(AsciiOnly())
+            self._more_filters.append(AsciiOnly())
         self.opening = opening
         self._default_theme = default_theme  # if the user has chosen none
         self._typed = typed.decode(errors="replace")  # before the application could read it
@@ -103,7 +102,6 @@ class WorkbenchApp(Guarded, TypedAhead):
         self.ended_by: signal.Signals | None = None
         self._loop_and_context: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
         self._leaving: Screen[Any] | None = None  # the open dialog about what would be lost
-        self.bug: BaseException | None = None  # what ended the application
         self.crashed = False  # ended by a bug, while a run goes on without the screen
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
@@ -114,9 +112,16 @@ class WorkbenchApp(Guarded, TypedAhead):
     def compose(self) -> ComposeResult:
         yield Static("ppo-workbench", id="program")
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._more_filters]
+
     def get_key_display(self, binding: Binding) -> str:
         shown = super().get_key_display(binding)
         return binding.key if self._ascii_only and not shown.isascii() else shown  # a word: "/" could be ⏎ or /
+
+    def set_keymap(self, keymap: Mapping[str, str]) -> None:
+        self.keymap = keymap  # for `workbench.kit.keys.remapped`
+        super().set_keymap(keymap)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return EXTRA_VARIABLES
@@ -144,30 +149,9 @@ class WorkbenchApp(Guarded, TypedAhead):
         from workbench.kit.textual_themes import textual_themes  # not before the first frame
 
         apply_themes(self, {name: theme for name, theme in textual_themes().items() if name not in self._own_themes})
-        for event in XTermParser().feed(self._typed):
-            self.post_message(event)
+        for character in filter(str.isprintable, self._typed):
+            self.simulate_key(character)
         self._show_problems()
-
-    def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
-        guard(child)
-        super()._register_child(parent, child, before, after)
-
-    def _handle_exception(self, error: Exception) -> None:
-        """Report an unexpected error and go on: a bug in a listing must not end the run that trains here.
-
-        Textual calls this for every exception. One that ends the layout ends the application, which may no longer be
-        readable. The command that opened the screen then lets the run go on without it.
-        """
-        bug = error.error if isinstance(error, WorkerFailed) else error
-        if isinstance(bug, Exception) and is_outlived(error) and self.main is not None and self.main.is_mounted:
-            try:
-                self.main.report(bug)
-            except Exception as second:  # noqa: BLE001  the banner itself is broken: only the log is left
-                log_bug(bug, self.opening.log)
-                log_bug(second, self.opening.log)
-        else:
-            self.bug = self.bug or error
-            super()._handle_exception(error)
 
     def _use_themes(self) -> None:
         folder = config_dir() / "themes"

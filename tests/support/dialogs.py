@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,17 +15,15 @@ from token_samples import token_sample
 
 from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder
-from workbench.home.setup_answers import questions
-from workbench.home.setup_screen import SetupScreen
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
-from workbench.kit.docs_reader import DocScreen
+from workbench.kit.docs import DocScreen
 from workbench.kit.jump import JumpScreen
-from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.plans import SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 from workbench.run.sample_table import Sample, SampleKey
+from workbench.runs.new_configuration import SetupScreen, questions
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_screen import AskScreen, StartingPoint
 from workbench.samples.prompt_history import PromptHistoryScreen
@@ -51,7 +48,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     AskScreen: lambda: AskScreen(cast("Any", no_labels), StartingPoint(), temperature=1.0, max_new_tokens=4),
     ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),
-    DocScreen: lambda: DocScreen("# Title\n\nText.", "Title"),
+    DocScreen: lambda: DocScreen("keys"),
     ExportPreferencesScreen: lambda: ExportPreferencesScreen(STORE),
     FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
     GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
@@ -69,5 +66,4 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
     TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
     UnsavedScreen: lambda: UnsavedScreen("my.toml", lambda: None),
-    WaitScreen: lambda: WaitScreen(asyncio.Event().wait),
 }

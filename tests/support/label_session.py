@@ -19,7 +19,7 @@ from themed_app import ThemedApp
 from trainer.errors import TrainerError
 from trainer.preferences.items import Item, Progress, Queue, SessionItem, SessionPlan, SessionRecord, Share
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
-from workbench.kit.key_footer import KeyFooter
+from workbench.kit.footer import KeyFooter
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_worker import SessionState
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from textual.app import App
@@ -12,5 +13,9 @@ Result = TypeVar("Result")
 
 
 class ThemedApp(App[Result]):
+    def set_keymap(self, keymap: Mapping[str, str]) -> None:
+        self.keymap = keymap
+        super().set_keymap(keymap)
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return EXTRA_VARIABLES

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
@@ -20,11 +20,11 @@ from textual.worker import WorkerCancelled
 from waiting import until
 
 from workbench.app import WorkbenchApp
+from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.pane_strip import TopLines
-from workbench.kit.typed_ahead import Question
-from workbench.kit.wait_screen import WaitScreen
 from workbench.opening import Opening
 from workbench.run import supervisor
+from workbench.screen.dialogs import QuitScreen
 from workbench.screen.main_screen import MainScreen
 from workbench.screen.run_question import RunQuestion
 
@@ -36,13 +36,12 @@ async def workbench(
     play: Any = None,
     *,
     size: tuple[int, int] = (120, 36),
-    bugs: Sequence[str] = (),
     pane: str = "training",
     **opening: Any,
 ) -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
     """Open the application with a scripted trainer; abort its run, if one is left, at the end.
 
-    bugs: the unexpected errors that it may report. pane: the pane to go to, in place of Home, on which it opens.
+    pane: the pane to go to, in place of Home, on which it opens.
     """
     app = WorkbenchApp(Opening(train=play if play is None or isinstance(play, Script) else Script(play), **opening))
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +57,6 @@ async def workbench(
                 with files_on_this_thread() as found:
                     yield app.main, pilot
                 assert not found, f"files were used on the thread of the screen: {found}"
-                assert list(app.main.bugs.values()) == list(bugs)
             finally:  # a thread that is left behind would keep the test run from ending
                 if app.main.supervisor.trains_here:
                     app.main.supervisor.abort()
@@ -66,14 +64,9 @@ async def workbench(
 
 
 async def press_when_asked(pilot: Pilot[Any], *keys: str) -> None:
-    """Press the keys in a question, once it can be read: what is typed before is no answer."""
-    await until(pilot, lambda: isinstance(pilot.app.screen, Question) and can_answer(pilot))
+    """Press the keys once a question is open."""
+    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen | QuitScreen))
     await pilot.press(*keys)
-
-
-def can_answer(pilot: Pilot[Any]) -> bool:
-    """Return whether the screen on top has been painted."""
-    return cast("WorkbenchApp", pilot.app).is_painted(pilot.app.screen)
 
 
 async def start_run(pilot: Pilot[Any], key: str = "space") -> None:
@@ -81,7 +74,14 @@ async def start_run(pilot: Pilot[Any], key: str = "space") -> None:
     await pilot.press(key)
     await until(pilot, lambda: isinstance(pilot.app.screen, RunQuestion))
     await press_when_asked(pilot, "enter")
-    await until(pilot, lambda: not isinstance(pilot.app.screen, RunQuestion | WaitScreen))
+    app = pilot.app
+    await until(pilot, lambda: not isinstance(app.screen, RunQuestion) and not _asking(app))
+
+
+def _asking(app: App[Any]) -> bool:
+    """Return whether a flow of dialogs goes on, though none is open."""
+    under_way = any(worker.group == "dialog" and not worker.is_finished for worker in app.workers)
+    return under_way and isinstance(app.screen, MainScreen)
 
 
 async def settle(pilot: Pilot[Any]) -> None:

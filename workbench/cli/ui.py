@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -135,15 +136,15 @@ def open_workbench(opening: Opening) -> int:
         supervisor = app.main.supervisor if app.main is not None else None
         if supervisor is not None and supervisor.trains_here and not supervisor.stuck:
             _go_on_without(app, supervisor)
-        elif app.bug is not None:
-            output.crash(app.bug, state_dir())
+        elif bug := app.report.getvalue():
+            output.crash(bug, state_dir())
     if message:
         output.note(message)
     if supervisor is not None and supervisor.stuck:
         leave_now()
     if app.refusal is not None:
         raise app.refusal
-    return INTERRUPTED if app.ended_by is not None else app.return_code or int(app.bug is not None)
+    return INTERRUPTED if app.ended_by is not None else app.return_code or int(bool(app.report.getvalue()))
 
 
 def _show(app: WorkbenchApp) -> str | None:
@@ -151,7 +152,7 @@ def _show(app: WorkbenchApp) -> str | None:
     try:
         return app.run()
     except BaseException as bug:  # noqa: BLE001  the run on the trainer's thread goes on, and needs its signals
-        app.bug = app.bug or bug
+        app.report.write("".join(traceback.format_exception(bug)))
         return None
 
 
@@ -166,8 +167,8 @@ def _go_on_without(app: WorkbenchApp, supervisor: Supervisor) -> None:
     from workbench.run.sentences import short_path
 
     app.crashed = True
-    if app.bug is not None:
-        output.crash(app.bug, state_dir())
+    if bug := app.report.getvalue():
+        output.crash(bug, state_dir())
     supervisor.take()  # the run may have its folder since
     folder = supervisor.folder
     name, watch = (folder.name, f"watch {short_path(str(folder))}") if folder else ("the run", "runs, then watch RUN")

@@ -17,7 +17,6 @@ from workbench.config.changes import ConfigEditor
 from workbench.config.document import ConfigDocument, OverwriteError, read_text
 from workbench.kit.dialog import Answer, AnswerScreen, TextPromptScreen
 from workbench.kit.file_names import no_name
-from workbench.kit.wait_screen import WaitScreen
 from workbench.text import visible
 
 _MOST = 50  # files of a folder that are looked into
@@ -81,7 +80,7 @@ def open_another(pane: ConfigEditor) -> None:
         if source:
             pane.request_open(source.strip())
 
-    pane.app.push_screen(WaitScreen(ask))
+    pane.run_worker(ask(), group="dialog", exclusive=True)
 
 
 def save(pane: ConfigEditor, then: Callable[[], object] = lambda: None) -> None:

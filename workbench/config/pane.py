@@ -170,7 +170,7 @@ class ConfigPane(Pane):
         self.form.close()
         self.form.rows.put_cursor(0)
         self._set_query("" if self._read_only else self._query)
-        self.refresh_keys()
+        self.refresh_bindings()
         if focused and self._read_only:
             self.take_focus()
 
@@ -180,7 +180,7 @@ class ConfigPane(Pane):
             self._changes.running = running
             self._changes.forget()
             self.refresh_view()
-            self.refresh_keys()
+            self.refresh_bindings()
 
     def show_run(self, view: RunView) -> None:
         if not self._read_only:
@@ -202,7 +202,7 @@ class ConfigPane(Pane):
         """Show the changed document, and report it to the app."""
         self.post_message(self.Changed())
         self.refresh_view()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     @on(ConfigForm.ValueChosen)
     def _take_value(self, event: ConfigForm.ValueChosen) -> None:
@@ -438,4 +438,4 @@ class ConfigPane(Pane):
         if config is self.document.config and found != self._file_problems:
             self._file_problems = found
             self.refresh_view()
-            self.refresh_keys()
+            self.refresh_bindings()

@@ -45,9 +45,8 @@ def commands(screen: Screen[object]) -> Iterator[Command]:
     nodes += [(f"{pane.TITLE}: ", pane) for pane in screen.query(Pane)]
     for prefix, node in nodes:
         found = dict[str, Command]()
-        for _, binding in remapped(node):
-            if not (binding.id and binding.description):  # Textual's own have no id
-                continue
+        for binding in remapped(node):
+            assert binding.id
             _, name, parameters = actions.parse(binding.action)
             key = screen.app.get_key_display(binding)
             if binding.id in found:

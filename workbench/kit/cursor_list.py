@@ -57,6 +57,13 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
     class Moved(Message):
         """Posted when the cursor has moved to another item."""
 
+    class Left(Message):
+        """Posted when a key would move the cursor beyond an end of the list: the last for a positive `by`."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
+
     class Opened(Message):
         """Posted when an item is double-clicked."""
 
@@ -98,6 +105,8 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
+        if not 0 <= self.cursor + by < len(self._items):
+            self.post_message(self.Left(by))
         self.cursor += by
 
     def action_page(self, by: int) -> None:

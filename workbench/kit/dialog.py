@@ -17,11 +17,10 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static, TextArea
 
 from workbench.columns import padded
-from workbench.kit.key_footer import KeyFooter
+from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
 from workbench.kit.selection import copy_selection
-from workbench.kit.typed_ahead import Question
 from workbench.text import typed, visible
 
 T = TypeVar("T")
@@ -64,10 +63,9 @@ class Dialog(MountedWhole, ModalScreen[T]):
     def action_copy_text(self) -> None:
         copy_selection(self)
 
-    def _extend_compose(self, widgets: list[Widget]) -> None:
+    async def mount_composed_widgets(self, widgets: list[Widget]) -> None:
         """Add the footer to what a dialog composes; mounted later, it would move the dialog on the screen."""
-        super()._extend_compose(widgets)
-        widgets.append(KeyFooter())
+        await super().mount_composed_widgets([*widgets, KeyFooter()])
 
     def on_screen_resume(self) -> None:
         if self._answer is not None:
@@ -83,7 +81,7 @@ class Dialog(MountedWhole, ModalScreen[T]):
         return Content.assemble(*pieces)
 
 
-class ConfirmScreen(Question, Dialog[bool]):
+class ConfirmScreen(Dialog[bool]):
     """A question before an action. The button that does nothing has the focus, so enter by mistake does no harm.
 
     question and detail: any text, shown without markup. yes and no: labels of the buttons.
@@ -245,10 +243,11 @@ class TextPromptScreen(Dialog[str | None]):
 class PlainInput(Input):
     """An input that shows control characters of pasted text as symbols."""
 
-    def _on_paste(self, event: events.Paste) -> None:
+    def on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
-        super()._on_paste(events.Paste(visible(event.text, keep_newlines=True, joined=True)))
         event.stop()
+        text = visible(event.text, keep_newlines=True, joined=True)
+        self.replace(text.partition("\n")[0], *sorted(self.selection))
 
 
 class PlainArea(TextArea):
@@ -264,6 +263,7 @@ class PlainArea(TextArea):
     def on_mount(self) -> None:
         self.move_cursor(self.document.end)
 
-    async def _on_paste(self, event: events.Paste) -> None:
+    def on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
-        await super()._on_paste(events.Paste(typed(event.text)))
+        event.stop()
+        self.move_cursor(self.replace(typed(event.text), *self.selection).end_location)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
-from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import ScrollableContainer, Vertical, VerticalScroll
-from textual.dom import DOMNode
 from textual.widgets import Input, Static
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.docs_reader import DocScreen, read_page
+from workbench.kit.docs import DocScreen
 from workbench.kit.drawing import scroll_bindings
-from workbench.kit.guard import GuardedWidget
 from workbench.kit.keys import keys_of, remapped, with_keys
 from workbench.kit.pane import Pane
 from workbench.text import has_words, visible
@@ -50,18 +46,21 @@ def help_rows(app: App[Any], pane: Explained) -> list[HelpRow]:
 
     Keys that do not work now are included: a key that a text field swallows still belongs to the pane.
     """
+    active = app.screen.active_bindings
+    focused = list(app.focused.ancestors_with_self) if app.focused is not None else []
+    inside = [node for node in focused if node not in (app, app.screen)]
+    nodes = dict.fromkeys([*inside, *(pane.walk_children(with_self=True) if pane else []), app.screen, app])
+    found = [(node, binding) for node in nodes for binding in remapped(node)]
+    found += [(one.node, one.binding) for one in active.values() if not one.binding.id]  # of Textual's own widgets
     rows: dict[object, HelpRow] = {}
-    active_bindings = app.screen.active_bindings
-    for node, binding in _bindings(app, pane):
-        if binding.system or not binding.description or (binding.action in _SCROLLING and not binding.id):
+    for node, binding in found:
+        name = binding.id or binding.action
+        if binding.system or not binding.description or name in _SCROLLING:
             continue
-        if node is app or (node is app.screen and node is not pane) or (binding.id or "").startswith("app."):
-            group = EVERYWHERE
-        else:
-            group = pane.TITLE if pane is not None and binding.id else FOCUSED
-        active = active_bindings.get(binding.key)
-        in_force = active is not None and active.enabled and active.node is node and active.binding == binding
-        name = binding.id or (type(node), binding.action)
+        everywhere = (node in (app, app.screen) and node is not pane) or str(binding.id).startswith("app.")
+        group = EVERYWHERE if everywhere else pane.TITLE if pane is not None and binding.id else FOCUSED
+        now = active.get(binding.key)
+        in_force = now is not None and now.enabled and now.node is node and now.binding.action == binding.action
         row = rows.get(name, HelpRow(group, "", binding.description, binding.tooltip, False))
         keys = " ".join(dict.fromkeys([*row.keys.split(), app.get_key_display(binding)]))
         rows[name] = row._replace(keys=keys, in_force=row.in_force or in_force)
@@ -79,7 +78,7 @@ def matching(rows: Iterable[HelpRow], query: str) -> list[HelpRow]:
     return [row for row in rows if has_words(" ".join(row[:4]), query)]
 
 
-class HelpTable(GuardedWidget, Static):
+class HelpTable(Static):
     """The purpose of a pane, and the rows by group."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -180,23 +179,11 @@ class HelpScreen(Dialog[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self._pane is not None if action == "read" else True
 
-    @work(exclusive=True)
-    async def action_read(self) -> None:
+    def action_read(self) -> None:
         """Show the page of the documentation about the pane, over the help."""
-        if self._pane is not None and (text := await asyncio.to_thread(read_page, self._pane.DOCS)) is not None:
-            self.app.push_screen(DocScreen(text))
+        if self._pane is not None:
+            self.app.push_screen(DocScreen(self._pane.DOCS))
 
     def action_scroll(self, how: str) -> None:
         """Scroll the table at once. how: the name of a widget's action, such as `scroll_up` or `page_up`."""
         getattr(self.query_one(VerticalScroll), f"scroll_{how.removeprefix('scroll_')}")(animate=False)
-
-
-def _bindings(app: App[Any], pane: Explained) -> Iterator[tuple[DOMNode, Binding]]:
-    """Yield bindings with their remapped keys: from the focus outwards, then the rest of the pane, then everywhere."""
-    focused = list(app.focused.ancestors_with_self) if app.focused is not None else []
-    rest = pane.walk_children(with_self=True) if pane is not None else []
-    nodes = dict.fromkeys([*(node for node in focused if node not in (app, app.screen)), *rest, app.screen, app])
-    for node in nodes:
-        for _, binding in remapped(node):
-            if binding.id or node in focused or node is app or node is app.screen:
-                yield node, binding

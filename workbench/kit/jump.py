@@ -78,7 +78,7 @@ class JumpScreen(Dialog[Callable[[], object]]):
         if 0 <= chosen < len(self._targets):
             event.stop()
             self.dismiss(self._targets[chosen].go)
-        for _, binding in remapped(self._below):
+        for binding in remapped(self._below):
             if binding.key == event.key and (binding.id or "").startswith("pane."):
                 event.stop()
                 self.dismiss(partial(self._below.run_action, binding.action))

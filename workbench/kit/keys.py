@@ -20,17 +20,16 @@ from typing import Any
 
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
-from textual.keys import Keys, _character_to_key
+from textual.keys import Keys
 
 from trainer.files import read_toml
 from workbench.text import visible
 
 PRESETS = Path(__file__).parent / "keymaps"
 
-_MODIFIERS = {"alt", "ctrl", "hyper", "meta", "shift", "super"}
 _F_KEY = re.compile(r"f\d+")
 _ID = re.compile(r"\{([a-z-]+\.[a-z-]+)\}")
-_ROOMS = ("config", "home", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
+_ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,29 @@ def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str
     problems: list[str] = []
     preset, own = _read(path, problems)
     _, given = _read(PRESETS / f"{preset}.toml", problems) if preset else ("", {})
-    base = _checked(
-        {name: keys for name, keys in given.items() if name not in own}, known, f"preset {preset}", problems
-    )
-    chosen = base | _checked(own, known, path.name, problems)
+    chosen: dict[str, tuple[str, ...]] = {}
+    entries = [(f"preset {preset}", name, keys) for name, keys in given.items() if name not in own]
+    for source, name, keys in [*entries, *((path.name, name, keys) for name, keys in own.items())]:
+        if name not in known:
+            problems.append(f"{source}: {name} is not a binding{_meant(name, known)}")
+        elif not isinstance(keys, str):
+            problems.append(f'{source}: {name} = {keys!r}: write keys in quotes, like "space,p"')
+        else:
+            try:
+                chosen[name] = parse_keys(keys)
+            except ValueError as wrong:
+                problems.append(f"{source}: {name} = {keys!r}: {wrong}")
     while clash := _clash(chosen, known):
         name, other, key = clash
-        problems.append(visible(f"{path.name}: {name}: {key} is also the key of {other}: change one of them"))
+        problems.append(f"{path.name}: {name}: {key} is also the key of {other}: change one of them")
         del chosen[name]
-    return {name: ",".join(keys) for name, keys in (chosen | _neighbours(chosen, known)).items()}, problems
+    neighbours = {  # Textual unbinds a key for all that share it when one of them changes
+        other: there.keys
+        for name in chosen
+        for other, there in known.items()
+        if other not in chosen and known[name].owners & there.owners and set(known[name].keys) & set(there.keys)
+    }
+    return {name: ",".join(keys) for name, keys in (chosen | neighbours).items()}, [*map(visible, problems)]
 
 
 def known_bindings() -> dict[str, KnownBinding]:
@@ -72,11 +85,16 @@ def known_bindings() -> dict[str, KnownBinding]:
     return known
 
 
-def remapped(node: DOMNode) -> BindingsMap:
-    """Return all bindings of `node`, with the keys that the user has set; Textual lists only the active ones."""
-    bindings = node._bindings.copy()
-    bindings.apply_keymap(node.app._keymap)
-    return bindings
+def remapped(node: DOMNode) -> list[Binding]:
+    """Return the bindings of `node` that have an id, with the keys that the user has set; one item for each key.
+
+    Textual lists only those that are active.
+    """
+    bindings = BindingsMap()
+    for base in reversed(type(node).__mro__):
+        bindings.key_to_bindings |= BindingsMap(vars(base).get("BINDINGS", ())).key_to_bindings
+    bindings.apply_keymap(getattr(node.app, "keymap", {}))
+    return [binding for _, binding in bindings if binding.id]
 
 
 def keys_of(*nodes: DOMNode) -> dict[str, str]:
@@ -86,10 +104,9 @@ def keys_of(*nodes: DOMNode) -> dict[str, str]:
     """
     keys: dict[str, str] = {}
     for node in nodes:
-        for _, binding in remapped(node):
-            if binding.id:
-                shown = node.app.get_key_display(binding)
-                keys.setdefault(binding.id, shown.upper() if _F_KEY.fullmatch(shown) else shown)
+        for binding in remapped(node):
+            shown = node.app.get_key_display(binding)
+            keys.setdefault(str(binding.id), shown.upper() if _F_KEY.fullmatch(shown) else shown)
     return keys
 
 
@@ -114,37 +131,51 @@ def own_bindings() -> Iterator[tuple[str, Binding]]:
 
 def parse_keys(text: str) -> tuple[str, ...]:
     """Parse a list of keys such as "space,p" into Textual's names. Raises ValueError that names an unknown key."""
-    return tuple(dict.fromkeys(_key(part.strip()) for part in text.split(",")))
+    keys = [part.strip() for part in text.split(",")]
+    if not all(keys):
+        raise ValueError('a key is missing: write one or more, like "space,p"; write a comma as comma')
+    return tuple(dict.fromkeys(map(_key, keys)))
+
+
+def _key(text: str) -> str:
+    """Return Textual's name for one key. Raises ValueError for an unknown key."""
+    *modifiers, last = text.split("+") if text != "+" else ["+"]
+    [binding] = Binding.make_bindings([Binding(last or "+", "")])  # names signs, as in question_mark
+    name, letter = binding.key, len(last) == 1 and last.isalnum()
+    if letter and modifiers == ["shift"]:
+        raise ValueError(f"unknown key {text}: write {last.upper()}")
+    known = name in _NAMES or (len(name) == 1 and name.isprintable() and (not modifiers or name == name.lower()))
+    if not known or not _MODIFIERS.issuperset(modifiers) or (letter and "shift" in modifiers):
+        meant = f": did you mean {text.lower()}?" if modifiers and text != text.lower() else _meant(text, _NAMES)
+        raise ValueError(f"unknown key {text}{meant}")
+    return "+".join([*sorted(set(modifiers)), name])
 
 
 def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the preset that a key file names ("" for none), and its entries by id."""
-
-    def problem(text: str) -> None:
-        problems.append(visible(f"{path.name}: {text}"))
-
     try:
         raw = read_toml(path)
     except FileNotFoundError:
         return "", {}
     except OSError as failure:
-        problem(f"cannot be read: {failure.strerror}")
+        problems.append(f"{path.name}: cannot be read: {failure.strerror}")
         return "", {}
     except UnicodeDecodeError:
-        problem("is not UTF-8 text")
+        problems.append(f"{path.name}: is not UTF-8 text")
         return "", {}
     except ValueError as failure:
-        problem(f"cannot be read as TOML: {failure}")
+        problems.append(f"{path.name}: cannot be read as TOML: {failure}")
         return "", {}
     for key in raw.keys() - {"preset", "keys"}:
-        problem(f"{key} is not a key of this file{_meant(key, ('preset', 'keys'))}: bindings go under [keys]")
+        meant = _meant(key, ("preset", "keys"))
+        problems.append(f"{path.name}: {key} is not a key of this file{meant}: bindings go under [keys]")
     preset, keys = raw.get("preset", ""), raw.get("keys", {})
     presets = sorted(file.stem for file in PRESETS.glob("*.toml"))
     if preset and preset not in presets:
-        problem(f"preset = {preset!r}: write one of {', '.join(presets)}")
+        problems.append(f"{path.name}: preset = {preset!r}: write one of {', '.join(presets)}")
         preset = ""
     if not isinstance(keys, dict):
-        problem(f"keys = {keys!r}: write it as a table, [keys]")
+        problems.append(f"{path.name}: keys = {keys!r}: write it as a table, [keys]")
         keys = {}
     return preset, dict(_flat(keys))
 
@@ -158,30 +189,13 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def _checked(
-    given: Mapping[str, Any], known: Mapping[str, KnownBinding], source: str, problems: list[str]
-) -> dict[str, tuple[str, ...]]:
-    chosen = {}
-    for name, value in given.items():
-        if name not in known:
-            problems.append(visible(f"{source}: {name} is not a binding{_meant(name, known)}"))
-        elif not isinstance(value, str):
-            problems.append(visible(f'{source}: {name} = {value!r}: write keys in quotes, like "space,p"'))
-        else:
-            try:
-                chosen[name] = parse_keys(value)
-            except ValueError as wrong:
-                problems.append(visible(f"{source}: {name} = {value!r}: {wrong}"))
-    return chosen
-
-
 def _clash(chosen: dict[str, tuple[str, ...]], known: Mapping[str, KnownBinding]) -> tuple[str, str, str] | None:
     """Return the last chosen binding that takes the key of another, that other, and the key; None without one."""
     for name in reversed(chosen):
         here = known[name]
         for other, there in known.items():
             alternatives = set(here.keys) & set(there.keys)  # such as start, pause and resume
-            related = _area(name) == _area(other) or here.owners & there.owners
+            related = name.partition(".")[0] == other.partition(".")[0] or here.owners & there.owners
             if other != name and related and not alternatives:
                 for key in chosen[name]:
                     if key in chosen.get(other, there.keys):
@@ -189,50 +203,15 @@ def _clash(chosen: dict[str, tuple[str, ...]], known: Mapping[str, KnownBinding]
     return None
 
 
-def _neighbours(chosen: Mapping[str, tuple[str, ...]], known: Mapping[str, KnownBinding]) -> dict[str, tuple[str, ...]]:
-    """Return bindings that share a shipped key with a chosen one: Textual unbinds it for all when one changes."""
-    return {
-        other: there.keys
-        for name in chosen
-        for other, there in known.items()
-        if other not in chosen and known[name].owners & there.owners and set(known[name].keys) & set(there.keys)
-    }
-
-
-def _area(name: str) -> str:
-    return name.partition(".")[0]
-
-
-# Names of keys that are not characters; "return" is for old programs only: terminals send enter.
-_NAMES = {name for key in Keys if len(name := key.value.rpartition("+")[2]) > 1 and name.isalnum()} - {"return"}
-_NAMES |= {_character_to_key(character) for character in string.punctuation}
-
-
-def _key(text: str) -> str:
-    """Return Textual's name for one key. Raises ValueError for an unknown key."""
-    if not text:
-        raise ValueError('a key is missing: write one or more, like "space,p"; write a comma as comma')
-    *modifiers, key = text.split("+")
-    character = len(key) == 1 and key.isprintable()
-    if character and not modifiers:
-        return _character_to_key(key)
-    name = _character_to_key(key) if character else key
-    plain = character and key == key.lower() and "shift" not in modifiers  # shift+a arrives as A
-    if _MODIFIERS.issuperset(modifiers) and (plain or name in _NAMES):
-        return "+".join([*sorted(set(modifiers)), name])
-    raise ValueError(f"unknown key {text}{_meant_key(text)}")
-
-
-def _meant_key(text: str) -> str:
-    *modifiers, key = text.lower().split("+")
-    if modifiers == ["shift"] and len(key) == 1:
-        return f": write {key.upper()}"
-    close = [key] if len(key) == 1 else difflib.get_close_matches(key, sorted(_NAMES), n=1)
-    if close and _MODIFIERS.issuperset(modifiers):
-        return f": did you mean {'+'.join([*modifiers, *close])}?"
-    return ""
-
-
 def _meant(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f": did you mean {close[0]}?" if close else ""
+
+
+_MODIFIERS = {"alt", "ctrl", "hyper", "meta", "shift", "super"}
+# Names of keys that are not characters; "return" is for old programs only: terminals send enter.
+_NAMES = {name for key in Keys if len(name := key.value.rpartition("+")[2]) > 1 and name.isalnum()} - {"return"}
+_NAMES |= {
+    binding.key for binding in Binding.make_bindings(Binding(sign, "") for sign in string.punctuation if sign != ",")
+}
+_NAMES.add("comma")

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from textual import actions, events
+from textual import events
 from textual.containers import Vertical
+from textual.messages import Prune
 from textual.reactive import reactive
 
 from workbench.kit.banner import confirm, copy
-from workbench.kit.guard import GuardedWidget
 from workbench.run.view import RunView
 from workbench.text import visible
 
+if TYPE_CHECKING:
+    from textual.widget import Widget
+else:
+    Widget = object  # Textual takes the styles of the first base that is a widget: not of the mixin
 
-class MountedWhole(GuardedWidget):
+
+class MountedWhole(Widget):
     """A widget whose `on_mount` and workers may rely on its composed children.
 
-    Textual also mounts a widget that is removed before it was shown, by a quick second key or by leaving, but composes
-    no children for it. Such a widget gets no mount event here. When a widget is removed, Textual cancels its workers
-    after its children have gone; here before.
+    Textual composes no children for a widget that is removed before it was shown, but mounts it. When it removes a
+    widget, it cancels the workers after the children have gone; here they end before.
     """
 
     async def on_event(self, event: events.Event) -> None:
-        if not (isinstance(event, events.Mount) and (self._pruning or self.app._exit)):
+        is_removed = not self.is_attached or self.screen not in self.app.screen_stack
+        if not (isinstance(event, events.Mount) and is_removed):
             await super().on_event(event)
 
-    async def _message_loop_exit(self) -> None:
+    async def on_prune(self, event: Prune) -> None:  # Textual calls the handler of the base as well
         self.workers.cancel_node(self)
-        await super()._message_loop_exit()
 
     def warn(self, problem: str) -> None:
         """Show a problem for some seconds; its text is never markup."""
@@ -59,7 +63,6 @@ class Pane(MountedWhole, Vertical):
     TITLE = ""  # in the strip of panes, on its border, in the command palette and in the help
     HELP = ""  # what the pane is for, above its keys in the help; a key as the id of its binding in braces
     DOCS = "workbench"  # the page of the documentation that its help opens
-    _applying: tuple[bool | None, ...] = ()  # which of its keys apply, as last reported to the footer
 
     badge: reactive[Badge] = reactive(Badge(), repaint=False)
     """Mark that the strip of panes shows. A pane sets it whenever it likes, or by `badge_for`."""
@@ -81,21 +84,10 @@ class Pane(MountedWhole, Vertical):
         return self.badge
 
     def update_run(self, view: RunView, *, shown: bool = True) -> None:
-        """Update the badge and, if `shown`, the pane; a bug of this pane is reported and hurts no other pane."""
-        try:
-            self.badge = self.badge_for(view)
-            if shown:
-                self.show_run(view)
-        except Exception as bug:  # noqa: BLE001  the application reports it
-            self.app._handle_exception(bug)
-
-    def refresh_keys(self) -> None:
-        """Update the footer, but only if different keys apply than before: Textual keeps every old footer."""
-        parsed = [actions.parse(binding.action) for _, binding in self._bindings]
-        applying = tuple(self.check_action(name, parameters) for _, name, parameters in parsed)
-        if applying != self._applying:
-            self._applying = applying
-            self.refresh_bindings()
+        """Update the badge and, if `shown`, the pane."""
+        self.badge = self.badge_for(view)
+        if shown:
+            self.show_run(view)
 
     def take_focus(self) -> None:
         """Focus the first focusable widget of this pane, unless the focus is already in the pane."""

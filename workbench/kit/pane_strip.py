@@ -15,7 +15,6 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from workbench.kit.guard import GuardedWidget
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, MountedWhole, Pane
 from workbench.kit.status_line import StatusLine
@@ -68,7 +67,7 @@ def columns(tabs: Sequence[Tab], most: int, *, keys: bool) -> int:
     return sum(2 + sum(cell_len(text) for text, _ in tab.pieces(most, keys=keys)) for tab in tabs)
 
 
-class PaneStrip(GuardedWidget, Widget):
+class PaneStrip(Widget):
     """All panes by name: the current one is marked, a badge says where something wants attention.
 
     A click on a name goes to its pane. The panes are those of the screen, in their order.

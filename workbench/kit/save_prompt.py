@@ -12,7 +12,6 @@ from trainer.files import PRIVATE, open_file
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.file_names import no_name, path_to_write, unused
 from workbench.kit.pane import Pane
-from workbench.kit.wait_screen import WaitScreen
 
 
 def ask_and_save(pane: Pane, question: str, suggested: str, save: Callable[[Path], object]) -> None:
@@ -33,7 +32,7 @@ def ask_and_save(pane: Pane, question: str, suggested: str, save: Callable[[Path
         pane.confirm(f"Saved '{text}'")
         return ""
 
-    pane.app.push_screen(WaitScreen(ask))
+    pane.run_worker(ask(), group="dialog", exclusive=True)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -14,10 +14,14 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from workbench.kit.banner import copied
-from workbench.kit.guard import GuardedWidget
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+else:
+    Widget = object  # Textual takes the styles of the first base that is a widget: not of this mixin
 
 
-class SelectableLines(GuardedWidget):
+class SelectableLines(Widget):
     """A widget of drawn lines whose text can be selected. A subclass implements `line_strip` and `text_of_line`.
 
     A line is addressed by its place in the content, which `line_at` gives for a row of the widget.

@@ -9,7 +9,6 @@ from textual.widget import Widget
 
 from trainer.events import Alarm
 from workbench.columns import packed
-from workbench.kit.guard import GuardedWidget
 from workbench.numbers import duration, gigabytes
 from workbench.run.sentences import SIGNS, errors, level_sign, title, urgent_first
 from workbench.run.view import STARTING, RunView
@@ -34,7 +33,7 @@ NO_RUN = [Content.styled("no run yet", "$text-muted")]
 """The pieces while there is no run."""
 
 
-class StatusLine(GuardedWidget, Widget):
+class StatusLine(Widget):
     """The line that always shows which run this is and what it is doing."""
 
     _pieces: Sequence[Content] = (Content.assemble(("ppo-workbench", "bold")),)

@@ -220,7 +220,7 @@ class LabelPane(Pane):
         else:
             view.say(texts.no_item_yet(state.waiting, state.problem))
         self._show_lines()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     def _put_aside(self) -> None:
         """Keep what is typed of the item on the screen until it returns."""

@@ -156,7 +156,7 @@ class LogPane(Pane):
         entry = table.selected
         self.query_one("#log-line", Static).update(entry.text if entry and table.is_cut(entry) else "")
         self.query_one("#log-line").display = entry is not None and table.is_cut(entry)
-        self.refresh_keys()
+        self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("export", "copy"):

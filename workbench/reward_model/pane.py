@@ -228,7 +228,7 @@ class RewardModelPane(Pane):
         if self._loading:
             heading = "   ".join(filter(None, (heading, f"◌ {visible(self._loading)} loads the labels and the model")))
         self.query_one("#reward-heading", Static).update(heading)
-        self.refresh_keys()
+        self.refresh_bindings()
 
     def _show_count(self) -> None:
         predictions = self.reader.predictions
@@ -267,7 +267,7 @@ class RewardModelPane(Pane):
         self.query_one(RewardPairText).display = self._opened or beside
         self.set_class(beside, "-beside")
         self._show_beside()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     @on(RewardPairList.Moved)
     def _show_beside(self) -> None:
@@ -317,7 +317,7 @@ class RewardModelPane(Pane):
 
     def action_filter(self) -> None:
         self.query_one(FilterField).open()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     @on(Input.Changed)
     def _filter(self) -> None:

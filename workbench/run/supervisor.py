@@ -22,7 +22,7 @@ from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.training_thread import Train, TrainingThread
 from workbench.run.view import STARTING, RunView
-from workbench.system.output import bug_line, log_bug
+from workbench.system.output import bug_line, data
 
 
 def kl_target(folder: Path) -> float | None:
@@ -366,7 +366,7 @@ class Supervisor:
             self.failure = str(error)
             self.refused_data = isinstance(error, ChangedPromptsError)
         except BaseException as bug:  # noqa: BLE001  the screen outlives its trainer and says what happened
-            self.failure = report_bug(bug, self.folder)
+            self.failure = bug_line(bug, self.folder, data, "its traceback is in the log")
         if self.failure and self.view.ended is None:
             self.view.state = "failed"
             self.view.phase = None
@@ -380,8 +380,3 @@ def _found(run: TrainingThread | RunOnDisk, past: RunOnDisk | None, folder: Path
         chunks.append(chunk)
     with_target |= any(isinstance(event, _TELL_TARGET) for event in events)
     return Found(run, events, chunks, (kl_target(folder),) if with_target and folder else None)
-
-
-def report_bug(bug: BaseException, folder: Path | None = None, log: Path | None = None) -> str:
-    """Return a bug in one line. Its traceback goes to the crash.log of the run, else to `log` or the log pane."""
-    return bug_line(bug, folder, lambda _: log_bug(bug, log), "its traceback is in the log")

@@ -1,71 +1,93 @@
-"""Curves of runs: small ones in their table, large ones below it. A journal is read again only if it has changed."""
+"""Score and KL of the selected or the marked runs as charts, as large as there is room."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 from rich.cells import cell_len
 
-from trainer.errors import StorageError
-from trainer.events import Iteration
-from trainer.runs.journal import JournalReader, without_superseded
-from trainer.runs.listing import RunSummary
-from workbench.columns import fit_start
+from workbench.columns import fit, fit_start
 from workbench.kit.drawing import OVERLAYS, Drawn, component_classes
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
 from workbench.kit.lines import Line
-from workbench.kit.run_curves import curves_of
-from workbench.run.glance import Glance, glance_at
+from workbench.kit.scale import scale_of, tick_texts, ticks
+from workbench.run.glance import Glance
+from workbench.run.metrics import METRICS, Metric
 from workbench.text import visible
 
-WIDTH = 16  # columns of a curve, and iterations that it shows
+_LABELS = 8  # columns of the numbers beside a chart
+_LEAST = 6  # lines of a chart with its heading; with fewer there is none
+_SIDE_BY_SIDE = 100  # columns from which the two charts are beside each other
+_SCORE, _KL = (next(metric for metric in METRICS if metric.field == field) for field in ("score_mean", "kl"))
 _ROLES = tuple(f"run-{number}" for number in range(1, OVERLAYS + 1))
 
+Curve = tuple[str, int, Sequence[float]]
+"""A role, the iteration of the first value, and the values."""
 
-class CurveReader:
-    """Reader of the newest scores of runs. On several threads at once, it may read one twice."""
 
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, int], list[float]]] = {}
-        self._large: dict[Path, tuple[tuple[int, int], Glance]] = {}
+def curves_of(runs: Sequence[tuple[str, Glance]], width: int, height: int) -> list[Line]:
+    """Return charts of score and KL in at most `height` lines; none if there is no room, or nothing to draw.
 
-    def read(self, runs: Sequence[RunSummary]) -> dict[str, list[float]]:
-        """Return the scores of the newest iterations by the names of the runs; none for what cannot be read."""
-        return {run.name: self._scores(run) for run in runs}
-
-    def _scores(self, run: RunSummary) -> list[float]:
-        events = run.folder.events
-        try:
-            stamp = _stamp(events)
-            if (known := self._known.get(events)) is not None and known[0] == stamp:
-                return known[1]
-            timed = without_superseded(JournalReader(events, WIDTH).poll())
-        except (OSError, StorageError):  # the listing reports it
+    runs: each with the role of its curves.
+    """
+    drawn = [(role, glance) for role, glance in runs if len(glance.scores) > 1]
+    if not drawn:
+        return []
+    scores: list[Curve] = [(role, glance.first, glance.scores) for role, glance in drawn]
+    kls: list[Curve] = [(role, glance.first, glance.kls) for role, glance in drawn]
+    if width >= _SIDE_BY_SIDE:
+        if height < _LEAST:
             return []
-        scores = [event.score_mean for _, event in timed if isinstance(event, Iteration)]
-        self._known[events] = stamp, scores[-WIDTH:]
-        return scores[-WIDTH:]
-
-    def read_large(self, runs: Sequence[RunSummary]) -> list[Glance]:
-        """Return these runs at a glance; what cannot be read is left out."""
-        found = []
-        for run in runs:
-            events = run.folder.events
-            try:
-                stamp = _stamp(events)
-            except OSError:  # the listing reports it
-                continue
-            if (known := self._large.get(events)) is None or known[0] != stamp:
-                known = self._large[events] = stamp, glance_at(run)
-            found.append(known[1])
-        return found
+        part = (width - 2) // 2
+        left, right = curve_lines(_SCORE, scores, part, height), curve_lines(_KL, kls, part, height)
+        return [[*one, ("  ", ""), *other] for one, other in zip(left, right, strict=True)]
+    part = (height - 1) // 2
+    if part < _LEAST:
+        return []
+    return [*curve_lines(_SCORE, scores, width, part), [], *curve_lines(_KL, kls, width, part)]
 
 
-def _stamp(events: Path) -> tuple[int, int]:
-    """Return what changes with a journal. Raises OSError."""
-    status = events.stat()
-    return status.st_mtime_ns, status.st_size
+def curve_lines(metric: Metric, curves: Sequence[Curve], width: int, height: int) -> list[Line]:
+    """Return a chart in `height` lines of exactly `width` columns: heading, curves, iterations."""
+    finite = [value for _, _, values in curves for value in values if math.isfinite(value)]
+    heading: Line = [(fit_start(metric.label, width), "muted")]
+    last = ""
+    if len(curves) == 1:  # of several, it is unclear whose it is
+        last = f" {metric.with_unit(finite[-1]) if finite else '-'}"
+    heading += [(fit(last, max(width - len(heading[0][0]), 0)), "strong")]
+    scale = scale_of(((value, value) for value in finite), metric)
+    columns, rows = max(width - _LABELS, 1), max(height - 2, 1)
+    first = min(begin for _, begin, _ in curves)
+    final = max(begin + len(values) - 1 for _, begin, values in curves)
+    canvas = Canvas(columns, rows)
+    for role, begin, values in reversed(curves):  # the first one lies on top
+        places = [(begin - first + place) / max(final - first, 1) for place in range(len(values))]
+        points = _points(places, values, scale.position, columns * DOTS_ACROSS, rows * DOTS_DOWN)
+        for one, other in pairwise(points):
+            canvas.line(one, other, role)
+    marks = ticks(scale, max(rows // 3, 2))
+    labels = [""] * rows
+    for value, text in zip(marks, tick_texts(marks), strict=True):
+        labels[round((1 - scale.position(value)) * (rows - 1))] = text
+    lines = [heading]
+    for label, cells in zip(labels, canvas.rows(), strict=True):
+        lines.append([(f"{fit(label, _LABELS - 1, right=True)}│", "axis"), *cells])
+    lines.append([(f"{' ' * (_LABELS - 1)}└{first}{final:>{max(columns - len(str(first)), 0)}}", "axis")])
+    return lines
+
+
+def _points(
+    places: Sequence[float], values: Sequence[float], position: Callable[[float], float], across: int, down: int
+) -> list[tuple[int, int]]:
+    """Return the dots of the finite values, from left to right. places: of the values, from 0 to 1."""
+    return [
+        (round(place * (across - 1)), round((1 - position(value)) * (down - 1)))
+        for place, value in zip(places, values, strict=True)
+        if math.isfinite(value)
+    ]
 
 
 class RunCurves(Drawn):

@@ -20,7 +20,7 @@ from workbench.compare.settings import cautions
 from workbench.kit.lines import TABLE_GAP, Line, table_line
 from workbench.numbers import moment
 from workbench.run.config_differences import MOST, RunComparison, difference_rows
-from workbench.run.sentences import branched
+from workbench.run.sentences import branched, errors
 from workbench.text import visible
 
 _LONGEST_PROBLEM = 500  # characters, at most
@@ -76,6 +76,8 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
     parts.append((f"\n{visible(str(run.folder.root))}", "$text-muted"))
     problems = [run.problem, *(detail.problems if detail else [])]
     parts += [(f"\n✖ {_cut(problem, _LONGEST_PROBLEM)}", "$text-error") for problem in problems if problem]
+    if run.state == "done" and (wrong := errors(run.alarms)):
+        parts.append((f"\n⚠ {visible(wrong)} when it ended", "$text-warning"))
     return Content.assemble(*parts)
 
 

@@ -1,4 +1,4 @@
-"""Runs pane: the runs of a folder, how they went, and the actions on them."""
+"""Home: what can be done next, the runs of a folder, how they went, and the actions on them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from textual.widgets import Input, Static
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
+from workbench.kit.cursor_list import CursorList
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
 from workbench.kit.file_names import run_name_problem
@@ -30,11 +31,12 @@ from workbench.kit.save_prompt import ask_and_save
 from workbench.kit.throttled import Latest, Throttled
 from workbench.run.config_differences import RunComparison, compare_runs
 from workbench.run.glance import Glance
-from workbench.run.run_listing import Stamp, read_runs
 from workbench.run.view import RunView
-from workbench.runs.curves import CurveReader, RunCurves
+from workbench.runs.choices import Facts, HomeActions, HomeChoices
+from workbench.runs.curves import RunCurves
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.export import write_comparison
+from workbench.runs.glances import GlanceReader, Workspace, news, since_text
 from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
 from workbench.text import visible
 
@@ -45,15 +47,32 @@ _ROOMY = 26  # lines from which there are large curves below the table
 
 
 class RunsPane(Pane):
-    """Pane with a table of runs, details of the selected one and a comparison of the marked ones."""
+    """Pane with what can be done, a table of runs, details of the selected one and a comparison of the marked ones.
 
-    TITLE = "Runs"
+    actions: of the choices above the runs; None for none. since: the last visit, unix seconds, 0 for never. It reads on
+    threads, and only while it is displayed or runs train elsewhere.
+    """
+
+    TITLE = "Home"
+    DOCS = "quickstart"
     HELP = (
-        "All runs in the folder, newest first. Score and KL are means of the last five iterations. Open a run to view "
-        "or follow it, resume it, branch it from a checkpoint, or start from its configuration. Mark two or more to "
-        "compare their configurations and curves. A run in the trash can be restored."
+        "Start here: train, label, or make a configuration of your own. Below are all runs in the folder, newest "
+        "first. Score and KL are means of the last five iterations. Open a run to view or follow it, resume it, branch "
+        "it from a checkpoint, or start from its configuration. Mark two or more to compare their configurations and "
+        "curves. A run in the trash can be restored."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "choose", id="home.choose", tooltip="Do what the cursor is on"),
+        Binding("t", "choose('train')", "train", show=False, id="home.train", tooltip="Train the configuration"),
+        Binding("l", "choose('label')", "label", show=False, id="home.label", tooltip="Choose the better response"),
+        Binding(
+            "g",
+            "choose('configure')",
+            "new configuration",
+            show=False,
+            id="home.configure",
+            tooltip="Make a configuration in three questions",
+        ),
         Binding("enter", "ask('open')", "open", id="runs.open", tooltip="Show the selected run in the panes"),
         Binding("slash", "filter", "filter", id="runs.filter", tooltip="List runs by name, state, model or reward"),
         Binding("r", "ask('resume')", "resume", id="runs.resume", tooltip="Resume training from the newest checkpoint"),
@@ -95,38 +114,54 @@ class RunsPane(Pane):
             self.folder = folder
             self.to = to
 
-    def __init__(self, runs_dir: Path, *, id: str | None = None) -> None:
+    def __init__(
+        self, runs_dir: Path, actions: HomeActions | None = None, since: float = 0.0, *, id: str | None = None
+    ) -> None:
         super().__init__(id=id)
         self.runs_dir = runs_dir
-        self._stamp: Stamp = ()
+        self._actions, self._since = actions, since
+        self._facts = Facts()
+        self._here: Path | None = None  # the run that trains in this process
+        self._reader = GlanceReader()
+        self._workspace: Workspace | None = None
         self._throttled = Throttled()
         self._detail: Detail | None = None
         self._comparison: RunComparison | None = None
         self._marked: list[str] = []  # in the order of marking
         self._compared: list[Path] = []  # as last posted to the app
         self._open = ""  # name of the run on the screen, if it is in this folder
-        self._curves = CurveReader()
-        self._curve_reading, self._detail_reading, self._comparing = Latest(), Latest(), Latest()
+        self._detail_reading, self._comparing = Latest(), Latest()
         self._in_trash = False
-        self._listed: list[RunSummary] = []  # before the filter
-        self._none = ""  # what an empty list says
+        self._glances: dict[str, Glance] = {}  # of all runs, before the filter, by name
         self._trashed: list[RunFolder] = []  # by this pane, the last one last
 
     def compose(self) -> ComposeResult:
+        yield HomeChoices()
         yield RunTable()
         yield FilterField("name, state, model, reward")
         yield CutText(most=6, id="run-detail")
         with VerticalScroll(id="run-comparison"):
             yield Static(id="run-differences", markup=False)
         yield RunCurves()
+        yield CutText(most=5, id="home-news")
 
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
-        self.query_one(RunTable).show([], 0.0, message="Reading runs …")
+        self._show_reading()
+        if self._actions is not None:
+            self._facts = self._actions.first_facts()  # so that the keys work while the runs are read
+        self._show_facts()
         self.set_interval(_INTERVAL, self._look)
 
     def on_show(self) -> None:
         self._look()
+
+    @on(CursorList.Left)
+    def _go_to_other_list(self, message: CursorList.Left) -> None:
+        if message.by > 0 and self._glances:
+            self.query_one(RunTable).focus()
+        elif message.by < 0 and self._facts.choices:
+            self.query_one(HomeChoices).focus()
 
     def badge_for(self, view: RunView) -> Badge:
         self._open = run_on_screen(view, self.runs_dir)  # also of a hidden pane: the runs are read for its badge
@@ -134,6 +169,9 @@ class RunsPane(Pane):
 
     def show_run(self, view: RunView) -> None:
         self.query_one(RunTable).show_marks(self._marked, self._open)
+        if self._actions is not None and self._actions.here != self._here:
+            self._here = self._actions.here
+            self.refresh_runs()
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the runs in another folder."""
@@ -141,13 +179,17 @@ class RunsPane(Pane):
             self.runs_dir = path
             self._in_trash = False
             self._mark([])
-            self.query_one(RunTable).show([], 0.0, message="Reading runs …")
+            self._show_reading()
             self.refresh_runs()
 
     def refresh_runs(self) -> None:
         """Read the runs now, whether or not anything seems to have changed."""
-        self._throttled, self._stamp = Throttled(), ()
+        self._throttled, self._workspace = Throttled(), None
         self._read()
+
+    def _show_reading(self) -> None:
+        self._glances = {}
+        self.query_one(RunTable).show([], 0.0, {}, message="Reading runs …")
 
     @property
     def _folder(self) -> Path:
@@ -163,49 +205,67 @@ class RunsPane(Pane):
         """Read the runs if the pane is visible, or if its badge counts runs that may end."""
         if self.is_on_screen or self.badge.text:
             self._read()
-        if self.is_on_screen:
-            self._read_curves()
 
     @work(group="listing")
     async def _read(self) -> None:
-        throttled = self._throttled
-        listing = await throttled.read(partial(read_runs, self._folder, self._stamp))
-        if listing is None or throttled is not self._throttled:  # nothing is new, or a refresh was requested since
+        throttled, folder, before = self._throttled, self._folder, self._workspace
+        facts = self._actions.facts() if self._actions is not None else None
+
+        def read() -> tuple[Workspace | None, Facts]:
+            workspace = self._reader.read(folder, before)
+            shown = workspace or before
+            return workspace, facts(shown) if facts is not None and shown is not None else Facts()
+
+        found = await throttled.read(read)
+        if found is None or throttled is not self._throttled:  # a refresh was requested since
             return
-        self._stamp = listing.stamp
-        none = f"No runs in '{self._folder}' yet. Start training to see a run here."
-        self._none = listing.problem or ("The trash is empty" if self._in_trash else none)
-        self._listed = listing.runs
-        self.badge = training_badge(self._listed, self._open)
-        self._show_runs()
-        names = {run.name for run in listing.runs}
-        self._mark([name for name in self._marked if name in names])
+        workspace, self._facts = found
+        if workspace is not None:
+            self._workspace = workspace
+            self._glances = {glance.run.name: glance for glance in workspace.glances}
+            self.badge = training_badge(self._listed, self._open)
+            self._show_runs()
+            self._mark([name for name in self._marked if name in self._glances])
+        self._show_facts()
+
+    @property
+    def _listed(self) -> list[RunSummary]:
+        """All runs, before the filter."""
+        return [glance.run for glance in self._glances.values()]
+
+    def _show_facts(self) -> None:
+        """Show the choices, what happened since the last visit, and the machine."""
+        keys = keys_of(self)
+        choices = [choice._replace(key=keys[f"home.{choice.key}"]) for choice in self._facts.choices]
+        self.query_one(HomeChoices).show(choices)
+        glances = list(self._glances.values())
+        found = news(glances, self._facts.labels, self._since) if self._since and not self._in_trash else []
+        lines = [f"{since_text(self._since, time.time())}: {' · '.join(found)}"] if found else []
+        machine = Content.styled(self._facts.machine, "$text-muted")
+        foot = self.query_one("#home-news", CutText)
+        foot.display = bool(lines or machine)
+        foot.update(Content("\n").join([*map(Content, lines), *([machine] if machine else [])]))
+        self._arrange()
 
     def _show_runs(self) -> None:
         """List the runs that match the filter."""
         query = self.query_one(FilterField).value
         shown = matching(self._listed, query)
-        none = "No matching runs" if self._listed else self._none
-        self.query_one(RunTable).show(shown, time.time(), message=visible(none))
-        found = f"{len(shown)} of {len(self._listed)}" if query else ""
+        start = keys_of(self.screen).get("run.start", "")
+        none = f"No runs in '{self._folder}' yet. {f'Press {start} to train.' if start else ''}"
+        if self._in_trash:
+            none = "The trash is empty"
+        none = "No matching runs" if self._glances else (self._workspace.problem if self._workspace else "") or none
+        self.query_one(RunTable).show(shown, time.time(), self._glances, message=visible(none.strip()))
+        found = f"{len(shown)} of {len(self._glances)}" if query else ""
         self._arrange()
         self.border_subtitle = ", ".join(filter(None, ("trash" if self._in_trash else "", found)))
 
-    @work(group="curves")
-    async def _read_curves(self) -> None:
-        table, large = self.query_one(RunTable), self.query_one(RunCurves)
-        by_name = {run.name: run for run in self._listed}
-        runs = [by_name[name] for name in self._marked if name in by_name]
-        if len(runs) < 2:
-            runs = [table.selected] if table.selected else []
-        listed, is_large = list(table.in_view), large.display
-
-        def read() -> tuple[dict[str, list[float]], list[Glance]]:
-            return self._curves.read(listed), self._curves.read_large(runs) if is_large else []
-
-        if (found := await self._curve_reading.read(read)) is not None:
-            table.show_curves(found[0])
-            large.show(found[1])
+    def _show_curves(self) -> None:
+        names = [name for name in self._marked if name in self._glances]
+        if len(names) < 2:
+            names = [self.selected.name] if self.selected else []
+        self.query_one(RunCurves).show([self._glances[name] for name in names])
 
     @work(group="detail")
     async def _read_detail(self, folder: RunFolder) -> None:
@@ -251,8 +311,8 @@ class RunsPane(Pane):
                 self._detail = None
             self._read_detail(run.folder)
         self._show_detail()
-        self._read_curves()
-        self.refresh_keys()
+        self._show_curves()
+        self.refresh_bindings()
 
     def _show_detail(self) -> None:
         table = self.query_one(RunTable)
@@ -272,17 +332,23 @@ class RunsPane(Pane):
 
     def _arrange(self) -> None:
         """Draw large curves below the table where there is room; the table then has the lines of its runs."""
-        height = self.content_size.height
-        roomy = self.query_one(RunCurves).display = height >= _ROOMY
+        height = self.content_size.height - self.query_one(HomeChoices).outer_size.height
+        roomy = self.query_one(RunCurves).display = bool(self._glances) and height >= _ROOMY
         self.set_class(roomy, "-roomy")
-        lines = max(min(len(self._listed) + 1, height // 3), 4)
+        lines = max(min(len(self._glances) + 1, height // 3), 4)
         self.query_one(RunTable).styles.height = lines if roomy else "1fr"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "choose":
+            return (
+                any(choice.key == parameters[0] for choice in self._facts.choices) if parameters else not self._on_run
+            )
+        if parameters == ("open",):
+            return self.selected is not None and self._on_run
         match (parameters or (action,))[0]:
             case "resume" | "rename" | "trash":
                 return self.selected is not None and not self._in_trash and self.selected.state != "training"
-            case "open" | "copy" | "branch":
+            case "copy" | "branch":
                 return self.selected is not None
             case "duplicate" | "mark":
                 return self.selected is not None and not self._in_trash
@@ -296,9 +362,25 @@ class RunsPane(Pane):
                 return self._in_trash or self.query_one(FilterField).display
         return True
 
+    @property
+    def _on_run(self) -> bool:
+        """Whether the cursor is in the table, not in the choices."""
+        return not self.query_one(HomeChoices).has_focus
+
+    @on(HomeChoices.Opened)
+    def _choose_clicked(self) -> None:
+        self.action_choose()
+
     @on(RunTable.Opened)
     def _open_selected(self) -> None:
         self.action_ask("open")
+
+    def action_choose(self, key: str = "") -> None:
+        """Do the choice with this key, or the one under the cursor."""
+        selected = self.query_one(HomeChoices).selected
+        chosen = next((choice for choice in self._facts.choices if choice.key == key), None) if key else selected
+        if chosen is not None and self._actions is not None:
+            self._actions.choose(chosen.what)
 
     def action_ask(self, what: RunRequest) -> None:
         if (run := self.selected) is not None:
@@ -347,9 +429,9 @@ class RunsPane(Pane):
         """List the trash in place of the runs, or the runs again."""
         self._in_trash = not self._in_trash
         self._mark([])
-        self.query_one(RunTable).show([], 0.0, message="Reading runs …")
+        self._show_reading()
         self.refresh_runs()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     def action_filter(self) -> None:
         self.query_one(FilterField).open()
@@ -401,7 +483,7 @@ class RunsPane(Pane):
             self.query_one("#run-differences", Static).update(hint)
         elif names:
             self._compare(folders)
-        self._read_curves()
+        self._show_curves()
         compared = [folder.root for folder in folders] if len(folders) > 1 else []
         if compared != self._compared:
             self._compared = compared

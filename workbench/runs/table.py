@@ -16,13 +16,14 @@ from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
 from workbench.kit.pane import Badge
 from workbench.numbers import number
+from workbench.run.glance import Glance
 from workbench.run.run_listing import SIGNS, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView
-from workbench.runs.curves import WIDTH
 from workbench.text import has_words, visible
 
 _LONGEST = 100  # characters of a cell, at most
+_CURVE = 16  # columns
 _GUTTER = 2  # columns before the first: marked, or open on the screen
 _GAP = 2
 
@@ -50,7 +51,7 @@ COLUMNS = (
     ),
     Column("score", f"score last {RECENT}", lambda run: run.score, lambda run, _: number(run.score), numeric=True),
     Column("kl", f"KL last {RECENT}", lambda run: run.kl, lambda run, _: number(run.kl, 2), numeric=True),
-    Column("curve", "score curve", lambda run: run.score, lambda run, _: "", least=WIDTH),
+    Column("curve", "score curve", lambda run: run.score, lambda run, _: "", least=_CURVE),
     Column("age", "age", lambda run: run.started, lambda run, now: age(run.started, now), numeric=True),
     Column("model", "model", lambda run: run.model, lambda run, _: visible(run.model[:_LONGEST]), least=10),
 )
@@ -141,7 +142,7 @@ class RunTable(CursorList[RunSummary]):
     _now = 0.0
     _marked: Collection[str] = ()
     _current = ""
-    _curves: Mapping[str, Sequence[float]] = {}
+    _glances: Mapping[str, Glance] = {}  # of the runs, by name
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
@@ -153,9 +154,10 @@ class RunTable(CursorList[RunSummary]):
             if self._items and column.key not in shown and column.key != "curve"
         ]
 
-    def show(self, runs: Sequence[RunSummary], now: float, *, message: str = "") -> None:
-        """Show `runs` as of `now` (unix seconds). message: shown if there are none."""
+    def show(self, runs: Sequence[RunSummary], now: float, glances: Mapping[str, Glance], *, message: str = "") -> None:
+        """Show `runs` as of `now`, unix seconds. glances: by name. message: shown if there are none."""
         before = self.selected
+        self._glances = glances
         self._now, self._message = now, message
         self._items = sorted_runs(runs, self.sorted_by, reverse=self.reversed)
         self._cells = [{column.key: column.text(run, now) for column in COLUMNS} for run in self._items]
@@ -165,22 +167,10 @@ class RunTable(CursorList[RunSummary]):
                 max((cell_len(cells[column.key]) for cells in self._cells), default=0),
             )
             for column in COLUMNS
-        } | {"curve": WIDTH}
+        } | {"curve": _CURVE}
         places = {run.name: place for place, run in enumerate(self._items)}
         self.put_cursor(places.get(before.name, self.cursor) if before else self.cursor)
         self.post_message(self.Moved())
-
-    @property
-    def in_view(self) -> Sequence[RunSummary]:
-        """Runs in the visible rows."""
-        top = self.scroll_offset.y
-        return self._items[top : top + max(self.size.height - self.HEADER_HEIGHT, 0)]
-
-    def show_curves(self, curves: Mapping[str, Sequence[float]]) -> None:
-        """Show the newest scores of runs, by name."""
-        if curves != self._curves:
-            self._curves = curves
-            self.refresh()
 
     def show_marks(self, marked: Collection[str], current: str) -> None:
         """Mark runs by name. current: the run that is open on the screen, empty for none."""
@@ -192,7 +182,7 @@ class RunTable(CursorList[RunSummary]):
         """Sort by a column; the same column again reverses the order."""
         self.reversed = key == self.sorted_by and not self.reversed
         self.sorted_by = key
-        self.show(self._items, self._now, message=self._message)
+        self.show(self._items, self._now, self._glances, message=self._message)
 
     def sort_by_next(self) -> None:
         """Sort by the next visible column to the right; the last is followed by the first."""
@@ -225,10 +215,12 @@ class RunTable(CursorList[RunSummary]):
         roles = {"state": state, "age": "muted", "model": "muted"}
         pieces: Line = [(sign.ljust(_GUTTER), "")]
         for key, columns in self._widths().items():
-            shown = cells[key] if key != "curve" else sparkline(self._curves.get(run.name, ()), columns)
+            glance = self._glances.get(run.name)
+            curve = (glance.result or sparkline(glance.scores, columns)) if glance else ""
+            shown = cells[key] if key != "curve" else curve
             text = fit_name(shown, columns) if key == "name" else fit(shown, columns, right=_BY_KEY[key].numeric)
             pieces += [(text, roles.get(key, "")), (" " * _GAP, "")]
-        return under_cursor(pieces, width) if index == self.cursor else pieces
+        return under_cursor(pieces, width) if index == self.cursor and self.has_focus else pieces
 
     def _widths(self) -> dict[str, int]:
         return column_widths(self._natural, self.scrollable_content_region.width)

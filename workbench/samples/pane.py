@@ -17,7 +17,6 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import Answer, AnswerScreen
 from workbench.kit.pane import Pane
 from workbench.kit.save_prompt import ask_and_save
-from workbench.kit.wait_screen import WaitScreen
 from workbench.run.sample_query import EXAMPLES, Contains, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
@@ -101,7 +100,7 @@ class SamplesPane(Pane):
     def __init__(self, ask: Callable[[StartingPoint], Awaitable[None]], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._ask = ask
-        self._list_view = SampleListView(self.refresh_keys)
+        self._list_view = SampleListView(self.refresh_bindings)
         self._list = self._list_view.sample_list
         self._view = SampleView()
         self._opening = False  # the selected sample is being read, and takes the place of the open one
@@ -189,7 +188,7 @@ class SamplesPane(Pane):
             self._list.focus()
         if self._browser.release():
             self._list_view.update_list()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     def action_next(self, by: int) -> None:
         before, self._list.cursor = self._list.cursor, self._list.cursor + by
@@ -235,7 +234,7 @@ class SamplesPane(Pane):
             if self._browser.release():  # a sample that is being opened is not: this takes its place
                 self._list_view.update_list()
             self.workers.cancel_group(self, "open")
-            self.app.push_screen(WaitScreen(partial(self._ask_about, folder, selected.key)))
+            self.run_worker(self._ask_about(folder, selected.key), group="dialog", exclusive=True)
         else:
             self._ask_from(StartingPoint())
 
@@ -244,7 +243,7 @@ class SamplesPane(Pane):
             self._ask_from(StartingPoint.at_token(opened, self._view.text.cursor))
 
     def _ask_from(self, start: StartingPoint) -> None:
-        self.app.push_screen(WaitScreen(partial(self._ask, start)))
+        self.run_worker(self._ask(start), group="dialog", exclusive=True)
 
     async def _ask_about(self, folder: RunFolder, key: SampleKey) -> None:
         """Read a sample, then ask about its prompt."""
@@ -341,7 +340,7 @@ class SamplesPane(Pane):
             self._list_view.show_list(False)
             if had_focus or self.app.focused is None:
                 view.text.focus()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     @property
     def _browser(self) -> SampleBrowser:

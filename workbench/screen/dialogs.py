@@ -12,12 +12,11 @@ from textual.widgets import Button, Static
 
 from trainer.rewards.code import Code
 from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, button_label
-from workbench.kit.typed_ahead import Question
 from workbench.system.code_trust import code_text
 from workbench.text import visible
 
 
-class QuitScreen(Question, AnswerScreen):
+class QuitScreen(AnswerScreen):
     """Dialog that asks what should happen to the run called `run` when the user leaves; None means to stay."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

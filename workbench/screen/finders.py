@@ -12,7 +12,7 @@ from workbench.config.fields import search
 from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.command_provider import Finder, Found, around
-from workbench.kit.docs_reader import DocsFinder
+from workbench.kit.docs import DocsFinder
 from workbench.numbers import score_text
 from workbench.run.run_listing import read_runs
 from workbench.run.sample_table import SampleKey

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib import util
@@ -21,15 +20,11 @@ from trainer.preferences.store import PreferenceStore
 from workbench.columns import fit
 from workbench.config.document import ConfigDocument
 from workbench.config.estimates import largest_fitting, model_is_here
-from workbench.home.glances import Workspace
-from workbench.home.home_list import Choice
-from workbench.home.pane import Facts
-from workbench.home.setup_answers import Settings, questions
-from workbench.home.setup_screen import Given, SetupScreen
-from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.plans import labelling_material
-from workbench.run.run_listing import age
 from workbench.run.supervisor import Supervisor
+from workbench.runs.choices import Choice, Facts
+from workbench.runs.glances import Workspace
+from workbench.runs.new_configuration import Given, Settings, SetupScreen, questions
 from workbench.screen.host import Host, tried
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.steering import Steering
@@ -68,7 +63,7 @@ class HomeController:
 
     def first_facts(self) -> Facts:
         """Return what Home shows before anything has been read."""
-        return Facts(_choices(self._plan(), Workspace([], 0, ""), ""))
+        return Facts(_choices(self._plan(), Workspace([], ""), ""))
 
     def facts(self) -> Callable[[Workspace], Facts]:
         """Return a function, to be called on a thread, that reads what Home shows besides the runs."""
@@ -98,11 +93,7 @@ class HomeController:
                 if self._screen.label.worker is None:
                     self._labelling.request("start")
             case "configure":
-
-                def ask() -> None:
-                    self._screen.app.push_screen(WaitScreen(self._configure))
-
-                self._steering.when_nothing_is_lost(ask)
+                self._steering.when_nothing_is_lost(lambda: self._screen.ask(self._configure()))
             case _:
                 self._screen.action_show_pane(what)
 
@@ -155,9 +146,6 @@ def read_facts(plan: _Plan, workspace: Workspace) -> Facts:
 
 def _choices(plan: _Plan, workspace: Workspace, waiting: str) -> list[Choice]:
     choices = [_training(plan, workspace)]
-    if workspace.total:
-        newest = age(workspace.glances[0].run.started, time.time())
-        choices.append(Choice("runs", "runs", "Open a run", f"{workspace.total:,} here, newest {newest} old"))
     choices.append(Choice("label", "label", "Label", waiting))
     if not plan.training:
         choices.append(Choice("configure", "configure", "New configuration", "model, prompts, reward: three questions"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,6 @@ from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import TextPromptScreen
-from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.pane import LabelRequest
 from workbench.labelling.plans import (
     LabelOpening,
@@ -224,6 +223,5 @@ class LabellingController:
         if line:
             self._screen.say(line, "done")
 
-    def _open_dialog(self, action: Callable[[], Awaitable[None]]) -> None:
-        if self._screen.is_active:  # else a second key came with the one that opened a dialog
-            self._screen.app.push_screen(WaitScreen(action))
+    def _open_dialog(self, action: Callable[[], Coroutine[None, None, None]]) -> None:
+        self._screen.ask(action())

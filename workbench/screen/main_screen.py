@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import traceback
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -21,9 +21,8 @@ from trainer.config.schema import RunConfig
 from trainer.runs.folder import TRASH
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
-from workbench.home.pane import HomePane
 from workbench.kit.banner import Banner, Kind
-from workbench.kit.key_footer import KeyFooter
+from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane
 from workbench.kit.pane_strip import PaneStrip, TopLines
@@ -37,8 +36,9 @@ from workbench.opening import Opening
 from workbench.reward_model.pane import RewardModelPane
 from workbench.run.journal_source import whole_run
 from workbench.run.metrics import DEFAULT
-from workbench.run.supervisor import Request, Supervisor, report_bug
+from workbench.run.supervisor import Request, Supervisor
 from workbench.runs.pane import RunsPane
+from workbench.runs.table import RunTable
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
 from workbench.screen.asking import ask_about
@@ -99,7 +99,7 @@ class MainScreen(MountedWhole, Screen[None]):
             id="pane.reward-model",
             tooltip="Go to Reward model",
         ),
-        Binding("f7", "show_pane('runs')", "Runs", show=False, id="pane.runs", tooltip="Go to Runs"),
+        Binding("f7", "show_runs", "Runs", show=False, id="pane.runs", tooltip="Go to the runs, in Home"),
         Binding("f8", "show_pane('log')", "Log", show=False, id="pane.log", tooltip="Go to Log"),
         Binding(
             "left_parenthesis",
@@ -136,14 +136,13 @@ class MainScreen(MountedWhole, Screen[None]):
         self._looking = Throttled(rests=False)
         self._situation: _Situation | None = None
         self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
-        self.bugs: dict[str, str] = {}  # reported so far, by where they arose
         self.ready = False  # the panes exist and show the run
 
     def compose(self) -> ComposeResult:
         yield TopLines()
         yield Banner(id="banner")
         with Vertical(id="panes"):
-            yield HomePane(self._listed, self._home, self._home.since, id="home")
+            yield RunsPane(self._listed, self._home, self._home.since, id="home")
             with Horizontal(id="top"):
                 yield self.config
                 yield self._training
@@ -151,7 +150,6 @@ class MainScreen(MountedWhole, Screen[None]):
             yield self.label
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
-                yield RunsPane(self._listed, id="runs")
                 yield LogPane(self._opening.log, id="log")
         yield Static(id="too-small", markup=False)
         yield KeyFooter()
@@ -201,6 +199,11 @@ class MainScreen(MountedWhole, Screen[None]):
         """Go to a pane; it is shown as the terminal's size allows."""
         self._panes.go_to(name)
 
+    def action_show_runs(self) -> None:
+        """Go to the runs, which are in Home."""
+        self.action_show_pane("home")
+        self.query_one(RunTable).focus()
+
     def action_step_pane(self, step: int) -> None:
         """Go to the pane that is `step` places further in the strip of panes, around its ends."""
         panes = [pane.id for pane in self.query(Pane) if pane.id]
@@ -215,29 +218,20 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def poll(self) -> None:
         """Fold in the events since the last call, and show the result; look into the run's folder in a thread."""
-        try:
-            if self.supervisor.take() or self._situation_now() != self._situation:
-                self.show_run()
-            if self.supervisor.has_to_look:
-                self._look()
-        except Exception as bug:  # noqa: BLE001  a screen that shows less is better than a run that ends
-            self.report(bug)
+        if self.supervisor.take() or self._situation_now() != self._situation:
+            self.show_run()
+        if self.supervisor.has_to_look:
+            self._look()
 
     @work(group="look")
     async def _look(self) -> None:
-        try:
-            found = await self._looking.read(self.supervisor.look)
-            if found is not None and self.supervisor.fold(found):
-                self.show_run()
-        except Exception as bug:  # noqa: BLE001  as in `poll`
-            self.report(bug)
+        found = await self._looking.read(self.supervisor.look)
+        if found is not None and self.supervisor.fold(found):
+            self.show_run()
 
-    def report(self, bug: Exception) -> None:
-        """Report an unexpected error once in the banner, with its traceback in the log; the run goes on."""
-        place = f"{type(bug)} {traceback.format_tb(bug.__traceback__)[-1:]}"  # its words may differ each time
-        if place not in self.bugs:
-            self.bugs[place] = repr(bug)
-            self.say(report_bug(bug, log=self._opening.log), about="bug")
+    def ask(self, flow: Coroutine[None, None, None]) -> None:
+        """Run a flow of reading and dialogs; a newer one takes the place of one that is still reading."""
+        self.run_worker(flow, group="dialog", exclusive=True)
 
     @property
     def runs_dir(self) -> Path:
@@ -253,7 +247,6 @@ class MainScreen(MountedWhole, Screen[None]):
         if (runs_dir := self.runs_dir) != self._listed:
             self._listed = runs_dir
             self.query_one(RunsPane).set_runs_dir(runs_dir)
-            self.query_one(HomePane).set_runs_dir(runs_dir)
             self.query_one(RewardModelPane).set_runs_dir(runs_dir)
         self.query_one(TopLines).show_run(supervisor.view, note=supervisor.note)
         for pane in self.query(Pane):
@@ -292,7 +285,7 @@ class MainScreen(MountedWhole, Screen[None]):
             for log in self.query(LogPane):
                 log.report(message)
         for banner in self.query(Banner):  # there is none while the screen closes
-            banner.say(message, kind, {about} if about in ("run", "bug") else {about, self._panes.current})
+            banner.say(message, kind, {about} if about == "run" else {about, self._panes.current})
 
     def say_once(self, problem: str, *, about: str) -> None:
         """Show an error that lasts, once; "" settles it."""
@@ -369,7 +362,7 @@ class MainScreen(MountedWhole, Screen[None]):
     def _run_requested(self, message: RunsPane.Requested) -> None:
         match message.what:
             case "open":
-                self.steering.open_run(message.folder)
+                self._home.open(message.folder)
             case "resume":
                 self.steering.resume(message.folder)
             case "branch":

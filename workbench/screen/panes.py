@@ -19,16 +19,16 @@ EVERYTHING = (180, 48)
 DASHBOARD = ("config", "training", "samples")
 EDITING = ("config", "training")
 ALONE = ("home", "label", "reward-model")  # they need the whole width, and nothing should distract a labeller
-DRAWER = ("runs", "log")  # below the dashboard if there is room for all
+DRAWER = ("log",)  # below the dashboard if there is room for all
 
 
 def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> tuple[str, ...]:
     """Return the panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
 
-    Empty if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. The panes
-    for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by side,
-    without the samples while the user is at the configuration. A large terminal shows all three, and runs and log
-    below them, higher when the user is there; a smaller one shows each of these two alone.
+    Empty if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. Home and the
+    panes for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by
+    side, without the samples while the user is at the configuration. A large terminal shows all three, and the log
+    below them, higher when the user is there; a smaller one shows the log alone.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return ()

@@ -26,7 +26,6 @@ from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown, toml_line
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
 from workbench.run.sentences import change_words
 from workbench.system.machine import room_for
@@ -121,7 +120,7 @@ def _memory(config: Config) -> tuple[str, str]:
     return "memory", f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
 
 
-class Facts(GuardedWidget, Widget):
+class Facts(Widget):
     """Table of labels and texts; a long text continues below its beginning."""
 
     def __init__(self, facts: Sequence[tuple[str, str]]) -> None:

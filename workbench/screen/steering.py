@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from trainer.runs.journal import read_journal
 from trainer.runs.listing import is_complete, summary_of
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
-from workbench.kit.wait_screen import WaitScreen
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Request, Supervisor
 from workbench.screen.dialogs import TrustScreen, UnsavedScreen
@@ -52,7 +51,7 @@ class Steering:
 
     def watch(self, folder: Path) -> None:
         """Show the run in `folder`, and its configuration unless the user keeps unsaved changes."""
-        self._screen.app.push_screen(WaitScreen(partial(self._watch, folder)))
+        self._screen.ask(self._watch(folder))
 
     def open_run(self, folder: Path) -> None:
         """Show the run in `folder` in the Training pane, and its configuration.
@@ -60,7 +59,7 @@ class Steering:
         A run that trains is controlled through that configuration, so with unsaved changes it opens only if the user
         discards them.
         """
-        self._screen.app.push_screen(WaitScreen(partial(self._watch, folder, "training")))
+        self._screen.ask(self._watch(folder, "training"))
 
     def resume(self, folder: Path, overrides: Sequence[str] = (), *, agreed: bool = False) -> None:
         """Resume the run in `folder` on this process's trainer thread, once the user agrees to the plan.
@@ -92,7 +91,7 @@ class Steering:
         change = partial(self._supervisor.set, key, value)
         if key == "reward.sources":
             reward = RewardConfig(sources=value)
-            self._screen.app.push_screen(WaitScreen(partial(self._once_trusted, reward, change, about="steer")))
+            self._screen.ask(self._once_trusted(reward, change, about="steer"))
         else:
             self._send(change)
 
@@ -132,7 +131,7 @@ class Steering:
                 self._edit(document)
                 then()
 
-        self._screen.app.push_screen(WaitScreen(open_it))
+        self._screen.ask(open_it())
 
     def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
         """Call `action`, which discards the configuration on the screen; ask first if it has unsaved changes.
@@ -187,8 +186,7 @@ class Steering:
             return
         if self._branching and self._branching[2] is document:
             run, at, _ = self._branching
-            branch = partial(self._ask_to_start_branch, run, at, config, one_iteration=one_iteration)
-            self._screen.app.push_screen(WaitScreen(branch))
+            self._screen.ask(self._ask_to_start_branch(run, at, config, one_iteration=one_iteration))
             return
         preset = document.preset or str(document.path or "run")
         changed = [key for key, change in document.changes.items() if change.from_preset]
@@ -202,14 +200,14 @@ class Steering:
             if await self._screen.app.push_screen_wait(RunQuestion(found, "Start run")):
                 await self._once_trusted(config.reward, start, about="start")
 
-        self._screen.app.push_screen(WaitScreen(ask))
+        self._screen.ask(ask())
 
-    def _train_another(self, ask: Callable[[], Awaitable[None]]) -> None:
+    def _train_another(self, ask: Callable[[], Coroutine[None, None, None]]) -> None:
         """Call `ask`, which leads to a run that trains here, unless one does or the user keeps unsaved changes."""
 
         def open_it() -> None:
             if attempt(self._screen, self._supervisor.check_free, about="start"):
-                self._screen.app.push_screen(WaitScreen(ask))
+                self._screen.ask(ask())
 
         self.when_nothing_is_lost(open_it)
 

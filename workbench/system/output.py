@@ -44,22 +44,25 @@ def error(message: str) -> None:
         note(f"error: {problem}")
 
 
-def crash(exception: BaseException, folder: Path | None = None) -> None:
-    """Report a bug in one line, with the traceback in `folder`/crash.log, or else on stderr."""
+def crash(bug: BaseException | str, folder: Path | None = None) -> None:
+    """Report a bug, or its traceback, in one line; the traceback goes to `folder`/crash.log, or else to stderr."""
 
     def show(details: str) -> None:
         _line(visible(details.rstrip(), keep_newlines=True))
 
-    error(bug_line(exception, folder, show, "please report the traceback above"))
+    error(bug_line(bug, folder, show, "please report the traceback above"))
 
 
-def bug_line(bug: BaseException, folder: Path | None, show: Callable[[str], object], otherwise: str) -> str:
+def bug_line(bug: BaseException | str, folder: Path | None, show: Callable[[str], object], otherwise: str) -> str:
     """Return a bug in one line. Its traceback goes to `folder`/crash.log, which the line names.
 
     show and otherwise: where the traceback goes without such a file, and the end of the line then.
     """
-    what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
-    details = "".join(traceback.format_exception(bug))
+    if isinstance(bug, str):
+        what, details = f"unexpected {bug.rstrip().splitlines()[-1]}", bug
+    else:
+        what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
+        details = "".join(traceback.format_exception(bug))
     if folder is not None:
         from trainer.files import PRIVATE, write_whole  # here, because `--version` loads nothing of the trainer
 
@@ -68,19 +71,6 @@ def bug_line(bug: BaseException, folder: Path | None, show: Callable[[str], obje
             return f"{what}: this is a bug, its traceback is in {folder / 'crash.log'}"
     show(details)
     return f"{what}: this is a bug, {otherwise}"
-
-
-def log_bug(bug: BaseException, log: Path | None) -> None:
-    """Append the traceback of `bug` to `log`, which the log pane follows; without a file, the pane captures it."""
-    details = "".join(traceback.format_exception(bug))
-    try:
-        if log is not None:
-            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(details)
-            return
-    except OSError:
-        pass
-    data(details)
 
 
 def discard_stdout() -> None:

@@ -141,7 +141,7 @@ class TrainingPane(Pane):
         if now != self._shown:
             self._shown = now
             self._show()
-            self.refresh_keys()
+            self.refresh_bindings()
 
     def show_scores(self, iteration: int, scores: Sequence[float]) -> None:
         """Draw the distribution of the scores of the iteration whose samples are shown."""
@@ -268,13 +268,13 @@ class TrainingPane(Pane):
         if focused:
             (chart if enlarged else plot if plotted else overview).focus()
         self._show()
-        self.refresh_keys()
+        self.refresh_bindings()
 
     def _put_cursor(self, iteration: int | None) -> None:
         if iteration != self._cursor:
             self._cursor = iteration
             self.post_message(self.IterationChosen(iteration))
-            self.refresh_keys()
+            self.refresh_bindings()
         self._show()
 
     def _at(self) -> int | None:

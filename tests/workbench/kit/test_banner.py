@@ -151,7 +151,7 @@ async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
         await until(pilot, lambda: "past" in screen_text(screen))
         await pilot.press("enter")
         await until(pilot, lambda: "is training here" in reported(screen))
-        assert screen.query_one("#runs").has_focus_within, "nothing was opened, so nothing else is shown"
+        assert screen.query_one("#home").has_focus_within, "nothing was opened, so nothing else is shown"
         screen.supervisor.stop()
         await until(pilot, lambda: not screen.supervisor.trains_here)
         await until(pilot, lambda: reported(screen) == "")

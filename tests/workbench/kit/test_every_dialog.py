@@ -16,13 +16,12 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList
 from waiting import until
-from workbench_app import can_answer, press_when_asked, screen_text, settle, start_run, status, workbench
+from workbench_app import press_when_asked, screen_text, settle, start_run, status, workbench
 
 from workbench.kit.dialog import AnswerScreen, Dialog, TextPromptScreen
+from workbench.kit.footer import KeyFooter
 from workbench.kit.help import HelpScreen
-from workbench.kit.key_footer import KeyFooter
 from workbench.kit.keys import known_bindings
-from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.form import LabelForm
 from workbench.runs.pane import RunsPane
 from workbench.screen.dialogs import QuitScreen
@@ -56,20 +55,24 @@ async def test_help_escape_and_quit_work_in_every_dialog() -> None:
         app = screen.app
         for kind, make in DIALOGS.items():
             app.push_screen(dialog := make())
-            await until(pilot, lambda dialog=dialog: app.screen is dialog and can_answer(pilot))
+            await until(pilot, lambda dialog=dialog: app.screen is dialog and bool(dialog.query(KeyFooter)))
             footer = dialog.query_one(KeyFooter)
-            await until(pilot, lambda footer=footer: len(footer.pinned) == 3)
+            await until(pilot, lambda footer=footer: "quit" in str(footer.content))
             typing = app.focused is not None and app.focused.check_consume_key("q", "q")
-            assert [key.name for key in footer.pinned] == ["esc", *(("f1", "^q") if typing else ("?", "q"))], kind
+            end = str(footer.content).rpartition("▏")[2] or str(footer.content)
+            assert [end.split()[place] for place in (0, -4, -2)] == [
+                "esc",
+                *(("f1", "^q") if typing else ("?", "q")),
+            ], kind
             await pilot.press("f1")
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
             await pilot.press("f1")
-            await until(pilot, lambda dialog=dialog: app.screen is dialog)
+            await until(pilot, lambda dialog=dialog: app.screen is dialog and bool(dialog.query(KeyFooter)))
             await pilot.press("ctrl+q")
             await until(pilot, lambda dialog=dialog: app.screen is not dialog)
             assert isinstance(app.screen, QuitScreen), kind
             await press_when_asked(pilot, "ctrl+q", "q", "escape")
-            await until(pilot, lambda dialog=dialog: app.screen is dialog)
+            await until(pilot, lambda dialog=dialog: app.screen is dialog and bool(dialog.query(KeyFooter)))
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is screen)
         assert screen.supervisor.trains_here
@@ -83,7 +86,7 @@ async def test_remapped_keys_work_in_dialogs_and_are_the_ones_they_name(tmp_path
         app = screen.app
         await pilot.press("f11")
         await pilot.pause()
-        assert "Runs F11" in screen_text(screen)
+        assert screen.query_one("#home").display
         app.push_screen(dialog := DIALOGS[TextPromptScreen]())
         await until(pilot, lambda: "F12 cancel" in screen_text(cast("MainScreen", dialog)))
         for _ in range(2):
@@ -172,7 +175,7 @@ async def test_the_focus_survives_every_resize_of_a_dialog() -> None:
         for kind, make in DIALOGS.items():
             screen.app.push_screen(dialog := make())
             await until(pilot, lambda dialog=dialog: screen.app.screen is dialog and dialog.is_mounted)
-            await settle(pilot) if kind is not WaitScreen else await pilot.pause()
+            await settle(pilot)
             focused = dialog.focused
             for size in [(chance.randint(20, 250), chance.randint(5, 70)) for _ in range(3)]:
                 await pilot.resize_terminal(*size)

@@ -17,7 +17,7 @@ from waiting import until
 from workbench_app import workbench
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.docs_reader import DocScreen, docs_dir, read_page
+from workbench.kit.docs import DocScreen
 from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, about, help_rows, matching
 from workbench.kit.pane import Pane
 
@@ -266,17 +266,8 @@ async def test_enter_reads_the_page_of_the_pane_and_escape_returns_to_the_help()
     async with (app := Probe()).run_test(size=(100, 30)) as pilot:
         await pilot.press("f1", "enter")
         await until(pilot, lambda: isinstance(app.screen, DocScreen))
-        assert (docs_dir() / f"{OnePane.DOCS}.md").read_text().startswith("# The workbench")
         await pilot.press("escape")
         assert isinstance(app.screen, HelpScreen)
-
-
-async def test_every_pane_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with workbench() as (screen, _):
-        assert {pane.id: read_page(pane.DOCS) is not None for pane in screen.query(Pane)} == {
-            pane.id: True for pane in screen.query(Pane)
-        }
 
 
 async def test_the_closing_key_is_shown_as_remapped() -> None:

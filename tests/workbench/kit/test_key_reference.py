@@ -1,27 +1,35 @@
-"""The page of all keys: up to date, each key with one meaning, each binding with its words."""
+"""The page of all keys is up to date, and each binding has its words and its action."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import importlib
+import re
+import subprocess
+import sys
 
-from textual.binding import Binding
+import pytest
+from apart import ROOT
+from textual import actions
 
-from workbench.kit.key_reference import EXCEPTIONS, clashes, page
+from workbench.app import WorkbenchApp
 from workbench.kit.keys import own_bindings
-
-PAGE = Path(__file__).parents[3] / "docs" / "keys.md"
+from workbench.screen.main_screen import MainScreen
 
 
 def test_the_page_of_keys_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run: python -m workbench.kit.key_reference > docs/keys.md"
+    printed = subprocess.run([sys.executable, ROOT / "docs" / "keys.py"], capture_output=True, text=True, check=True)
+    assert (ROOT / "docs" / "keys.md").read_text() == printed.stdout, "run: python docs/keys.py > docs/keys.md"
 
 
-def test_a_key_of_the_vocabulary_has_one_meaning_everywhere() -> None:
-    assert not list(clashes(binding for _, binding in own_bindings()))
-    other = Binding("m", "metrics", "choose", id="a.b", tooltip="Choose")
-    assert list(clashes([other])) == ["a.b: m means mark, unmark, not choose"]
-    assert all(EXCEPTIONS.values())
-
-
-def test_every_binding_has_an_id_and_words() -> None:
-    assert not [(owner, one.key) for owner, one in own_bindings() if not (one.id and one.description and one.tooltip)]
+@pytest.mark.parametrize("owner", sorted({owner for owner, _ in own_bindings()}))
+def test_every_binding_has_words_and_an_action_that_exists(owner: str) -> None:
+    module, _, name = owner.rpartition(".")
+    classes = vars(importlib.import_module(module))
+    own = classes[name]
+    for binding in (binding for known, binding in own_bindings() if known == owner):
+        assert re.fullmatch(r"[a-z][a-z-]*\.[a-z][a-z0-9_-]*", binding.id or ""), binding
+        assert binding.description, binding
+        assert binding.tooltip, binding
+        target, action, _ = actions.parse(binding.action)
+        kinds = {"app": [WorkbenchApp], "screen": [MainScreen, *classes.values()]}.get(target, [own])
+        assert any(hasattr(kind, f"action_{action}") for kind in kinds), f"{owner} {binding.id}: no action_{action}"

@@ -195,7 +195,6 @@ STOPS = {  # keys that lead on from the stop before
     "a sample": ["enter"],
     "Label": ["f5"],
     "Reward model": ["f6"],
-    "Runs": ["f7"],
     "Log": ["f8"],
 }
 

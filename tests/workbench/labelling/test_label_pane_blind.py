@@ -9,7 +9,7 @@ from label_session import FakeSession, Labelling, item, items, labelling, until
 
 from trainer.preferences.items import Item
 from trainer.preferences.records import Origin
-from workbench.kit.key_footer import KeyFooter
+from workbench.kit.footer import KeyFooter
 
 PROMPT = "Explain to a child why the sky is blue."
 TEXTS = (

@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Select
 from waiting import until
 
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
-from workbench.kit.key_footer import KeyFooter
+from workbench.kit.footer import KeyFooter
 from workbench.labelling.plans import SessionChoice, SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.labelling.start_screen import LabelStartScreen, QueueList

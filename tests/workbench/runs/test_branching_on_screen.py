@@ -121,7 +121,7 @@ def test_the_origin_of_a_branch_is_text_whatever_it_holds() -> None:
 
 async def test_the_pane_shows_the_origin_at_80_columns() -> None:
     branch(branchable("a-run-with-a-rather-long-name"), "ppo.kl_coef=0.1")
-    async with workbench(size=(80, 24), pane="runs") as (screen, pilot):
+    async with workbench(size=(80, 24), pane="home") as (screen, pilot):
         pane = screen.query_one(RunsPane)
         await until(pilot, lambda: pane.selected is not None)
         await settle(pilot)
@@ -148,7 +148,7 @@ async def test_a_branch_is_edited_in_the_config_pane_made_beside_its_run_and_tra
     write(folder, SettingChanged(iteration=3, key="ppo.clip", old=0.3, value=0.2))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
     script = Script(scripted_run.done)
-    async with workbench(script, pane="runs") as (screen, pilot):
+    async with workbench(script, pane="home") as (screen, pilot):
         await opened(pilot, screen, "1")
         document = screen.config.document
         assert document.name == "branch of past after iteration 1"
@@ -175,7 +175,7 @@ async def test_a_branch_may_begin_with_one_iteration() -> None:
 
 async def test_what_the_branch_cannot_change_is_refused_and_what_was_typed_stays() -> None:
     branchable()
-    async with workbench(scripted_run.done, pane="runs") as (screen, pilot):
+    async with workbench(scripted_run.done, pane="home") as (screen, pilot):
         await opened(pilot, screen)
         for key, value, reason in (
             ("model.lora_rank", 3, "model.lora_rank cannot change in a branch"),
@@ -193,7 +193,7 @@ async def test_no_branch_is_made_of_code_that_is_not_trusted() -> None:
     Path("rewards.py").write_text("def score(completions, **_):\n    return [0.0 for _ in completions]\n")
     branchable(sources=["rewards.py:score"])
     script = Script(scripted_run.done)
-    async with workbench(script, pane="runs") as (screen, pilot):
+    async with workbench(script, pane="home") as (screen, pilot):
         await opened(pilot, screen)
         for answer, names in (("n", ["past"]), ("y", ["past", "past-branch-1"])):
             await start_run(pilot)
@@ -209,7 +209,7 @@ async def test_a_branch_that_is_done_is_shown_and_not_trained_again() -> None:
     made = branch(branchable(), "ppo.kl_coef=0.1")
     write(made.root, iteration(100), scripted_run.ended("done", 100))
     script = Script(scripted_run.done)
-    async with workbench(script, pane="runs") as (screen, pilot):
+    async with workbench(script, pane="home") as (screen, pilot):
         pane = screen.query_one(RunsPane)
         while pane.selected is None or pane.selected.name != "past":
             await pilot.press("down")
@@ -222,7 +222,7 @@ async def test_a_branch_that_is_done_is_shown_and_not_trained_again() -> None:
 
 async def test_no_run_is_branched_while_another_trains_here_nor_one_that_cannot_be() -> None:
     branchable()
-    async with workbench(scripted_run.wait, pane="runs") as (screen, pilot):
+    async with workbench(scripted_run.wait, pane="home") as (screen, pilot):
         pane = screen.query_one(RunsPane)
         await until(pilot, lambda: pane.selected is not None)
         with RunFolder(Path("runs/past")).lock():
@@ -231,7 +231,7 @@ async def test_no_run_is_branched_while_another_trains_here_nor_one_that_cannot_
         screen.action_show_pane("training")
         await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.trains_here)
-        screen.action_show_pane("runs")
+        screen.action_show_pane("home")
         await pilot.press("b")
         await until(pilot, lambda: "is training here: stop it" in str(screen.query_one(Banner).render()))
         assert screen.app.screen is screen

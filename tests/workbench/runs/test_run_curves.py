@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
 
 import pytest
 from styles_helper import styles_path
 from textual.app import ComposeResult
-from textual.widgets import Static
 from themed_app import ThemedApp
 from waiting import until
 from workbench_app import settle
 from workspace_runs import write_workspace
 
-from trainer.runs.listing import RunSummary
-from workbench.run.glance import Glance
-from workbench.runs import curves as curves_module
+from workbench.runs import glances
 from workbench.runs.curves import RunCurves
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
@@ -42,8 +37,8 @@ async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_
     monkeypatch.chdir(tmp_path)
     write_workspace(time.time())
     read: list[str] = []
-    glance_at = curves_module.glance_at
-    monkeypatch.setattr(curves_module, "glance_at", lambda run: read.append(run.name) or glance_at(run))
+    glance_at = glances.glance_at
+    monkeypatch.setattr(glances, "glance_at", lambda run: read.append(run.name) or glance_at(run))
     app = Workbench()
     async with app.run_test(size=(120, 40)) as pilot:
         pane, curves, table = app.query_one(RunsPane), app.query_one(RunCurves), app.query_one(RunTable)
@@ -75,29 +70,3 @@ async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_
             assert not curves.display
             assert table.region.bottom <= app.query_one("#run-detail").region.y
             assert app.query_one("#run-comparison").region.bottom <= pane.content_region.bottom
-
-
-async def test_curves_from_a_slow_disk_are_shown_though_they_are_requested_again_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_workspace(time.time())
-    go_on, begun, glance_at = [Event(), Event(), Event()], [], curves_module.glance_at
-
-    def slow(run: RunSummary) -> Glance:
-        begun.append(run.name)
-        go_on[len(begun) - 1].wait(60)
-        return glance_at(run)
-
-    monkeypatch.setattr(curves_module, "glance_at", slow)
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        curves = app.query_one(RunCurves)
-        await until(pilot, lambda: begun != [])
-        os.utime(f"runs/{begun[0]}/events.jsonl", (0, 0))  # as if it had been written to
-        await pilot.press("m")  # which reads the curves again
-        await until(pilot, lambda: "is marked" in str(app.query_one("#run-differences", Static).content))
-        go_on[0].set()
-        await until(pilot, lambda: names(curves) == begun[:1])
-        for one in go_on:
-            one.set()

@@ -24,7 +24,6 @@ from workbench_app import settle
 from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
-from workbench.columns import fit, fit_end
 from workbench.kit import throttled
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.file_names import run_name_problem
@@ -32,6 +31,7 @@ from workbench.kit.pane import Badge
 from workbench.kit.throttled import Throttled
 from workbench.run.run_listing import RunListing, read_runs
 from workbench.run.view import RunView
+from workbench.runs import glances
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
 from workbench.runs.pane import RunsPane
@@ -155,21 +155,6 @@ def test_name_state_and_score_are_there_at_38_columns_and_everything_at_120() ->
         assert widths["state"] == 24 or widths["name"] == 13, "a state is read whole before a name"
     assert list(column_widths(NATURAL, 38)) == ["name", "state", "score"]
     assert column_widths(NATURAL, 130) == NATURAL
-
-
-@pytest.mark.parametrize("text", ["quickstart-0003", "日本語のモデル", "🎉" * 9, "", "e\u0301" * 20])
-def test_text_is_fitted_to_exactly_the_columns_it_has(text: str) -> None:
-    for width in range(20):
-        assert cell_len(fit(text, width)) == width
-        assert cell_len(fit(text, width, right=True)) == width
-        assert cell_len(fit_end(text, width)) <= width
-
-
-def test_both_ends_of_a_long_name_can_be_read() -> None:
-    assert fit("quickstart-0003", 11) == "quick…-0003"
-    assert fit_end("quickstart-0003", 5) == "…0003"
-    assert fit("ab", 4) == "ab  "
-    assert fit("ab", 4, right=True) == "  ab"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b", "..", "a\n", "[/x]", "\x1b[31m"])
@@ -323,7 +308,7 @@ async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(m
             go_on.wait(timeout=60)
         return read_runs(runs_dir, known)
 
-    monkeypatch.setattr(runs_pane, "read_runs", slow)
+    monkeypatch.setattr(glances, "read_runs", slow)
     app = Workbench()
     async with app.run_test() as pilot:
         while len(readings) < 2:
@@ -347,7 +332,7 @@ async def test_a_hidden_pane_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         app.pane.display = False
         await pilot.pause()
         read = []
-        monkeypatch.setattr(runs_pane, "read_runs", lambda *asked: read.append(asked))
+        monkeypatch.setattr(glances, "read_runs", lambda *asked: read.append(asked))
         app.pane._look()
         await settle(pilot)
         assert read == []
@@ -599,7 +584,7 @@ async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [summary("b-run", state="training"), summary("c-run", state="training")]
-    monkeypatch.setattr(runs_pane, "read_runs", lambda *_: RunListing(runs, "", ()))
+    monkeypatch.setattr(glances, "read_runs", lambda *_: RunListing(runs, "", ()))
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
@@ -631,7 +616,7 @@ async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         table = app.table
-        table.show([summary(f"run-{i:04d}", started=float(i)) for i in range(1000)], 1000.0)
+        table.show([summary(f"run-{i:04d}", started=float(i)) for i in range(1000)], 1000.0, {})
         drawn: list[int] = []
         original = table.item_line
         table.item_line = lambda index, *at: drawn.append(index) or original(index, *at)  # type: ignore[method-assign, func-returns-value]
@@ -663,9 +648,9 @@ async def test_an_unresolved_error_is_shown_beside_the_state(state: str, alarms:
     async with app.run_test(size=(120, 24)) as pilot:
         await until_listed(pilot, app)
         table = app.query_one(RunTable)
-        table.show([summary("a", state=state, alarms=alarms)], 2000.0)
+        table.show([summary("a", state=state, alarms=alarms)], 2000.0, {})
         assert shown in table.render_line(1).text
-        table.show([summary("a", state=state, alarms=alarms), summary("b", started=0.0)], 2000.0)
+        table.show([summary("a", state=state, alarms=alarms), summary("b", started=0.0)], 2000.0, {})
         table.cursor = 1
         colour = table.get_component_rich_style("run-table--alarmed" if "⚠" in shown else f"run-table--{state}").color
         (drawn,) = [segment for segment in table.render_line(1) if state in segment.text]
@@ -677,7 +662,7 @@ async def test_the_heading_says_what_the_numbers_are_means_of() -> None:
     app = Workbench()
     async with app.run_test(size=(120, 24)) as pilot:
         table = app.query_one(RunTable)
-        table.show([summary("a")], 2000.0)
+        table.show([summary("a")], 2000.0, {})
         await pilot.pause()
         assert " score last 5   KL last 5 " in table.render_line(0).text
         await pilot.resize_terminal(40, 24)
@@ -696,8 +681,3 @@ async def test_scores_that_are_missing_are_a_dash() -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await settle(pilot)
         assert app.drawn()[1].split()[4:6] == ["-", "-"]
-
-
-def test_every_key_of_the_pane_has_an_id_and_a_tooltip() -> None:
-    for bindings in (RunsPane.BINDINGS, RunTable.BINDINGS, ConfirmScreen.BINDINGS, TextPromptScreen.BINDINGS):
-        assert all(binding.id and binding.tooltip for binding in bindings)  # type: ignore[union-attr]

@@ -13,7 +13,6 @@ import pytest
 from trainer.errors import UsageError
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.wait_screen import WaitScreen
 from workbench.screen.host import attempt, tried
 from workbench.screen.reward_models import RewardModels
 from workbench.screen.run_question import RunQuestion
@@ -26,7 +25,7 @@ class PlainScreen:
     def __init__(self, *answers: object) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.dialogs: list[Any] = []
-        self.action: Any = None  # of the newest wait screen
+        self.flow: Any = None  # the newest one
         self.workers: list[asyncio.Future[None]] = []
         self.answers = [*answers]
         self.app = SimpleNamespace(push_screen=self._push, push_screen_wait=self._ask)
@@ -40,6 +39,9 @@ class PlainScreen:
 
     def keys(self) -> dict[str, str]:
         return {"label.train": "t"}
+
+    def ask(self, flow: Coroutine[None, None, None]) -> None:
+        self.flow = flow
 
     def run_worker(self, work: Coroutine[None, None, None], *, group: str) -> None:
         self.workers.append(asyncio.ensure_future(work))
@@ -57,9 +59,6 @@ class PlainScreen:
         self.calls.append(("show_pane", name))
 
     def _push(self, dialog: Any, answered: Callable[[Any], None] = print) -> None:
-        if isinstance(dialog, WaitScreen):
-            self.action = dialog._action
-            return
         self.dialogs.append(dialog)
         if self.answers:
             answered(self.answers.pop(0))
@@ -98,7 +97,7 @@ async def test_a_valid_configuration_starts_if_agreed_and_an_invalid_one_shows_i
     steering = Steering(screen, run)  # type: ignore[arg-type]
     for started in ([], ["start quickstart"]):
         steering.request("start")
-        await screen.action()
+        await screen.flow
         assert [type(dialog) for dialog in screen.dialogs[-1:]] == [RunQuestion]
         assert run.calls == started
     screen.config.document.set("ppo.minibatches", -1)
@@ -116,7 +115,7 @@ async def test_unsaved_changes_are_discarded_only_if_the_user_agrees() -> None:
     edited = screen.config.document
     for shown in (edited, other):
         steering.open_configuration(lambda: other)
-        await screen.action()
+        await screen.flow
         assert screen.config.document is shown
     assert len(screen.dialogs) == 2, "each time one question"
 

@@ -16,10 +16,10 @@ sizes = st.integers(1, 400)
     ("size", "current", "shown"),
     [
         ((80, 24), "training", ("training",)),
-        ((80, 24), "runs", ("runs",)),
+        ((80, 24), "log", ("log",)),
         ((120, 36), "config", EDITING),
         ((120, 36), "training", DASHBOARD),
-        ((120, 36), "runs", ("runs",)),
+        ((120, 36), "home", ("home",)),
         ((200, 60), "config", DASHBOARD + DRAWER),
         ((200, 60), "log", DASHBOARD + DRAWER),
         ((60, 20), "samples", ("samples",)),

@@ -13,7 +13,7 @@ from scripted_run import FIXES, SteeredRun, alarm, make_run
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 from waiting import until
-from workbench_app import can_answer, screen_text, start_run, status, workbench
+from workbench_app import screen_text, start_run, status, workbench
 
 from trainer.engine.control import Control
 from trainer.engine.inbox import Inbox
@@ -80,7 +80,7 @@ def shown(pilot: Pilot[str]) -> str:
 
 async def opened(pilot: Pilot[str], key: str, kind: type) -> None:
     await pilot.press(key)
-    await until(pilot, lambda: isinstance(pilot.app.screen, kind) and can_answer(pilot))
+    await until(pilot, lambda: isinstance(pilot.app.screen, kind))
     await pilot.pause()
 
 

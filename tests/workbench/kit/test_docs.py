@@ -1,9 +1,8 @@
-"""Documentation in the program: the palette finds its headings, and a page is read where it was found."""
+"""Documentation in the program: the palette finds its pages, which are read where they were found."""
 
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
 from apart import ROOT
 from textual.containers import VerticalScroll
@@ -11,14 +10,8 @@ from textual.widgets import Markdown
 from waiting import until
 from workbench_app import screen_text, workbench
 
-from workbench.kit.docs_reader import DocScreen, DocsFinder, docs_dir, sections
-
-
-def test_the_headings_of_all_pages_are_known_and_those_in_code_are_not() -> None:
-    assert docs_dir() == ROOT / "docs"
-    assert {one.page for one in sections()} == {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert ("workbench", "Themes") in {(one.page, one.title) for one in sections()}
-    assert not [one for one in sections() if "`" in one.title]
+from workbench.kit.docs import DocScreen, DocsFinder, pages
+from workbench.kit.pane import Pane
 
 
 def test_a_wheel_has_the_pages_and_nothing_else_of_their_folder() -> None:
@@ -27,19 +20,20 @@ def test_a_wheel_has_the_pages_and_nothing_else_of_their_folder() -> None:
     assert build["wheel"]["sources"]["docs"] == "workbench/docs"
 
 
-async def test_a_heading_is_found_and_shown_and_a_link_leads_to_its_page() -> None:
+async def test_a_page_is_found_by_its_words_and_a_link_leads_to_another() -> None:
     async with workbench() as (screen, pilot):
         app = screen.app
-        found = await DocsFinder(screen).find("screen costs")  # type: ignore[arg-type]
-        assert found[0].name == "What the screen costs"
-        app.call_later(found[0].open)
+        assert {pane.DOCS for pane in screen.query(Pane)} <= {*pages()}
+        found = await DocsFinder(screen).find("keys.toml preset")  # type: ignore[arg-type]
+        assert "workbench" in [one.name for one in found]
+        next(one for one in found if one.name == "workbench").open()
         await until(pilot, lambda: isinstance(app.screen, DocScreen))
-        await until(pilot, lambda: "What the screen costs" in "".join(screen_text(app.screen).splitlines()[:7]))  # type: ignore[arg-type]
+        await until(pilot, lambda: "The workbench" in screen_text(app.screen))  # type: ignore[arg-type]
         page = app.screen.query_one(Markdown)
         page.post_message(Markdown.LinkClicked(page, "keys.md#main-screen"))
         await until(pilot, lambda: "This page is printed by" in screen_text(app.screen))  # type: ignore[arg-type]
         assert app.screen.query_one(VerticalScroll).scroll_y == 0
         page.post_message(Markdown.LinkClicked(page, "../../etc/passwd"))
+        await until(pilot, lambda: "../../etc/passwd is not a page" in screen_text(app.screen))  # type: ignore[arg-type]
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
-    assert Path("runs").exists() is False

@@ -14,10 +14,9 @@ from workbench_app import HOME, screen_text, workbench
 from trainer.config import validate
 from trainer.errors import TrainerError
 from workbench.config.pane import ConfigPane
-from workbench.home.home_list import Choice, HomeList
-from workbench.home.setup_answers import Option, questions
-from workbench.home.setup_screen import SetupScreen
 from workbench.kit.dialog import ConfirmScreen
+from workbench.runs.choices import HomeChoices
+from workbench.runs.new_configuration import Option, SetupScreen, questions
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +168,7 @@ async def test_escape_before_the_first_question_changes_nothing_and_a_file_is_th
     mine = tmp_path / "mine.toml"
     mine.write_text("[ppo]\niterations = 7\n")
     async with workbench(source=str(mine), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: any(isinstance(i, Choice) for i in screen.query_one(HomeList)._items))
+        await until(pilot, lambda: bool(screen.query_one(HomeChoices).selected))
         await pilot.press("g")
         await until(pilot, lambda: asked(screen, 1))
         await pilot.press("escape")

@@ -14,35 +14,32 @@ from workbench.run.run_listing import Stamp, read_runs, state_sign
 from workbench.run.sentences import errors, title
 from workbench.text import visible
 
-MOST = 50  # runs whose curves are read, the newest; the Runs pane has all
+MOST = 50  # runs whose curves are read, the newest
 _NAMED = 3  # runs that the news name, at most
 
 
 class Workspace(NamedTuple):
-    """The runs of a folder, the newest first, and those that could not be shown."""
+    """The runs of a folder, the newest first; those beyond the newest `MOST` without curves."""
 
     glances: list[Glance]
-    total: int  # runs in the folder, more than glances if there are very many
     problem: str  # why the folder cannot be read; empty if it can
     stamp: Stamp = ()  # of the listing
 
 
 class GlanceReader:
-    """Reader of the runs of one folder. It reads a journal again only if that has changed.
+    """Reader of the runs of a folder. It reads a journal again only if that has changed.
 
     On several threads at once, it may read one twice.
     """
 
-    def __init__(self, runs_dir: Path) -> None:
-        self._runs_dir = runs_dir
+    def __init__(self) -> None:
         self._known: dict[Path, tuple[object, Glance]] = {}
 
-    def read(self, shown: Workspace | None = None) -> Workspace:
-        """Return the runs; `shown` itself if nothing has changed since that was read."""
-        listing = read_runs(self._runs_dir, shown.stamp if shown else ())
-        if listing is None and shown is not None:
-            return shown
-        assert listing is not None
+    def read(self, folder: Path, shown: Workspace | None = None) -> Workspace | None:
+        """Return the runs of `folder`; None if nothing has changed since `shown` was read."""
+        listing = read_runs(folder, shown.stamp if shown else ())
+        if listing is None:
+            return None
         runs = sorted(listing.runs, key=lambda run: (run.started or 0.0, run.name), reverse=True)
         found: dict[Path, tuple[object, Glance]] = {}
         for run in runs[:MOST]:
@@ -52,7 +49,8 @@ class GlanceReader:
             glance = before[1]._replace(run=run) if before and unchanged else glance_at(run)
             found[run.folder.root] = (stamp, glance)
         self._known = found
-        return Workspace([glance for _, glance in found.values()], len(runs), listing.problem, listing.stamp)
+        glances = [glance for _, glance in found.values()] + [Glance(run) for run in runs[MOST:]]
+        return Workspace(glances, listing.problem, listing.stamp)
 
 
 def _journal_stamp(run: RunSummary) -> object:

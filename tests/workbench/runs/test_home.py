@@ -23,12 +23,13 @@ from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
-from workbench.home import glances
-from workbench.home.home_list import Choice, HomeList, RunRow
-from workbench.home.pane import HomePane
 from workbench.kit.pane import Pane
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.run.glance import Glance
+from workbench.runs import glances
+from workbench.runs.choices import HomeChoices
+from workbench.runs.pane import RunsPane
+from workbench.runs.table import RunTable
 from workbench.screen.main_screen import MainScreen
 
 CONFIG = Path("config")
@@ -47,23 +48,18 @@ def footer(screen: MainScreen) -> str:
     return screen_text(screen).splitlines()[-1]
 
 
-def choices(screen: MainScreen) -> list[str]:
-    return [item.what for item in screen.query_one(HomeList)._items if isinstance(item, Choice)]
+def has_choice(screen: MainScreen, title: str) -> bool:
+    return f"  {title}  " in screen_text(screen)
 
 
-async def test_an_empty_workspace_says_how_to_begin_and_offers_nothing_that_is_refused() -> None:
+async def test_an_empty_workspace_says_how_to_begin() -> None:
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: "No runs yet." in screen_text(screen))
+        await until(pilot, lambda: "No runs in 'runs' yet. Press space to train." in screen_text(screen))
         text = screen_text(screen)
         assert shown(screen) == {"home"}
         assert "SmolLM2-135M, 50 iterations" in text
-        assert "Train the quickstart" in text
+        assert has_choice(screen, "Train the quickstart")
         assert "GB, fits up to" in text
-        assert choices(screen)[:1] == ["train"]
-        assert "runs" not in choices(screen)
-        await pilot.press("r")
-        await settle(pilot)
-        assert shown(screen) == {"home"}
         *rows, _footer = text.rstrip().splitlines()
         assert not any("…" in row for row in rows)
 
@@ -78,16 +74,13 @@ async def test_runs_are_listed_with_state_and_curves_at_every_size() -> None:
             lines = screen_text(screen).splitlines()
             text = "\n".join(lines)
             assert all(cell_len(line) <= width for line in lines)
-            assert "✖ failed 3/40" in text
-            assert "⚠ done, KL high 40/40" in text
-            assert "✓ done 40/40" in text
-            assert "▁" in text
-            assert (LONG_NAME in text) == (width > 80), "cut in the list, whole in the details"
-            assert ("an iteration" in text) == (width > 80)
+            for words in ("✖ failed", "⚠ done, KL high", "✓ done", "40/40", LONG_NAME):
+                assert words in text
         assert text.count("│") > 60  # two large charts
+        assert "▁" in text
         await pilot.resize_terminal(60, 20)
         await settle(pilot)
-        assert "Train the quickstart" in screen_text(screen)
+        assert has_choice(screen, "Train the quickstart")
 
 
 async def test_what_a_slow_reading_finds_is_shown_though_another_was_requested_meanwhile(
@@ -120,54 +113,41 @@ async def test_a_run_can_be_started_while_the_runs_are_read(key: str, monkeypatc
     monkeypatch.setattr(glances, "glance_at", lambda run: go_on.wait(60) and glance_at(run))
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
         assert "Reading runs" in screen_text(screen)
-        await pilot.press("r")
-        await until(pilot, lambda: shown(screen) == {"runs"})
-        await pilot.press("f9")
         await start_run(pilot, key)
         await until(pilot, lambda: screen.supervisor.trains_here)
         go_on.set()
 
 
-async def test_the_cursor_passes_over_headings_and_enter_opens_a_run() -> None:
+async def test_the_cursor_goes_from_the_choices_to_the_runs_and_enter_opens_one() -> None:
     write_workspace(time.time())
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: "broken" in screen_text(screen))
-        listed = screen.query_one(HomeList)
-        assert isinstance(listed.selected, Choice)
-        assert listed.selected.what == "train"
-        count = len(choices(screen))
-        await pilot.press(*["down"] * count)
-        assert isinstance(listed.selected, RunRow)
+        choices, table = screen.query_one(HomeChoices), screen.query_one(RunTable)
+        assert choices.has_focus
+        await until(pilot, lambda: "choose" in footer(screen))
+        await pilot.press(*["down"] * 3)
+        await until(pilot, lambda: table.has_focus)
         await pilot.press("up")
-        assert isinstance(listed.selected, Choice)
-        await pilot.press("end")
-        assert isinstance(listed.selected, RunRow)
-        assert listed.selected.glance.run.name == "old"
+        await until(pilot, lambda: choices.has_focus)
+        await pilot.press("f7", "end")
+        await until(pilot, lambda: table.has_focus and table.selected is not None and table.selected.name == "old")
         await until(pilot, lambda: "open" in footer(screen))
         await pilot.press("y")
-        await until(pilot, lambda: screen.app.clipboard == str(Path("runs/old").absolute()))
+        await until(pilot, lambda: screen.app.clipboard == str(Path("runs/old")))
         await pilot.press("enter")
         await until(pilot, lambda: "✓ done" in status(screen))
         assert shown(screen) == {"training"}
         await pilot.press("f9")
         await until(pilot, lambda: shown(screen) == {"home"})
-        assert listed.has_focus
-        await pilot.press("home", "r")
-        await until(pilot, lambda: shown(screen) == {"runs"})
+        assert choices.has_focus
 
 
-async def test_a_run_that_trains_elsewhere_is_first_and_enter_watches_it() -> None:
+async def test_a_run_that_trains_elsewhere_is_watched_by_enter() -> None:
     write_workspace(time.time())
     with RunFolder(Path("runs/old")).lock():
         async with workbench(size=(120, 40), pane=HOME) as (screen, pilot):
-            await until(pilot, lambda: "● elsewhere 40/40" in screen_text(screen))
-            assert "A run trains elsewhere: enter on it to watch it" in screen_text(screen)
-            listed = screen.query_one(HomeList)
-            await pilot.press(*["down"] * len(choices(screen)))
-            assert isinstance(listed.selected, RunRow)
-            assert (listed.selected.glance.run.name, listed.selected.place) == ("old", "elsewhere")
-            await until(pilot, lambda: "watch" in footer(screen))
-            await pilot.press("enter")
+            await until(pilot, lambda: "● training" in screen_text(screen))
+            await pilot.press("f7", "end", "enter")
             await until(pilot, lambda: "training" in shown(screen))
             assert screen.supervisor.shows(Path("runs/old"))
 
@@ -176,31 +156,29 @@ async def test_a_run_that_starts_from_home_goes_to_training_and_home_then_leads_
     folder = write_run("quickstart-0001", 2, began=time.time(), end=None)
 
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: "train" in choices(screen))
+        await until(pilot, lambda: has_choice(screen, "Train the quickstart"))
         screen.supervisor.start(screen.config.document.config)  # type: ignore[arg-type]  what starting ends in
         await until(pilot, lambda: shown(screen) == {"training"})
         await until(pilot, lambda: "iteration 1/12" in status(screen))
         with RunFolder(folder).lock():
-            await pilot.press("f9")
-            await until(pilot, lambda: "● here" in screen_text(screen))
-            await until(pilot, lambda: "training" in choices(screen))
-            assert "train" not in choices(screen)
-            await pilot.press(*["down"] * len(choices(screen)))
-            await until(pilot, lambda: "go to Training" in footer(screen))
-            await pilot.press("enter")
-            await until(pilot, lambda: shown(screen) == {"training"})
+            for keys in (["f9", "enter"], ["f7", "enter"]):
+                await pilot.press(keys[0])
+                await until(pilot, lambda: has_choice(screen, "Go to the run"))
+                assert not has_choice(screen, "Train the quickstart")
+                await pilot.press(keys[1])
+                await until(pilot, lambda: shown(screen) == {"training"})
             assert screen.supervisor.trains_here
 
 
 async def test_train_asks_first_and_starts_only_what_was_agreed_to() -> None:
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: "train" in choices(screen))
+        await until(pilot, lambda: has_choice(screen, "Train the quickstart"))
         await pilot.press("t")
         await press_when_asked(pilot, "escape")
         await until(pilot, lambda: screen.app.screen is screen)
         assert shown(screen) == {"home"}
         assert not screen.supervisor.trains_here
-        assert screen.query_one(HomeList).has_focus
+        assert screen.query_one(HomeChoices).has_focus
         await start_run(pilot, "t")
         await until(pilot, lambda: shown(screen) == {"training"})
         assert screen.supervisor.trains_here
@@ -218,7 +196,7 @@ async def test_what_waits_for_labels_is_counted_to_the_end_of_a_session_and_not_
 
 async def test_label_opens_its_dialog_at_once() -> None:
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: "label" in choices(screen))
+        await until(pilot, lambda: has_choice(screen, "Label"))
         await pilot.press("l")
         await until(pilot, lambda: bool(screen.app.screen.query(OptionList)))
         assert shown(screen) == {"label"}
@@ -264,4 +242,4 @@ async def test_names_from_disk_are_text() -> None:
     async with workbench(size=(120, 40), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: "n[b]␛[2J" in screen_text(screen))
         assert "\x1b" not in screen_text(screen)
-        assert screen.query_one(HomePane).display
+        assert screen.query_one(RunsPane).display

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -64,7 +64,7 @@ class Supervisor:
         self._target_is_old = False  # `kl_target` has to be read again
         self.run: TrainingThread | RunOnDisk | None = None
         self.view = RunView()
-        self.refused_data = False  # whether the prompts of a run to resume have changed
+        self._on_changed_data: Callable[[str], object] | None = None
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._ending = ""  # "stopping" or "aborting", once asked for
         self._pausing = False  # asked for; the trainer pauses at its next small step
@@ -134,11 +134,13 @@ class Supervisor:
         past: tuple[RunOnDisk, Found] | None = None,
         one_iteration: bool = False,
         accept_data: bool = False,
+        on_changed_data: Callable[[str], object] | None = None,
     ) -> None:
         """Train `config` in this process, or continue the run in `resume`.
 
         past: what `opened` read of the run that continues; without it, it is read here. one_iteration: pause after one
-        iteration. accept_data: go on although the run's prompts have changed.
+        iteration. accept_data: go on although the run's prompts have changed. on_changed_data: called by `take`
+        with the reason if they have, until `close`.
 
         Raises UsageError while another run trains here, or if the name is in use; then nothing changes.
         """
@@ -148,6 +150,7 @@ class Supervisor:
         thread = TrainingThread(config, resume=resume, preset=preset, train=self._train, accept_data=accept_data)
         self._attach(thread)
         self._thread = thread
+        self._on_changed_data = on_changed_data
         if resume is not None:
             self._show_what_was(*(past or self.opened(resume)))
         self.view.take(StateChanged(state="loading"))  # at once: the trainer reports it after seconds of imports
@@ -234,7 +237,7 @@ class Supervisor:
         """Release the policies that were loaded, and drop open questions. A run that is trained here goes on."""
         if self._policies is not None:
             self._policies.close()
-        self._policies = None
+        self._policies = self._on_changed_data = None
         if isinstance(self.run, RunOnDisk):
             self.run.close()
 
@@ -341,7 +344,6 @@ class Supervisor:
         self.run = run
         self.view = RunView()
         self.failure = self._ending = ""
-        self.refused_data = False
         self._pausing = False
         self._thread = None
         self._past = None
@@ -364,7 +366,8 @@ class Supervisor:
             thread.result()
         except TrainerError as error:
             self.failure = str(error)
-            self.refused_data = isinstance(error, ChangedPromptsError)
+            if isinstance(error, ChangedPromptsError) and self._on_changed_data is not None:
+                self._on_changed_data(self.failure)
         except BaseException as bug:  # noqa: BLE001  the screen outlives its trainer and says what happened
             self.failure = bug_line(bug, self.folder, data, "its traceback is in the log")
         if self.failure and self.view.ended is None:

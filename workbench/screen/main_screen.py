@@ -254,9 +254,6 @@ class MainScreen(MountedWhole, Screen[None]):
             pane.update_run(supervisor.view, shown=pane.display or isinstance(pane, SamplesPane))
         view = supervisor.view
         self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
-        if supervisor.refused_data:
-            supervisor.refused_data = False
-            self.steering.offer_changed_data(supervisor.failure)
         if (situation := self._situation_now()) != self._situation:
             if self._situation and self._situation.under_way != situation.under_way:
                 self.settle("start")

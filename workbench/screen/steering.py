@@ -37,7 +37,6 @@ class Steering:
         self._screen = screen
         self._supervisor = supervisor
         self._sending = asyncio.Lock()
-        self._go_on: Callable[[], None] = lambda: None  # resumes the last run again, with other prompts
         self._branching: tuple[RunFolder, int, ConfigDocument] | None = None  # run, iteration and configuration
 
     def request(self, request: Request) -> None:
@@ -68,16 +67,6 @@ class Steering:
         with unsaved changes, only if the user agrees. agreed: the user has asked for it by a command.
         """
         self._train_another(partial(self._ask_to_resume, folder, overrides, agreed))
-
-    def offer_changed_data(self, problem: str) -> None:
-        """Ask whether the run that was to be resumed goes on with the prompts that have changed, and resume it then."""
-
-        def answered(agreed: bool | None) -> None:
-            if agreed:
-                attempt(self._screen, self._go_on, about="start")
-
-        question, detail = "Go on with the changed prompts, and begin a new series of evaluations?", problem
-        self._screen.app.push_screen(ConfirmScreen(question, detail, yes="Go on", no="Cancel"), answered)
 
     def branch(self, folder: Path) -> None:
         """Ask for a checkpoint of the run in `folder` and open the configuration that a branch begins with.
@@ -245,10 +234,22 @@ class Steering:
         config, document = found
         past = await asyncio.to_thread(self._supervisor.opened, folder)
 
+        def ask_about_prompts(problem: str) -> None:
+            def answered(agreed: bool | None) -> None:
+                if agreed:
+                    attempt(self._screen, partial(train, accept_data=True), about="start")
+
+            question = "Go on with the changed prompts, and begin a new series of evaluations?"
+            app.push_screen(ConfirmScreen(question, problem, yes="Go on", no="Cancel"), answered)
+
         def train(*, accept_data: bool = False) -> None:
-            self._go_on = partial(train, accept_data=True)
             self._supervisor.start(
-                config, resume=folder, past=past, one_iteration=one_iteration, accept_data=accept_data
+                config,
+                resume=folder,
+                past=past,
+                one_iteration=one_iteration,
+                accept_data=accept_data,
+                on_changed_data=ask_about_prompts,
             )
             self._screen.action_show_pane("training")
             self._screen.config.show_document(document)

@@ -27,13 +27,13 @@ from textual.app import App, ComposeResult
 
 sys.path.insert(0, str(ROOT))
 
+from workbench.kit.key_footer import KeyFooter
+
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
 from trainer.preferences.sessions import begin_session, leave_session, open_session
 from trainer.preferences.store import PreferenceStore
-from workbench.kit.key_footer import KeyFooter
-from workbench.kit.styles import ALL_STYLES
-from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_worker import SessionWorker
 

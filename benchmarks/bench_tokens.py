@@ -23,9 +23,8 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from workbench.kit.styles import ALL_STYLES
 from workbench.kit.theme_file import load_themes
-from workbench.kit.theming import EXTRA_VARIABLES, apply_themes
+from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, apply_themes
 from workbench.run.sample_table import TokenSample
 from workbench.samples.legend import TokenLegend
 from workbench.samples.token_text import TokenText

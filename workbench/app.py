@@ -146,7 +146,7 @@ class WorkbenchApp(App[str]):
             return
         self._use_keys()  # first, so that the screen shows the right keys from the start
         await self.push_screen(self.main)
-        from workbench.kit.textual_themes import textual_themes  # not before the first frame
+        from workbench.kit.theme_file import textual_themes  # not before the first frame
 
         apply_themes(self, {name: theme for name, theme in textual_themes().items() if name not in self._own_themes})
         for character in filter(str.isprintable, self._typed):
@@ -160,7 +160,7 @@ class WorkbenchApp(App[str]):
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
         if self._settings.theme in BUILTIN_THEMES and self._settings.theme not in themes:
-            from workbench.kit.textual_themes import readable
+            from workbench.kit.theme_file import readable
 
             themes[self._settings.theme] = readable(BUILTIN_THEMES[self._settings.theme])
         self._own_themes = {*themes}
@@ -261,8 +261,7 @@ class WorkbenchApp(App[str]):
     @work
     async def _save_screenshot(self) -> None:
         from trainer.errors import StorageError
-        from workbench.kit.file_names import unused
-        from workbench.kit.save_prompt import write_lines
+        from workbench.kit.saving import unused, write_lines
 
         picture = self.export_screenshot()
 

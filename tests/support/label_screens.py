@@ -17,7 +17,7 @@ from waiting import until
 
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
-from workbench.kit.styles import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES
 
 SMALL, USUAL, WIDE = (60, 20), (80, 24), (120, 36)
 SIZES = [SMALL, USUAL, WIDE]

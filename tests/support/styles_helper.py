@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.kit.styles import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES
 
 
 def styles_path(*names: str) -> list[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from rich.cells import set_cell_size
-from textual import events
+from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Size
@@ -14,10 +14,12 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input
 
-from workbench.kit.drawing import strip_of
+from workbench.kit.dialog import PlainInput
+from workbench.kit.drawing import SelectableLines, strip_of
 from workbench.kit.lines import Line, Piece, plain
-from workbench.kit.selection import SelectableLines
 
 _GUTTER = 2
 
@@ -213,3 +215,33 @@ def under_cursor(pieces: Sequence[Piece], width: int) -> Line:
     """Return a line as it is drawn under the cursor, to the end of its `width` columns."""
     text = "".join(text for text, _ in pieces)
     return [(set_cell_size(text, width), "cursor")]
+
+
+class FilterField(PlainInput):
+    """A field above a list, hidden until it is opened; a filter that is active stays in sight.
+
+    The pane reacts to `Input.Changed`. Enter goes back to the list.
+    """
+
+    DEFAULT_CSS = "FilterField { dock: top; }"
+
+    def __init__(self, placeholder: str) -> None:
+        super().__init__(placeholder=placeholder, compact=True)
+        self.display = False
+
+    def open(self) -> None:
+        """Show the field, and type into it."""
+        self.display = True
+        self.focus()
+
+    def clear_filter(self) -> None:
+        """Remove the filter, and go back to the list."""
+        self.value = ""
+        self.leave()
+
+    @on(Input.Submitted)
+    def leave(self) -> None:
+        """Go back to the list."""
+        if self.parent is not None:
+            self.parent.query("CursorList, OptionList").first(Widget).focus()
+        self.display = bool(self.value)

@@ -17,10 +17,10 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static, TextArea
 
 from workbench.columns import padded
+from workbench.kit.drawing import copy_selection
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
-from workbench.kit.selection import copy_selection
 from workbench.text import typed, visible
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Themes of the user's own: checks of their files, each problem in one line with a way out.
+"""Themes of the user's own, with a line for each problem of their files, and Textual's own, made readable.
 
 Apart from `theming` because pydantic takes longer to import than the first frame.
 """
@@ -6,18 +6,18 @@ Apart from `theming` because pydantic takes longer to import than the first fram
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 from textual.color import Color, ColorParseError
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from trainer.errors import ConfigError
 from trainer.files import read_toml
-from workbench.kit.theming import TABLES, ThemeSpec, shipped_themes, spec_of, theme_files, to_textual
+from workbench.kit.theming import TABLES, ThemeSpec, contrast, shipped_themes, spec_of, theme_files, to_textual
 from workbench.text import visible
 
 _RULES = {  # pydantic's error types, in our words
@@ -120,3 +120,36 @@ def _message(problem: ErrorDetails) -> str:
 
 def _guess(meant: str | None = None) -> str:
     return f": did you mean {meant}?" if meant else ""
+
+
+_WORD, _LINE = 4.6, 3.2  # contrast with every ground, a little more than WCAG 2.2 asks for
+_TEXTS = ("foreground", "primary", "secondary", "accent", "success", "warning", "error")
+
+
+def textual_themes() -> dict[str, Theme]:
+    """Return Textual's themes by name, without those of the terminal's colours: we have our own."""
+    return {name: readable(theme) for name, theme in BUILTIN_THEMES.items() if not theme.ansi}
+
+
+def readable(theme: Theme) -> Theme:
+    """Return `theme` with our variables, and with words and lines that stand out from each of its grounds."""
+    made = theme.to_color_system().generate()
+    names = ("background", "surface", "panel", "panel-lighten-1", "surface-darken-1")
+    grounds = [Color.parse(made[name]) for name in names]
+    end = max(Color.parse("white"), Color.parse("black"), key=lambda color: min(contrast(color, on) for on in grounds))
+    colors = {name: _apart(Color.parse(made[name]), end, grounds, _WORD) for name in _TEXTS}
+    muted = _apart(Color.parse(made["foreground"]).blend(grounds[0], 0.3), end, grounds, _WORD)
+    middle = _apart(grounds[0].blend(Color.parse(colors["foreground"]), 0.4), end, grounds, _LINE)
+    chart = ("primary", "warning", "success", "secondary", "error", "accent")
+    variables = {f"chart-{number}": colors[name] for number, name in enumerate(chart, 1)}
+    variables |= {"chart-axis": muted, "chart-target": colors["warning"], "chart-missing": colors["error"]}
+    variables |= {"heat-low": colors["warning"], "heat-mid": middle, "heat-high": colors["primary"]}
+    variables |= {"text-muted": muted}
+    base = {name: made[name] for name in ("background", "surface", "panel")}
+    return to_textual(ThemeSpec(theme.name, theme.dark, colors | base, variables))
+
+
+def _apart(color: Color, end: Color, grounds: Sequence[Color], least: float) -> str:
+    """Return `color`, moved as little as needed towards `end` for this contrast with all `grounds`."""
+    mixes = (color.blend(end, step / 50) for step in range(51))
+    return next((mix for mix in mixes if min(contrast(mix, on) for on in grounds) >= least), end).hex

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from textual.app import App
@@ -201,3 +201,7 @@ def theme_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
 def theme_files(folder: Path) -> list[Path]:
     """Return the theme files in order of name. Regular files only: a pipe or a socket would block the reader."""
     return sorted(path for path in folder.glob("*.toml") if path.is_file())
+
+
+ALL_STYLES: list[str | PurePath] = [*sorted(Path(__file__).parent.parent.rglob("*.tcss"), key=lambda path: path.name)]
+"""The stylesheets, each in the package of the widgets that it styles."""

@@ -19,8 +19,8 @@ from trainer.preferences.items import SessionItem
 from trainer.preferences.records import FLAGGED, Judgement
 from workbench.columns import fit_end
 from workbench.kit.banner import copy
+from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import Dialog, PlainArea
-from workbench.kit.filter_field import FilterField
 from workbench.labelling.form import LabelForm
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.numbers import duration

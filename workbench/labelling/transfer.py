@@ -21,7 +21,7 @@ from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
 from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.file_names import path_problem, unused
+from workbench.kit.saving import path_problem, unused
 from workbench.labelling.form import LabelForm, choice, columns_field, columns_in, row, text_field
 from workbench.text import visible
 

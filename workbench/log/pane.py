@@ -14,10 +14,10 @@ from textual.events import Print
 from textual.widgets import Input, Static
 
 from workbench.columns import fit_start
+from workbench.kit.cursor_list import FilterField
 from workbench.kit.drawing import CutText
-from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Badge, Pane
-from workbench.kit.save_prompt import ask_and_save, write_lines
+from workbench.kit.saving import ask_and_save, write_lines
 from workbench.kit.throttled import Throttled
 from workbench.log.lines import LEVELS, Entry, LogList, printed_entry
 from workbench.run.sentences import level_sign, sentences

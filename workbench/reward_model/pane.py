@@ -19,11 +19,11 @@ from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
 from trainer.runs.folder import RunFolder
+from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
-from workbench.kit.save_prompt import ask_and_save, write_lines
+from workbench.kit.saving import ask_and_save, write_lines
 from workbench.numbers import duration, percent
 from workbench.reward_model.charts import RewardCharts
 from workbench.reward_model.pairs import (

@@ -11,7 +11,7 @@ from trainer.runs.folder import RunFolder
 from workbench.compare.compared_run import LETTERS, read_runs
 from workbench.compare.report import report_lines
 from workbench.kit.lines import plain
-from workbench.kit.save_prompt import write_lines
+from workbench.kit.saving import write_lines
 from workbench.text import visible
 
 WIDTH = 120  # columns of the report

@@ -20,14 +20,12 @@ from textual.widgets import Input, Static
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
-from workbench.kit.cursor_list import CursorList
+from workbench.kit.cursor_list import CursorList, FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
-from workbench.kit.file_names import run_name_problem
-from workbench.kit.filter_field import FilterField
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
-from workbench.kit.save_prompt import ask_and_save
+from workbench.kit.saving import ask_and_save, run_name_problem
 from workbench.kit.throttled import Latest, Throttled
 from workbench.run.config_differences import RunComparison, compare_runs
 from workbench.run.glance import Glance

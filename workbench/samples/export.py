@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.errors import StorageError
 from trainer.files import whole_file
-from workbench.kit.file_names import unused
+from workbench.kit.saving import unused
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS
 from workbench.text import visible

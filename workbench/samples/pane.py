@@ -16,7 +16,7 @@ from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import Answer, AnswerScreen
 from workbench.kit.pane import Pane
-from workbench.kit.save_prompt import ask_and_save
+from workbench.kit.saving import ask_and_save
 from workbench.run.sample_query import EXAMPLES, Contains, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample

@@ -16,8 +16,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from workbench.kit.banner import confirm
+from workbench.kit.drawing import SelectableLines
 from workbench.kit.glyphs import block
-from workbench.kit.selection import SelectableLines
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
 from workbench.samples.heat import heat_ladder, underline_style

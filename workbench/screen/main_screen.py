@@ -22,13 +22,13 @@ from trainer.runs.folder import TRASH
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner, Kind
+from workbench.kit.drawing import copy_selection
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane
 from workbench.kit.pane_strip import PaneStrip, TopLines
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.kit.selection import copy_selection
-from workbench.kit.styles import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES
 from workbench.kit.throttled import Throttled
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane

@@ -39,7 +39,7 @@ from workbench.cli.main import main
 from workbench.config.document import ConfigDocument
 from workbench.headless.rich import dashboard
 from workbench.headless.summary import summary
-from workbench.kit.status_line import status_pieces
+from workbench.kit.pane_strip import status_pieces
 from workbench.reward_model.run_reader import RewardRunLister
 from workbench.run.config_differences import compare_runs
 from workbench.run.journal_source import JournalSource, whole_run

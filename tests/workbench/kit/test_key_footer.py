@@ -13,7 +13,7 @@ from themed_app import ThemedApp
 from waiting import until
 
 from workbench.kit.footer import KeyFooter
-from workbench.kit.styles import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES
 
 
 class Keys(ThemedApp[None]):

@@ -6,7 +6,7 @@ import pytest
 from scripted_run import alarm, ended, iteration, started
 
 from trainer.events import PhaseProgress, StateChanged
-from workbench.kit.status_line import fitted, status_pieces
+from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.view import RunView
 
 

@@ -11,7 +11,7 @@ from waiting import until
 from workbench_app import workbench
 
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.kit.textual_themes import textual_themes
+from workbench.kit.theme_file import textual_themes
 from workbench.kit.theming import EXTRA_VARIABLES, shipped_themes
 from workbench.system.environment import config_dir
 

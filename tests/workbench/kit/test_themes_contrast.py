@@ -17,8 +17,7 @@ from waiting import until
 from workbench_app import workbench as running
 
 import workbench
-from workbench.kit.styles import ALL_STYLES
-from workbench.kit.theming import EXTRA_VARIABLES, ThemeSpec, to_textual
+from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, ThemeSpec, to_textual
 from workbench.samples.sample_list import SampleList
 
 ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")

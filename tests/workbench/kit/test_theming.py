@@ -23,9 +23,9 @@ from trainer.errors import ConfigError
 from workbench.app import WorkbenchApp
 from workbench.kit import theming
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.kit.styles import ALL_STYLES
 from workbench.kit.theme_file import load_themes, parse_theme, read_theme
 from workbench.kit.theming import (
+    ALL_STYLES,
     DEFAULT_THEME,
     EXTRA_VARIABLES,
     FEW_COLORS_THEME,

@@ -12,8 +12,8 @@ from waiting import until
 
 from trainer.errors import StorageError
 from trainer.preferences.formats import read_preferences
-from workbench.kit.filter_field import FilterField
-from workbench.kit.save_prompt import write_lines
+from workbench.kit.cursor_list import FilterField
+from workbench.kit.saving import write_lines
 from workbench.reward_model.pairs import RewardPairList, RewardPairText, chosen_pairs, export_rows
 
 

@@ -20,7 +20,7 @@ from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.cli.main import main
 from workbench.headless.rich import dashboard
-from workbench.kit.status_line import fitted, status_pieces
+from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.reward_model.pane import run_heading
 from workbench.run.journal_source import JournalSource
 from workbench.run.sentences import sentences

@@ -26,7 +26,7 @@ from trainer.runs.journal import Journal
 from workbench.headless.plain import PlainDisplay, heading, row
 from workbench.headless.rich import dashboard
 from workbench.headless.summary import summary
-from workbench.kit.status_line import fitted, status_pieces
+from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.history import History, kind_of
 from workbench.run.journal_source import whole_run
 from workbench.run.metrics import METRICS_OF_KIND, table

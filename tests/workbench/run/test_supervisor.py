@@ -25,7 +25,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
-from workbench.kit.status_line import status_pieces
+from workbench.kit.pane_strip import status_pieces
 from workbench.run import supervisor as module
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread

@@ -26,8 +26,8 @@ from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
 from workbench.kit import throttled
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
-from workbench.kit.file_names import run_name_problem
 from workbench.kit.pane import Badge
+from workbench.kit.saving import run_name_problem
 from workbench.kit.throttled import Throttled
 from workbench.run.run_listing import RunListing, read_runs
 from workbench.run.view import RunView

@@ -17,8 +17,8 @@ from workbench_app import settle
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config, restore_run, trash_run
 from trainer.runs.journal import Journal
+from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import TextPromptScreen
-from workbench.kit.filter_field import FilterField
 from workbench.kit.pane import Badge
 from workbench.run.view import RunView
 from workbench.runs.export import write_comparison

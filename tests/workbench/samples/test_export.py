@@ -15,7 +15,7 @@ from token_samples import SETTINGS, token_sample
 
 from trainer.errors import StorageError
 from trainer.runs.samples import TOKEN_COLUMNS
-from workbench.kit.file_names import unused
+from workbench.kit.saving import unused
 from workbench.run.sample_table import TokenSample
 from workbench.samples.export import export_samples, sa_pairs
 

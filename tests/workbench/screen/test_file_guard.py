@@ -10,7 +10,7 @@ import pytest
 from file_guard import files_on_this_thread
 from workbench_app import settle, workbench
 
-from workbench.kit.file_names import path_note, unused
+from workbench.kit.saving import path_note, unused
 from workbench.log.pane import LogPane
 
 

@@ -67,7 +67,7 @@ async def test_a_screenshot_is_saved_in_the_current_folder_without_a_folder_of_d
             take()
             await until(pilot, lambda name=name: f"› Saved {name} in the current folder" in screen_text(screen))
             assert Path(name).read_text().startswith("<svg")
-        monkeypatch.setattr("workbench.kit.save_prompt.open_file", _full)
+        monkeypatch.setattr("workbench.kit.saving.open_file", _full)
         take()
         await until(pilot, lambda: "✖ cannot write 'screenshot-3.svg': No space left on device" in screen_text(screen))
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from themed_app import ThemedApp
 
-from workbench.kit.styles import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES
 from workbench.training.metric_choice import ChooseMetricsScreen, MetricList
 
 

@@ -1,13 +1,19 @@
-"""Names of files that the user writes to, and of runs."""
+"""Files that the user writes: their names, and the question for one before a pane saves something in it."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 
 from trainer.config.fields import PATTERNS, RUN_NAME
-from trainer.errors import StorageError
+from trainer.errors import StorageError, TrainerError, cannot_write
+from trainer.files import PRIVATE, open_file
+from workbench.kit.dialog import TextPromptScreen
+from workbench.kit.pane import Pane
 
 
 def unused(path: Path) -> Path:
@@ -60,3 +66,33 @@ def run_name_problem(name: str) -> str:
     if not name:
         return "Enter a name"
     return "" if re.fullmatch(RUN_NAME, name) else f"the name {PATTERNS[RUN_NAME]}"
+
+
+def ask_and_save(pane: Pane, question: str, suggested: str, save: Callable[[Path], object]) -> None:
+    """Ask for a file, and save something in it; the question stays open with the reason if that fails.
+
+    suggested: name of the file; numbered if it exists. save: called on a thread; raises TrainerError.
+    """
+
+    async def ask() -> None:
+        name = await asyncio.to_thread(unused, Path(suggested))
+        pane.app.push_screen(TextPromptScreen(question, str(name), no_name, write))
+
+    async def write(text: str) -> str:
+        try:
+            await asyncio.to_thread(lambda: save(path_to_write(text)))
+        except TrainerError as error:
+            return str(error)
+        pane.confirm(f"Saved '{text}'")
+        return ""
+
+    pane.run_worker(ask(), group="dialog", exclusive=True)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write the lines to a new file that only the user can read. Raises StorageError."""
+    try:
+        with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except OSError as error:
+        raise cannot_write(f"'{path}'", error) from None

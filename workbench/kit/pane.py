@@ -27,8 +27,9 @@ class MountedWhole(Widget):
     """
 
     async def on_event(self, event: events.Event) -> None:
-        is_removed = not self.is_attached or self.screen not in self.app.screen_stack
-        if not (isinstance(event, events.Mount) and is_removed):
+        if not isinstance(event, events.Mount) or (
+            self.is_attached and not {*self.app.screen_stack}.isdisjoint(self.ancestors_with_self)
+        ):
             await super().on_event(event)
 
     async def on_prune(self, event: Prune) -> None:  # Textual calls the handler of the base as well

@@ -65,7 +65,6 @@ class HomeChoices(CursorList[Choice]):
     def show(self, choices: Sequence[Choice]) -> None:
         """Show the choices."""
         self._items = choices
-        self.display = bool(choices)
         self.styles.height = len(choices) + 2
         self.put_cursor(self.cursor)
 

@@ -134,7 +134,9 @@ class RunsPane(Pane):
         self._trashed: list[RunFolder] = []  # by this pane, the last one last
 
     def compose(self) -> ComposeResult:
-        yield HomeChoices()
+        choices = HomeChoices()
+        choices.display = choices.can_focus = self._actions is not None
+        yield choices
         yield RunTable()
         yield FilterField("name, state, model, reward")
         yield CutText(most=6, id="run-detail")
@@ -260,10 +262,10 @@ class RunsPane(Pane):
         self.border_subtitle = ", ".join(filter(None, ("trash" if self._in_trash else "", found)))
 
     def _show_curves(self) -> None:
-        names = [name for name in self._marked if name in self._glances]
+        names = self._marked
         if len(names) < 2:
             names = [self.selected.name] if self.selected else []
-        self.query_one(RunCurves).show([self._glances[name] for name in names])
+        self.query_one(RunCurves).show([self._glances[name] for name in names if name in self._glances])
 
     @work(group="detail")
     async def _read_detail(self, folder: RunFolder) -> None:

@@ -16,7 +16,7 @@ from trainer.plurals import counted
 from workbench.config.changes import ConfigEditor
 from workbench.config.document import ConfigDocument, OverwriteError, read_text
 from workbench.kit.dialog import Answer, AnswerScreen, TextPromptScreen
-from workbench.kit.file_names import no_name
+from workbench.kit.saving import no_name
 from workbench.text import visible
 
 _MOST = 50  # files of a folder that are looked into

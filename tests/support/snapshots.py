@@ -38,7 +38,7 @@ from trainer.runs.samples import write_samples
 from workbench.screen.main_screen import MainScreen
 
 SNAPSHOTS = ROOT / "tests" / "snapshots"
-SIZES = [(80, 24), (120, 36), (200, 60)]
+SIZE = (120, 36)
 SCHEMES = ["workbench", "paper", "ansi-16", "NO_COLOR"]
 
 

@@ -22,6 +22,7 @@ from workbench.config.fields import as_text, default_of, kind_of, limits, parse,
 from workbench.config.rows import ConfigRows, FieldRow, Row, SectionRow, value_span
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
+from workbench.kit.pane import MountedWhole
 from workbench.text import visible
 
 _NUMBERS = ("number", "integer")
@@ -92,7 +93,7 @@ def completed(text: str) -> str | None:
     return f"{head}{slash}{names[0]}" if names else None
 
 
-class ConfigForm(Container):
+class ConfigForm(MountedWhole, Container):
     """Rows with an editor and a note over them; it does not change the document."""
 
     class ValueChosen(Message):

@@ -20,8 +20,8 @@ async def test_files_are_found_on_the_thread_of_the_screen_only(tmp_path: Path) 
         asyncio.get_running_loop().call_soon(path_note, str(taken))
         await asyncio.sleep(0)
     assert found == [
-        "workbench/kit/file_names.py:unused, stat",
-        "workbench/kit/file_names.py:unused.<locals>.<genexpr>, stat",
+        "workbench/kit/saving.py:unused, stat",
+        "workbench/kit/saving.py:unused.<locals>.<genexpr>, stat",
     ]
     with files_on_this_thread() as found:
         await asyncio.to_thread(unused, taken)
@@ -37,5 +37,5 @@ async def test_a_pane_that_reads_a_file_on_it_fails_each_test_of_the_screen(monk
             await pilot.press("slash")
             await settle(pilot)
 
-    with pytest.raises(AssertionError, match=r"file_names.py:unused, stat"):
+    with pytest.raises(AssertionError, match=r"saving.py:unused, stat"):
         await search_the_log()

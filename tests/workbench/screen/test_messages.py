@@ -24,7 +24,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
+    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 1.0)
     async with workbench(size=(80, 24)) as (screen, pilot):
         focused, panes = screen.focused, screen.query_one("#panes")
         top = panes.region.y

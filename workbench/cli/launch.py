@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     command = own_command("--no-ui", *args.rest)
     command[:1] = [args.python or command[0]]
     launcher = Path(sysconfig.get_path("scripts"), "mlx.launch")
-    return _launched([sys.executable, str(launcher), *options, "--", *command], is_local=args.hosts is None)
+    return _launched([str(launcher), *options, "--", *command], is_local=args.hosts is None)
 
 
 def _launched(command: Sequence[str], *, is_local: bool) -> int:

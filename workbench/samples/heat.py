@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.style import Style
@@ -72,7 +72,7 @@ def _rise(mid: Color, heat: Color, text: Color, ground: Color) -> tuple[tuple[St
     """Return the styles of text after the plain one up to `heat`, and those of blocks from the middle up to it."""
     if ground.ansi is not None:
         ends = Color.parse("ansi_black"), Color.parse("ansi_bright_white")
-        steps = _style(heat, ground), _style(_most_readable(ends, heat), heat)
+        steps = _style(heat, ground), _style(max(ends, key=lambda end: contrast(end, heat)), heat)
         return steps, (_style(mid, ground), _style(heat, ground))
     shares = (_STRONGEST * share / 40 for share in range(40, 0, -1))
     strongest = next((share for share in shares if contrast(text, ground.blend(heat, share)) >= _READABLE), 0.0)
@@ -80,10 +80,6 @@ def _rise(mid: Color, heat: Color, text: Color, ground: Color) -> tuple[tuple[St
     least = ground.blend(mid, _FAINT)
     marks = tuple(_style(least.blend(heat, step / _STEPS), ground) for step in range(_STEPS + 1))
     return tuple(_style(text, on) for on in grounds), marks
-
-
-def _most_readable(colors: Iterable[Color], on: Color) -> Color:
-    return max(colors, key=lambda color: contrast(color, on))
 
 
 def _style(text: Color, ground: Color) -> Style:

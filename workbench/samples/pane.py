@@ -247,9 +247,7 @@ class SamplesPane(Pane):
 
     async def _ask_about(self, folder: RunFolder, key: SampleKey) -> None:
         """Read a sample, then ask about its prompt."""
-        read: list[TokenSample] = []
-        await self._read(folder, key, read.append)
-        for sample in read:
+        if (sample := await self._read(folder, key)) is not None:
             await self._ask(StartingPoint.of_prompt(sample))
 
     def action_copy(self) -> None:
@@ -309,29 +307,12 @@ class SamplesPane(Pane):
         self._browser.hold()
         selected = self._list.selected
         self._opening = selected is not None and selected.key == key
-        self._read_then(folder, key, self._show_sample)
+        self.run_worker(self._open(folder, key), group="open", exclusive=True)
 
-    def _read_then(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
-        """Read a sample, then call `then` with it, unless another one or another run is requested."""
-        self.run_worker(self._read(folder, key, then), group="open", exclusive=True)
-
-    async def _read(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
-        try:
-            sample = await asyncio.to_thread(read_token_sample, folder, key)
-        except StorageError as error:
-            if folder == self._browser.folder:
-                self._opening = False
-                self.warn(str(error))
-                if self.opened is None and self._browser.release():
-                    self._list_view.update_list()
+    async def _open(self, folder: RunFolder, key: SampleKey) -> None:
+        if (sample := await self._read(folder, key)) is None:
             return
-        if folder == self._browser.folder:
-            then(sample)
-
-    def _show_sample(self, sample: TokenSample) -> None:
-        listed, view, folder = self._list, self._view, self._browser.folder
-        if folder is None:
-            return
+        listed, view = self._list, self._view
         self._opening = False
         view.show(folder, sample, marked=sample.key in (self._browser.bookmarks or ()))
         if not view.display:
@@ -341,6 +322,19 @@ class SamplesPane(Pane):
             if had_focus or self.app.focused is None:
                 view.text.focus()
         self.refresh_bindings()
+
+    async def _read(self, folder: RunFolder, key: SampleKey) -> TokenSample | None:
+        """Read a sample; return None, with a warning, if that fails, and without one if another run is shown by now."""
+        try:
+            sample = await asyncio.to_thread(read_token_sample, folder, key)
+        except StorageError as error:
+            if folder == self._browser.folder:
+                self._opening = False
+                self.warn(str(error))
+                if self.opened is None and self._browser.release():
+                    self._list_view.update_list()
+            return None
+        return sample if folder == self._browser.folder else None
 
     @property
     def _browser(self) -> SampleBrowser:

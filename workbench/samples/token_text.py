@@ -157,8 +157,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
     def watch_channel(self) -> None:
         self._change_meaning()
 
-    def watch_underline(self) -> None:
-        self._change_meaning()
+    watch_underline = watch_channel
 
     def watch_blocks(self) -> None:
         self._lay_out()
@@ -242,24 +241,39 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
     def line_strip(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         line, row = self._line_at(y + self.scroll_offset.y)
-        if line >= len(self._layout.lines):
+        if self.sample is None or line >= len(self._layout.lines):
             return Strip.blank(width, self.rich_style)
-        return Strip(self._row(line, row)).adjust_cell_length(width, self.rich_style)
+        return Strip(self._row(self.sample, line, row)).adjust_cell_length(width, self.rich_style)
 
-    def _row(self, line: int, row: int) -> Iterator[Segment]:
+    def _row(self, sample: TokenSample, line: int, row: int) -> Iterator[Segment]:
         """Return a row of a line: row 0 is the text, the others are its blocks."""
-        if self.sample is None:
-            return iter(())
         if self._styles is None:
             self._styles = _Styles(self)
         spans = self._layout.lines[line]
         if row:
             label, channel = list(_STRIP.items())[row - 1] if self.blocks == "strip" else ("", self.channel)
-            return _block_row(spans, self._values_of(self.sample, channel), label, self._styles)
-        background = self._values_of(self.sample, self.channel)
-        underline = self._values_of(self.sample, self.underline) if self.underline else None
-        at_cursor = [span for at, span in self._cursor_cells if at == line]
-        return _text_row(spans, background, underline, at_cursor, self._styles)
+            return _block_row(spans, self._values_of(sample, channel), label, self._styles)
+        return self._text_row(sample, spans, [span for at, span in self._cursor_cells if at == line], self._styles)
+
+    def _text_row(
+        self, sample: TokenSample, spans: Sequence[TokenSpan], at_cursor: Collection[TokenSpan], styles: _Styles
+    ) -> Iterator[Segment]:
+        background = self._values_of(sample, self.channel)
+        underline = self._values_of(sample, self.underline) if self.underline else None
+        ladder = styles.ladders[background.channel.diverging]
+        yield Segment(" " * _MARGIN, ladder.plain)
+        for span in spans:
+            if span.token < 0:
+                yield Segment(span.text, styles.muted)
+                continue
+            style = ladder.at(background.positions[span.token]) if background.numbers else ladder.plain
+            if span.kind != "text":
+                style += _ITALIC
+            if span in at_cursor:
+                style = styles.cursor
+            if underline is not None and underline.numbers:
+                style += underline_style(underline.positions[span.token], diverging=underline.channel.diverging)
+            yield Segment(span.text, style)
 
     def _values_of(self, sample: TokenSample, channel: str) -> ChannelValues:
         if channel not in self._values:
@@ -340,33 +354,6 @@ class _Styles:
         self.muted = widget.get_component_rich_style("token-text--muted")  # of text that is not a token
         # The token's own colours reversed could look like another token without a cursor.
         self.cursor = (self.ladders[True].plain if focused else self.muted) + Style(reverse=True, bold=focused)
-
-
-def _text_row(
-    spans: Sequence[TokenSpan],
-    background: ChannelValues,
-    underline: ChannelValues | None,
-    at_cursor: Collection[TokenSpan],
-    styles: _Styles,
-) -> Iterator[Segment]:
-    """Yield a line of text.
-
-    at_cursor: spans of this line under the cursor.
-    """
-    ladder = styles.ladders[background.channel.diverging]
-    yield Segment(" " * _MARGIN, ladder.plain)
-    for span in spans:
-        if span.token < 0:
-            yield Segment(span.text, styles.muted)
-            continue
-        style = ladder.at(background.positions[span.token]) if background.numbers else ladder.plain
-        if span.kind != "text":
-            style += _ITALIC
-        if span in at_cursor:
-            style = styles.cursor
-        if underline is not None and underline.numbers:
-            style += underline_style(underline.positions[span.token], diverging=underline.channel.diverging)
-        yield Segment(span.text, style)
 
 
 def _block_row(spans: Sequence[TokenSpan], values: ChannelValues, label: str, styles: _Styles) -> Iterator[Segment]:

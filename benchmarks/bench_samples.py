@@ -23,9 +23,9 @@ import psutil
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
-from trainer.runs.samples import write_samples
+from trainer.runs.samples import kept_iterations, write_samples
 from workbench.run.sample_query import Order, parse_query
-from workbench.run.sample_reader import kept_iterations, read_batch, read_channel_columns, read_token_sample, scan
+from workbench.run.sample_reader import read_batch, read_channel_columns, read_token_sample, scan
 from workbench.run.sample_table import SampleKey, SampleTable
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))

@@ -64,6 +64,7 @@ def test_a_scan_that_is_stopped_reads_no_further_file(folder: RunFolder, monkeyp
 
 def test_a_run_without_samples_is_scanned_without_a_message(folder: RunFolder) -> None:
     assert list(scan(folder, [])) == []
+    assert [len(part.table) for part in scan(folder, [1, 2])] == [4], "few iterations are one part"
 
 
 def scanned(folder: RunFolder) -> tuple[list[Sample], list[str]]:

@@ -115,6 +115,7 @@ def next_word(line: list[TokenSpan]) -> str:
 
 
 def test_text_longer_than_a_line_is_split_between_characters() -> None:
+    assert drawn(laid_out(["ab", " " + "x" * 19], 20)) == ["ab", " " + "x" * 19], "one of just a line is not"
     assert drawn(laid_out(["ab", "日" * 12, "x" * 25], 20)) == ["ab" + "日" * 9, "日日日" + "x" * 14, "x" * 11]
 
 

@@ -27,8 +27,8 @@ from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
 from trainer.engine.dpo import DPO
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.run import Hooks
 from trainer.engine.steps import StepTraining
+from trainer.engine.trainable import Hooks
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
 from trainer.models.actor_critic import ActorCriticLLM

@@ -15,8 +15,8 @@ from trainer.distributed.ranks import ALONE, Ranks
 from trainer.dpo.dpo_evaluation import evaluate_pairs
 from trainer.dpo.dpo_learner import DPOLearner
 from trainer.engine.checkpoint import Snapshot, arrays_of, load_checkpoint, plain_state, save_checkpoint, with_state
-from trainer.engine.run import Hooks
 from trainer.engine.steps import StepTraining
+from trainer.engine.trainable import Hooks
 from trainer.errors import StorageError
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DPOStep, ignored

@@ -28,7 +28,7 @@ from trainer.engine.checkpoint import (
 )
 from trainer.engine.initial import check_policy_init, check_value_init, init_policy, init_value_model
 from trainer.engine.prompts import RunPrompts, changed_since, prompts_record, run_prompts
-from trainer.engine.run import Hooks
+from trainer.engine.trainable import Hooks
 from trainer.errors import ChangedPromptsError, DataError
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DataChanged, Evaluation, Event, Phase
@@ -43,7 +43,6 @@ from trainer.rewards.model_reward import keep_models
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder
-from trainer.runs.sample_index import complete_index
 from trainer.seeding import Purpose, key_for
 
 STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
@@ -169,8 +168,6 @@ class PPOTraining:
             remove(folder.best)
         if self._changed_data or not is_file(folder.prompts):
             write_whole(folder.prompts, self._record, mode=SHARED if self.config.run.shared else PRIVATE)
-        if self.config.run.save_samples:
-            complete_index(folder.samples, self.number)
 
     def opening(self) -> Callable[[], Evaluation] | None:
         """Return the evaluation of the untrained policy, unless there is one."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.engine.run import Hooks
 from trainer.engine.steps import StepTraining
+from trainer.engine.trainable import Hooks
 from trainer.events import Alert, Phase, RewardModelEvaluation, ignored
 from trainer.files import PRIVATE, SHARED
 from trainer.models.classifier import ScalarHead

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
@@ -23,8 +23,6 @@ from trainer.events import (
     EndState,
     Event,
     HumanEvaluation,
-    PhaseProgress,
-    Report,
     RunEnded,
     RunStarted,
     State,
@@ -41,31 +39,6 @@ from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_
 from trainer.runs.journal import Journal
 from trainer.runs.sinks import ProgressFile, Sinks
 from trainer.runs.trackers import build_trackers
-
-
-class Hooks(NamedTuple):
-    """What an algorithm gets from the run that it is trained in."""
-
-    report: Report
-    clock: Callable[[], float] = time.perf_counter  # stops while requests are handled
-    check: Callable[[], None] = lambda: None  # handles requests, where there is no progress to report
-
-
-def hooks_of(emit: Report, control: Control, ranks: Ranks) -> Hooks:
-    """Return hooks that handle requests by `control`, which may end the run, and emit what is reported.
-
-    Several ranks handle requests only at the start of a phase, where they wait for each other.
-    """
-
-    def report(event: Event) -> None:
-        if isinstance(event, PhaseProgress):
-            if event.done == 0:
-                ranks.meet(control.check)
-            elif ranks.alone:
-                control.check()
-        emit(event)
-
-    return Hooks(report, control.clock, control.check if ranks.alone else lambda: None)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import Ranks
-from trainer.engine.run import Hooks
+from trainer.engine.trainable import Hooks
 from trainer.events import Phase, RewardModelStep
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.memory.estimate import changed

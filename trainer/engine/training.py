@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -22,7 +22,8 @@ from trainer.engine.dpo import DPO
 from trainer.engine.live_settings import Change, changes, in_words, with_setting
 from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.run import Hooks, Run, closing, hooks_of
+from trainer.engine.run import Run, closing
+from trainer.engine.trainable import Hooks, Trainable, hooks_of
 from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError
 from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged, ignored
 from trainer.fitting.memory_limit import (
@@ -37,7 +38,7 @@ from trainer.fitting.memory_limit import (
 )
 from trainer.memory.estimate import changed
 from trainer.models.adapters import reason_of, with_saved_layers
-from trainer.models.backbone import LoadedModel, quantize_warning
+from trainer.models.backbone import quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.monitoring import Monitor
 from trainer.plurals import counted
@@ -50,186 +51,49 @@ from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink, Sinks
 
-
-class Trainable(Protocol):
-    """What a run trains: PPO, a reward model, DPO. Its iterations are optimiser steps where it has no others.
-
-    Call `load`, `build` and perhaps `initialise`, on every rank; then `step`, each time followed by what is `due`.
-    `snapshot` and `restore` may be called between steps. All ranks do the same and have the same results; the first
-    one alone has a folder.
-    """
-
-    config: Any
-    model: LoadedModel
-    warnings: list[str]
-
-    @property
-    def adapter(self) -> str:
-        """Folder of the trained adapter in a checkpoint."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the data, where a run's folder is to remember it; else empty."""
-
-    @property
-    def total(self) -> int:
-        """Iterations of the whole run."""
-
-    @property
-    def prompts(self) -> int:
-        """Prompts or comparisons to train on."""
-
-    @property
-    def eval_prompts(self) -> int:
-        """Prompts or comparisons to evaluate on."""
-
-    def load(self, folder: RunFolder | None) -> Sequence[Any]:
-        """Read data and model; return what must be the same on all ranks. folder: of a run to continue."""
-
-    def build(self, config: Any) -> None:
-        """Build what trains. config: the run's, with the layers of a saved adapter."""
-
-    def initialise(self) -> None:
-        """Give a run without a checkpoint its first state."""
-
-    def sizes(self) -> tuple[int, int]:
-        """Return tokens for the estimate of memory: `longest` and `widest` of `fit`."""
-
-    def trainable(self) -> Sequence[mx.array]:
-        """Return the arrays that are trained."""
-
-    def begin_in(self, folder: RunFolder) -> None:
-        """Complete what the folder of the run has, before the first step."""
-
-    def opening(self) -> Callable[[], Any] | None:
-        """Return the work before the first step, a method of this object; None once it is done."""
-
-    def step(self) -> Any:
-        """Do the next iteration."""
-
-    def peaks(self) -> Mapping[Phase, int]:
-        """Return the highest memory of the last iteration by phase, bytes."""
-
-    @property
-    def phase(self) -> Phase:
-        """Phase that was reported last."""
-
-    def due(self) -> Iterator[Callable[[], Any]]:
-        """Yield the evaluations that are due after the iteration just done, methods of this object."""
-
-    def leave(self, folder: RunFolder) -> None:
-        """Write and report what the last work has left."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Return whether nothing is left to do."""
-
-    @property
-    def reason(self) -> str:
-        """Return why nothing is left to do."""
-
-    def configure(self, config: Any, rewards: Any = None) -> None:
-        """Use `config`, in which only live settings differ, from the next iteration on. rewards: its own, if new."""
-
-    def snapshot(self) -> Any:
-        """Return the current state, with its `iteration`."""
-
-    def restore(self, snapshot: Any) -> None:
-        """Continue from `snapshot`."""
-
-    def write(self, folder: Path, snapshot: Any) -> None:
-        """Write `snapshot` as a checkpoint. Raises StorageError."""
-
-    def read(self, folder: Path) -> Any:
-        """Read what `write` wrote. Raises StorageError."""
-
-    def plain_state(self) -> dict[str, Any]:
-        """Return what is not an array in the current state, for the other ranks."""
-
-    def arrays(self) -> Any:
-        """Return the arrays of that state, as one tree."""
-
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Continue from the state of the first rank, whose `plain_state` is `state`."""
-
-
-MakeTrainable = Callable[[Any, Ranks, Hooks], Trainable]
+Kind = Callable[[Any, Ranks, Hooks], Trainable]
 
 
 def train(
-    config: Config,
+    config: AnyConfig,
     *,
+    preferences: Iterable[Preference] | None = None,
     resume: Path | None = None,
-    preset: str = "run",
+    preset: str = "",
     sinks: Sequence[Sink] = (),
     control: Control | None = None,
     trust: Trust = trust_all,
     ranks: Ranks = ALONE,
     accept_data: bool = False,
 ) -> RunEnded:
-    """Train a policy by PPO as `config` says, all on the calling thread, and return how the run ended.
+    """Train what `config` configures, all on the calling thread, and return how the run ended.
 
-    resume: folder of a run to continue from its newest whole checkpoint, with `config` as its configuration. preset:
-    preset or path that a new run is named after if run.name is empty. sinks: receive every event, in order, and are
-    closed at the end. control: lets another thread steer the run, as the run folder's `control/` lets another process.
-    trust: raises UntrustedCodeError for Python code that no reward may run, also if it is requested later. ranks: of
-    which this process is the first; the others `follow`. accept_data: go on with other prompts than those that the
-    resumed run trained on, which raises ChangedPromptsError otherwise. Raises TrainerError for what a user can fix; the
-    journal then says why.
+    preferences: those to train on, instead of `config.data.preferences`, which the other ranks read. resume: folder of
+    a run to continue from its newest whole checkpoint, with `config` as its configuration. preset: preset or path that
+    a new run is named after if run.name is empty. sinks: receive every event, in order, and are closed at the end.
+    control: lets another thread steer the run, as the run folder's `control/` lets another process. trust: raises
+    UntrustedCodeError for Python code that no reward may run, also if it is requested later. ranks: of which this
+    process is the first; the others `follow`. accept_data: go on with other prompts than those that the resumed run
+    trained on, which raises ChangedPromptsError otherwise. Raises TrainerError for what a user can fix; the journal
+    then says why.
     """
-    make = partial(PPOTraining, trust=trust, accept_data=accept_data)
-    return _trained(config, make, resume, preset, sinks, control, ranks)
-
-
-def train_dpo(
-    config: DPOConfig,
-    *,
-    preferences: Iterable[Preference] | None = None,
-    resume: Path | None = None,
-    preset: str = "dpo",
-    sinks: Sequence[Sink] = (),
-    control: Control | None = None,
-    trust: Trust = trust_all,
-    ranks: Ranks = ALONE,
-) -> RunEnded:
-    """Train a policy by DPO, as `train` does by PPO.
-
-    preferences: those to train on, instead of `config.data.preferences`, which the other ranks read.
-    """
-    make = partial(DPO, preferences=preferences, trust=trust)
-    return _trained(config, make, resume, preset, sinks, control, ranks)
-
-
-def train_reward_model(
-    config: RewardModelConfig,
-    *,
-    preferences: Iterable[Preference] | None = None,
-    resume: Path | None = None,
-    preset: str = "reward-model",
-    sinks: Sequence[Sink] = (),
-    control: Control | None = None,
-    ranks: Ranks = ALONE,
-) -> RunEnded:
-    """Train a reward model, as `train_dpo` does a policy."""
-    make = partial(RewardModelTraining, preferences=preferences)
-    return _trained(config, make, resume, preset, sinks, control, ranks)
-
-
-def _trained(
-    config: Any,
-    make: MakeTrainable,
-    resume: Path | None,
-    preset: str,
-    sinks: Sequence[Sink],
-    control: Control | None,
-    ranks: Ranks,
-) -> RunEnded:
+    kind: Kind
+    match config:
+        case RewardModelConfig():
+            kind, name = partial(RewardModelTraining, preferences=preferences), "reward-model"
+        case DPOConfig():
+            kind, name = partial(DPO, preferences=preferences, trust=trust), "dpo"
+        case Config():
+            kind, name = partial(PPOTraining, trust=trust, accept_data=accept_data), "run"
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
         try:
-            return Training(config, make, resume, out, control, ranks).train(preset)
+            return Training(config, kind, resume, out, control, ranks).train(preset or name)
         finally:
             ranks.end()
+
+
+train_dpo = train_reward_model = train  # the kind is that of the configuration
 
 
 def follow(ranks: Ranks, config: AnyConfig) -> None:
@@ -238,20 +102,20 @@ def follow(ranks: Ranks, config: AnyConfig) -> None:
     Raises TrainerError.
     """
     ranks.timeout = config.run.rank_timeout
-    kinds: dict[type, MakeTrainable] = {Config: PPOTraining, DPOConfig: DPO, RewardModelConfig: RewardModelTraining}
+    kinds: dict[type, Kind] = {Config: PPOTraining, DPOConfig: DPO, RewardModelConfig: RewardModelTraining}
     kind = kinds[type(config)](config, ranks, hooks_of(ignored, Control(), ranks))
     _load(kind, ranks, None)
-    if (told := ranks.hear())["do"] == "end":
+    if (order := ranks.hear())["do"] == "end":
         return
-    kind.build(validate_as(type(config), told["config"]))
+    kind.build(validate_as(type(config), order["config"]))
 
-    def work(told: dict[str, Any]) -> None:
-        config = validate_as(type(kind.config), told["config"])
+    def work(order: dict[str, Any]) -> None:
+        config = validate_as(type(kind.config), order["config"])
         if config != kind.config:
             kind.configure(config)
-        if told["state"] is not None:
-            kind.take_over(told["state"])
-        getattr(kind, told["do"])()
+        if order["state"] is not None:
+            kind.take_over(order["state"])
+        getattr(kind, order["do"])()
 
     ranks.follow(work, free_memory)
 
@@ -281,7 +145,7 @@ class Training:
     """State after the last whole iteration."""
 
     def __init__(
-        self, config: Any, make: MakeTrainable, resume: Path | None, out: Sinks, control: Control, ranks: Ranks
+        self, config: Any, make: Kind, resume: Path | None, out: Sinks, control: Control, ranks: Ranks
     ) -> None:
         self.began_in = Path.cwd()
         self.config: Any = resolve_paths(config, self.began_in)

@@ -133,8 +133,9 @@ class PPO:
         with phase("reward"):
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
 
-        batch = steps.leave_out_unscored(self._with_greedy_baselines(number, batch, prompts))
-        batch = self._with_prefix_values(number, batch, prompts)
+        batch = self._with_greedy_baselines(number, batch, prompts)  # of ReMax
+        batch = steps.leave_out_unscored(batch)
+        batch = self._with_prefix_values(number, batch, prompts)  # where ppo.prefix_scores is on
 
         batch = steps.adjust_rewards_with_kl(
             batch, kl_coef=self.kl_coef_in_rewards, whiten=ppo.whiten_rewards, bootstrap_truncated=ppo.bootstraps
@@ -144,22 +145,13 @@ class PPO:
             batch = steps.compute_td_errors(batch, gamma=ppo.gamma, bootstrap_truncated=ppo.bootstraps)
             batch = steps.compute_gae_advantages(batch, gamma=ppo.gamma, lam=ppo.lam)
             batch = steps.add_reward_to_go(batch)
-            follow_returns(self.actor, batch)
-            if batch.prefix_scores is not None:
-                every = self.prefix_values.stride(c)
-                self.prefix_values.learn(batch, every, ppo.gamma, bootstrap_truncated=ppo.bootstraps)
+            self._follow_returns(batch)
         else:
             batch = estimators.ESTIMATORS[ppo.estimator](batch, ppo, c.rollout.samples_per_prompt)
-        mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
 
-        if batch.logprobs is None and not self.first_step_scores(batch):
-            batch = self.scored(number, batch)
         self.learner.steps = (number - 1) * ppo.epochs * ppo.minibatches  # whatever ppo.epochs was before
         rates = self.learner.learning_rates()
-        with phase("update", passes=self.update_passes) as progress:
-            update = self.learn(number, batch, progress)
-        if update.batch.logprobs is None:  # no step was computed that could have scored it
-            update = update._replace(batch=self.scored(number, update.batch))
+        update = self._update(number, batch)
 
         metrics = self._metrics(number, update, rewards, rates)
         self._adapt(number, metrics)
@@ -246,6 +238,24 @@ class PPO:
         batch = add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
         return self.prefix_values.add(batch, every)
 
+    def _follow_returns(self, batch: Experience) -> None:
+        """Have what the critic has beside its network follow the returns of the batch."""
+        follow_returns(self.actor, batch)
+        if batch.prefix_scores is not None:
+            ppo, every = self.config.ppo, self.prefix_values.stride(self.config)
+            self.prefix_values.learn(batch, every, ppo.gamma, bootstrap_truncated=ppo.bootstraps)
+
+    def _update(self, number: int, batch: Experience) -> Update:
+        """Learn from the batch, and score it before or after where the first step does not."""
+        mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
+        if batch.logprobs is None and not self.first_step_scores(batch):
+            batch = self.scored(number, batch)
+        with self.phases(number, "update", passes=self.update_passes) as progress:
+            update = self.learn(number, batch, progress)
+        if update.batch.logprobs is None:  # no step was computed that could have scored it
+            update = update._replace(batch=self.scored(number, update.batch))
+        return update
+
     def learn(self, number: int, batch: Experience, progress: Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
         c, ppo = self.config, self.config.ppo
@@ -262,26 +272,23 @@ class PPO:
         settings = LossSettings(ppo, c.rollout.temperature, self.kl_coef, new_tokens, error, self.alternatives)
         found = list[StepMetrics]()
         ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
-        for epoch in range(ppo.epochs):
-            for place, rows in enumerate(self._minibatches(number, batch.size, epoch)):
-                minibatch = batch.take(rows)
-                if not minibatch.mask.any():
-                    continue
-                measures = place == epoch == 0 and number % SHARE_EVERY == FIRST_SHARE
-                step = self.learner.train(minibatch, settings, *objectives, progress=progress, critic_share=measures)
-                if step.scores:  # of the first step, whose minibatch is the whole batch
-                    scores: Scores = {name: batch.gathered([part], rows) for name, part in step.scores.items()}
-                    batch = steps.add_kl(batch._replace(**scores), ppo.kl_estimator)
-                if step.metrics.taken and step.ratios is not None:
-                    ratios.put(epoch, rows, step.ratios)  # how the step pushed each token; a skipped one pushed none
-                self.learner.steps += step.metrics.outcome != "target_kl"
-                found.append(step.metrics)
-                self._check_step(number, step.metrics)
-                if step.metrics.outcome == "target_kl":
-                    break
-            else:
+        passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
+        for epoch, rows in passes:
+            minibatch = batch.take(rows)
+            if not minibatch.mask.any():
                 continue
-            break
+            measures = not found and number % SHARE_EVERY == FIRST_SHARE
+            step = self.learner.train(minibatch, settings, *objectives, progress=progress, critic_share=measures)
+            if step.scores:  # of the first step, whose minibatch is the whole batch
+                scores: Scores = {name: batch.gathered([part], rows) for name, part in step.scores.items()}
+                batch = steps.add_kl(batch._replace(**scores), ppo.kl_estimator)
+            if step.metrics.taken and step.ratios is not None:
+                ratios.put(epoch, rows, step.ratios)  # how the step pushed each token; a skipped one pushed none
+            found.append(step.metrics)
+            self._check_step(number, step.metrics)
+            if step.metrics.outcome == "target_kl":
+                break
+            self.learner.steps += 1
         batch = batch._replace(advantages=advantages)
         if objectives == ["value"]:
             return Update(batch, found)

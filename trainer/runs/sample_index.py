@@ -8,7 +8,6 @@ authoritative: a reader opens them if the index is missing, damaged, or not of t
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,13 +55,6 @@ def update_index(samples: Path, iteration: int) -> None:
             path.unlink(missing_ok=True)
     except (OSError, StorageError, pa.ArrowException):
         return
-
-
-def complete_index(samples: Path, iteration: int) -> None:
-    """Write the index files up to `iteration` that are missing."""
-    for last in range(ITERATIONS, iteration + 1, ITERATIONS):
-        if not os.path.lexists(_index_file(samples, last)):
-            update_index(samples, last)
 
 
 def read_index(samples: Path, sizes: Mapping[int, int]) -> pa.Table | None:

@@ -132,19 +132,6 @@ def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest
     assert indexed.to_pylist() == [{name: row[name] for name in indexed.column_names} for row in rows]
 
 
-def test_a_resumed_run_writes_what_its_index_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_index, "ITERATIONS", 2)
-    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=5"))
-    folder = RunFolder(tmp_path / "runs" / "a")
-    first, second = (folder.samples / "index" / f"step-00000{last}.parquet" for last in (2, 4))
-    content = first.read_bytes()
-    second.write_bytes(b"as it was")
-    first.unlink()
-    record(tiny_config(tmp_path), resume=folder.root)
-    assert first.read_bytes() == content
-    assert second.read_bytes() == b"as it was"
-
-
 def test_a_constant_reward_takes_no_step_and_says_so(tmp_path: Path) -> None:
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     recorder = record(tiny_config(tmp_path, "run.name=a", source, "ppo.kl_coef=0.0", "ppo.estimator=reinforce"))

@@ -13,8 +13,8 @@ from tiny import load_tiny
 
 from trainer.engine import reward_model as reward_model_run
 from trainer.engine.reward_model import RewardModelTraining, _sequences_of
-from trainer.engine.run import Hooks
 from trainer.engine.steps import step_groups
+from trainer.engine.trainable import Hooks
 from trainer.engine.training import train_reward_model
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep

@@ -29,8 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from workbench.kit.key_footer import KeyFooter
 
-from trainer.preferences.items import Item, QueuePlan, SessionPlan
-from trainer.preferences.records import Comparison, Judgement
+from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import begin_session, leave_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES

@@ -138,8 +138,7 @@ def one_label(path: Path) -> None:
     """Open the store at `path`, begin a session, label an item of it and read the progress, as the Label pane does."""
     from preference_samples import preference
 
-    from trainer.preferences.items import Item, QueuePlan, SessionPlan
-    from trainer.preferences.records import Judgement
+    from trainer.preferences.records import Item, Judgement, QueuePlan, SessionPlan
     from trainer.preferences.sessions import begin_session, list_sessions
     from trainer.preferences.store import PreferenceStore
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.queues import QueueContext
 from trainer.preferences.queues.mixture import Mixture
-from trainer.preferences.records import Text
+from trainer.preferences.records import Item, QueuePlan, SessionPlan, Text
 from trainer.questions import Answer, Question, WrittenResponse
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, write_samples

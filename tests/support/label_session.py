@@ -17,8 +17,20 @@ from textual.widgets import Static
 from themed_app import ThemedApp
 
 from trainer.errors import TrainerError
-from trainer.preferences.items import Item, Progress, Queue, SessionItem, SessionPlan, SessionRecord, Share
-from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
+from trainer.preferences.records import (
+    Comparison,
+    Item,
+    Judgement,
+    Origin,
+    Preference,
+    Progress,
+    Queue,
+    SessionItem,
+    SessionPlan,
+    SessionRecord,
+    Share,
+    Text,
+)
 from workbench.kit.footer import KeyFooter
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_worker import SessionState

@@ -16,8 +16,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from trainer.preferences.items import Item, SessionPlan
-from trainer.preferences.records import Choice, Comparison, Judgement, Origin
+from trainer.preferences.records import Choice, Comparison, Item, Judgement, Origin, SessionPlan
 from workbench.labelling.session_worker import SessionState, SessionWorker
 
 ITEMS = 500

@@ -11,8 +11,7 @@ from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
 from trainer.data.encoding_ahead import EncodingAhead
 from trainer.data.templates import COLUMNS, NO_COLUMNS
 from trainer.errors import DataError
-from trainer.preferences.conversations import answered, as_messages
-from trainer.preferences.records import Messages, Preference, Text
+from trainer.preferences.records import Messages, Preference, Text, answered, as_messages
 
 _AS_IT_IS = PreferenceDataConfig()  # leaves a text without a chat template
 

@@ -1,9 +1,10 @@
-"""Records of preferences: what was compared, how and by whom it was judged, where the completions came from."""
+"""Records of preferences and of labelling sessions, and what can be said of their texts alone."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -13,7 +14,11 @@ Messages = list[dict[str, str]]
 Text = str | Messages  # plain text, or chat messages with the keys role and content
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 Verdict = Literal["ranked", "both_bad", "skip"]
+Queue = Literal["samples", "policy-reference", "dataset", "uncertain", "disagreement", "again", "repeat"]
 STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
+HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # how a turn of an HH-RLHF transcript begins
+_TURN = re.compile(r"\n\n(Human|Assistant):")
+_ROLES = {"Human": "user", "Assistant": "assistant"}
 FLAGGED = "flagged"  # in a judgement's flags: the item deserves a second look
 LATEST = 2**36  # bound of times that have a date, seconds since 1970
 _PER_COMPLETION = ("scores", "lengths", "reward_models")  # our columns with a value for each completion
@@ -120,9 +125,152 @@ class Preference:
     place: str = field(default="", compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A comparison to be judged, and how it is shown."""
+
+    comparison: Comparison
+    queue: Queue
+    order: tuple[int, ...]  # places in `comparison.completions`, as shown from left to right
+    repeats: int = 0  # id of the labeller's own label that this item repeats; 0 for none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionItem:
+    """An item of a session. label: the one made in this session, if it is not undone."""
+
+    position: int  # in the session, from 0
+    item: Item
+    label: Preference | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlan:
+    """One queue of a session.
+
+    source: a run's folder; for "dataset", a file or a datasets name. models: the reward models that order the pairs;
+    "uncertain" uses the first, "disagreement" all of them. keys: the comparisons that "again" asks for. columns: names
+    of the columns of "dataset", as in "prompt=question".
+    """
+
+    queue: Queue
+    weight: float = 1.0  # share of the items, relative to the other queues
+    source: str = ""
+    models: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPlan:
+    """Plan of what a session asks.
+
+    repeats: share of the items that ask for one of the labeller's own labels again, with the sides swapped. random:
+    smallest share of the items of "uncertain" and "disagreement" that are drawn at random instead. limit: number of
+    items in the session; 0 for all that there are. seed: of the random draws and of the sides.
+    """
+
+    queues: tuple[QueuePlan, ...]
+    repeats: float = 0.05
+    random: float = 0.2
+    limit: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """A session in the store."""
+
+    id: int
+    labeller: str
+    plan: SessionPlan
+    guidelines: str  # hash of the text; empty for none
+    began: float  # seconds since 1970
+    items: int  # added so far
+    done: int  # items with a label that is not undone, including skips
+    elsewhere: int = 0  # other items that the labeller judged in another session or imported: not asked
+
+    @property
+    def left(self) -> int:
+        """Number of items still to be judged."""
+        return self.items - self.done - self.elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`count` of `total` as a share, with Wilson's 95% interval; NaN where `total` is 0."""
+
+    count: float  # a tie may count half
+    total: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Progress of a session; NaN where nothing is known."""
+
+    done: int
+    left: int | None  # of the plan's limit, or of the items added once no more come; None: not known
+    per_hour: float  # over the last 50 labels, pauses of more than 5 minutes left out
+    median_seconds: float  # from being shown to being judged
+    eta_seconds: float
+    streak: int  # labels since the last pause of more than 5 minutes
+    left_side: Share  # decided pairs in which the left completion was chosen
+    longer: Share  # decided pairs of unequal length in which the longer completion was chosen
+    same: Share  # repeats judged as before
+    kappa: float  # Cohen's, of the repeats against the labels that they repeat
+
+
 def contents(text: Text) -> list[str]:
     """Return the text, or the content of each message."""
     return [text] if isinstance(text, str) else [message["content"] for message in text]
+
+
+def length_in_characters(text: Text) -> int:
+    """Return the number of characters of a text, or of the contents of messages."""
+    return sum(map(len, contents(text)))
+
+
+def as_messages(prompt: Text, completions: Sequence[Text]) -> tuple[Messages, tuple[Messages, ...]]:
+    """Convert `prompt` and `completions` to chat messages.
+
+    Messages stay as they are. A transcript is split into its turns, without the white space around them; neighbouring
+    turns of one role are joined. Any other text prompt becomes a user message, and a text completion an assistant
+    message.
+    """
+    if isinstance(prompt, str) and prompt.startswith(HUMAN) and prompt.endswith(ASSISTANT):
+        turns = _turns(prompt.removesuffix(ASSISTANT))
+        return turns, tuple(_turns(ASSISTANT + text) if isinstance(text, str) else text for text in completions)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return messages, tuple(
+        [{"role": "assistant", "content": text}] if isinstance(text, str) else text for text in completions
+    )
+
+
+def answered(prompt: Messages, answer: Messages) -> Messages:
+    """Return the conversation of `prompt` and `answer`, which goes on with a last message of the assistant in it."""
+    if prompt[-1]["role"] == answer[0]["role"] == "assistant":
+        whole = prompt[-1]["content"] + answer[0]["content"]
+        return [*prompt[:-1], {**answer[0], "content": whole}, *answer[1:]]
+    return [*prompt, *answer]
+
+
+def _turns(transcript: str) -> Messages:
+    """Split a transcript that begins with a turn into messages.
+
+    Neighbouring turns of one role are joined, because many chat templates refuse them.
+    """
+    pieces = _TURN.split(transcript)[1:]
+    messages: Messages = []
+    for speaker, text in zip(pieces[::2], pieces[1::2], strict=True):
+        role, content = _ROLES[speaker], text.strip()
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] = f"{messages[-1]['content']}\n\n{content}".strip()
+        else:
+            messages.append({"role": role, "content": content})
+    return messages
 
 
 def columns_at(columns: dict[str, Any], places: Sequence[int], count: int) -> dict[str, Any]:

@@ -12,8 +12,20 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from trainer.errors import DataError
-from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
-from trainer.preferences.records import LATEST, STRENGTHS, Comparison, Judgement, Origin, Preference, Text, columns_at
+from trainer.preferences.records import (
+    LATEST,
+    STRENGTHS,
+    Comparison,
+    Item,
+    Judgement,
+    Origin,
+    Preference,
+    Queue,
+    QueuePlan,
+    SessionPlan,
+    Text,
+    columns_at,
+)
 
 Record = TypeVar("Record", Origin, Judgement, QueuePlan, SessionPlan)
 QUEUES = get_args(Queue)

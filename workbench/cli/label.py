@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer.errors import UsageError
 from trainer.files import may_exist
-from trainer.preferences.items import SessionRecord
+from trainer.preferences.records import SessionRecord
 from trainer.preferences.rows import guidelines_hash
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore, default_store

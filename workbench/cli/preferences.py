@@ -14,8 +14,7 @@ from trainer.errors import UsageError
 from trainer.events import plain
 from trainer.files import may_exist
 from trainer.plurals import counted
-from trainer.preferences.agreement import Agreement, measure_agreement
-from trainer.preferences.data_card import render_data_card
+from trainer.preferences.agreement import Agreement, measure_agreement, render_data_card
 from trainer.preferences.formats import (
     FORMATS_IN,
     FORMATS_OUT,

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainer.errors import DataError, Interrupted, ModelError, StorageError, TrainerError, cannot_write
-from trainer.preferences.items import Item, SessionPlan, SessionRecord
 from trainer.preferences.queues import QueueContext
-from trainer.preferences.records import Text
+from trainer.preferences.records import Item, SessionPlan, SessionRecord, Text
 from workbench.system.children import last_error, started
 from workbench.system.environment import own_command
 

@@ -18,8 +18,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from trainer.errors import BusyError, TrainerError, one_line
-from trainer.preferences.items import Item, SessionItem
-from trainer.preferences.records import FLAGGED, Judgement
+from trainer.preferences.records import FLAGGED, Item, Judgement, SessionItem
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.labelling import texts

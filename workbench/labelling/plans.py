@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from trainer.errors import DataError, UsageError
 from trainer.files import open_regular
 from trainer.plurals import counted
-from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder

@@ -15,8 +15,7 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from trainer.plurals import counted
-from trainer.preferences.items import SessionItem
-from trainer.preferences.records import FLAGGED, Judgement
+from trainer.preferences.records import FLAGGED, Judgement, SessionItem
 from workbench.columns import fit_end
 from workbench.kit.banner import copy
 from workbench.kit.cursor_list import FilterField

@@ -22,9 +22,8 @@ from trainer.errors import (
 )
 from trainer.evaluation.human import human_evaluation
 from trainer.events import HumanEvaluation
-from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.queues import QueueContext
-from trainer.preferences.records import Judgement, Preference
+from trainer.preferences.records import Item, Judgement, Preference, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.sessions import (
     LabelSession,
     begin_session,

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 
 from trainer.errors import UsageError
 from trainer.plurals import counted
-from trainer.preferences.items import SessionRecord
+from trainer.preferences.records import SessionRecord
 from workbench.kit.keys import keys_of, with_keys
 from workbench.labelling.form import LabelForm, columns_field, columns_in, row, text_field
 from workbench.labelling.plans import (

@@ -16,9 +16,16 @@ from typing import Any, Literal, NamedTuple
 from rich.cells import cell_len
 
 from trainer.plurals import counted
-from trainer.preferences.conversations import length_in_characters
-from trainer.preferences.items import Item, Progress, SessionItem, Share
-from trainer.preferences.records import Judgement, Origin, Text
+from trainer.preferences.records import (
+    Item,
+    Judgement,
+    Origin,
+    Progress,
+    SessionItem,
+    Share,
+    Text,
+    length_in_characters,
+)
 from workbench.columns import fit, fit_start, packed
 from workbench.kit.lines import Piece
 from workbench.numbers import duration, number, percent

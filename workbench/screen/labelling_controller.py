@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.errors import Interrupted, TrainerError
 from trainer.events import HumanEvaluation
-from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import TextPromptScreen

@@ -9,7 +9,7 @@ import pytest
 from preference_rows import assistant, pair, user
 
 from trainer.confidence import wilson_interval
-from trainer.preferences.data_card import render_data_card
+from trainer.preferences.agreement import render_data_card
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 
 

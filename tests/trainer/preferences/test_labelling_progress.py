@@ -12,9 +12,8 @@ import pytest
 
 from trainer.confidence import wilson_interval
 from trainer.preferences.agreement import cohen_kappa
-from trainer.preferences.items import Item, Progress, SessionItem, Share
-from trainer.preferences.labelling_progress import PAUSE, label_figures, measure_progress, verdict_or_ranking
-from trainer.preferences.records import Choice, Comparison, Judgement, Preference
+from trainer.preferences.records import Choice, Comparison, Item, Judgement, Preference, Progress, SessionItem, Share
+from trainer.preferences.sessions import PAUSE, label_figures, measure_progress, verdict_or_ranking
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
 

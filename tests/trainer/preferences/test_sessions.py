@@ -18,8 +18,7 @@ from store_damage import alter
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.agreement import measure_agreement
 from trainer.preferences.integrity import check_store
-from trainer.preferences.items import Item, QueuePlan, SessionPlan
-from trainer.preferences.records import Comparison, Judgement, Origin, Preference
+from trainer.preferences.records import Comparison, Item, Judgement, Origin, Preference, QueuePlan, SessionPlan
 from trainer.preferences.sessions import (
     LabelSession,
     begin_session,

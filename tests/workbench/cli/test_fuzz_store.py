@@ -22,8 +22,7 @@ from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
 from trainer.preference_data.comparisons import load_preferences
 from trainer.preferences.integrity import check_store
-from trainer.preferences.items import Item, QueuePlan, SessionPlan
-from trainer.preferences.records import Judgement
+from trainer.preferences.records import Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import begin_session, guidelines_text, list_sessions, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.cli.main import main

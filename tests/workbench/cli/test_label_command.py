@@ -12,8 +12,7 @@ from label_screens import keep
 from preference_rows import write_lines
 
 from trainer.errors import DataError, StorageError, TrainerError, UsageError
-from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
-from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.records import Comparison, Item, Judgement, Preference, Queue, QueuePlan, SessionPlan
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import label

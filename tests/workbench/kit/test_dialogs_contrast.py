@@ -15,7 +15,7 @@ from snapshots import drawn_pieces
 from textual.widgets import OptionList
 from waiting import until
 
-from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
 from workbench.kit.jump import JumpScreen
 from workbench.kit.theming import shipped_themes
 from workbench.labelling.plans import SessionOptions

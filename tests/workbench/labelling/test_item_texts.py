@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from label_session import item
 
-from trainer.preferences.items import SessionItem
-from trainer.preferences.records import Judgement, Origin, Preference
+from trainer.preferences.records import Judgement, Origin, Preference, SessionItem
 from workbench.labelling.texts import (
     Ranking,
     Turn,

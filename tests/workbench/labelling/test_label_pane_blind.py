@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 from label_session import FakeSession, Labelling, item, items, labelling, until
 
-from trainer.preferences.items import Item
-from trainer.preferences.records import Origin
+from trainer.preferences.records import Item, Origin
 from workbench.kit.footer import KeyFooter
 
 PROMPT = "Explain to a child why the sky is blue."

@@ -8,8 +8,7 @@ from __future__ import annotations
 from label_session import FakeSession, item, labelling
 from snapshots import SNAPSHOTS, check, contrasts, drawn
 
-from trainer.preferences.items import Item, Share
-from trainer.preferences.records import Origin
+from trainer.preferences.records import Item, Origin, Share
 from workbench.kit.theme_file import load_themes
 from workbench.kit.theming import DEFAULT_THEME
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from label_session import item, labelling, until
 from textual import events
 
-from trainer.preferences.items import SessionPlan
-from trainer.preferences.records import Judgement
+from trainer.preferences.records import Judgement, SessionPlan
 from trainer.preferences.store import PreferenceStore
 from workbench.labelling.session_worker import SessionWorker
 

@@ -12,7 +12,7 @@ from label_session import FakeSession, Labelling, item, items, labelling
 from rich.cells import cell_len
 
 from trainer.confidence import wilson_interval
-from trainer.preferences.items import Progress, Share
+from trainer.preferences.records import Progress, Share
 from workbench.kit.lines import Line, plain
 from workbench.labelling.item_view import LONGEST, lay_out, markdown_lines
 from workbench.labelling.texts import ItemTexts, Style, Turn, _of_target, figures, fitting, in_lines, texts_of

@@ -13,7 +13,7 @@ from preference_rows import write_lines
 from textual.widgets import Input, OptionList, Select
 from waiting import until
 
-from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
 from workbench.kit.footer import KeyFooter
 from workbench.labelling.plans import SessionChoice, SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen

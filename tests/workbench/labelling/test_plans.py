@@ -14,7 +14,7 @@ from preference_rows import write_lines
 from scripted_run import make_run
 
 from trainer.errors import DataError, UsageError
-from trainer.preferences.items import Queue, QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.records import Queue, QueuePlan, SessionPlan, SessionRecord
 from workbench.labelling.plans import (
     QUEUES,
     SessionOptions,

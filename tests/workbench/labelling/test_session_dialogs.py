@@ -13,8 +13,7 @@ from textual.widgets import OptionList, Static, TextArea
 from waiting import until
 
 from trainer.errors import StorageError
-from trainer.preferences.items import Item, SessionItem, SessionPlan
-from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.records import Comparison, Item, Judgement, Preference, SessionItem, SessionPlan
 from workbench.labelling.session_dialogs import PAGE, GuidelinesScreen, LabelHistoryScreen, NoteScreen, history_line
 from workbench.labelling.session_worker import SessionWorker
 

@@ -20,8 +20,7 @@ from trainer.errors import DataError, StorageError, UsageError
 from trainer.events import HumanEvaluation, StateChanged
 from trainer.preferences import connection
 from trainer.preferences.integrity import check_store
-from trainer.preferences.items import Item, QueuePlan, SessionPlan
-from trainer.preferences.records import Comparison, Judgement
+from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import LabelSession
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder

@@ -18,7 +18,7 @@ from workbench_app import HOME, press_when_asked, screen_text, settle, start_run
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.files import read_toml
-from trainer.preferences.items import SessionPlan
+from trainer.preferences.records import SessionPlan
 from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder

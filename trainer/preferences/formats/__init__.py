@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from trainer.data.readers import SourceRow, source_rows
 from trainer.errors import DataError, UsageError
-from trainer.preferences.conversations import ASSISTANT, HUMAN, as_messages
 from trainer.preferences.formats.k_way import Row, Ties, WriteOptions, k_way_rows, read_k_way
 from trainer.preferences.formats.published import (
     arena_sides,
@@ -34,7 +33,7 @@ from trainer.preferences.formats.published import (
 )
 from trainer.preferences.formats.row_writer import write_rows
 from trainer.preferences.formats.values import ColumnNames, check_encodable
-from trainer.preferences.records import Preference, content_hash, contents, ranked_pairs
+from trainer.preferences.records import ASSISTANT, HUMAN, Preference, as_messages, content_hash, contents, ranked_pairs
 
 __all__ = [
     "FORMATS_IN",

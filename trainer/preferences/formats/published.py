@@ -11,14 +11,6 @@ from typing import Any, get_args
 
 from trainer.data.readers import SourceRow
 from trainer.errors import DataError, UsageError, shortened
-from trainer.preferences.conversations import (
-    ASSISTANT,
-    HUMAN,
-    as_messages,
-    split_messages,
-    split_texts,
-    split_transcripts,
-)
 from trainer.preferences.formats.k_way import (
     Provenance,
     Row,
@@ -39,12 +31,16 @@ from trainer.preferences.formats.values import (
     text_cell,
 )
 from trainer.preferences.records import (
+    ASSISTANT,
+    HUMAN,
     Choice,
     Comparison,
     Judgement,
+    Messages,
     Origin,
     Preference,
     Text,
+    as_messages,
     columns_at,
     is_tie,
     ranked_pairs,
@@ -400,3 +396,60 @@ def _part(preference: Preference, places: tuple[int, ...], judgement: Judgement)
         ),
         judgement=replace(judgement, order_shown=tuple(places.index(place) for place in shown if place in places)),
     )
+
+
+def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
+    """Split two transcripts into (prompt, first completion, second completion).
+
+    The cut is after the last "Assistant:" of their common beginning. Prompt and completion together are the transcript,
+    character by character. Returns None if the two share no assistant turn.
+    """
+    start = first.rfind(ASSISTANT, 0, common_length(first, second))
+    end = start + len(ASSISTANT)
+    return (first[:end], first[end:], second[end:]) if start >= 0 else None
+
+
+def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
+    """Split two texts that begin alike into (prompt, first completion, second completion).
+
+    The cut is before the last word boundary of what they share. A word that differs only after its first letters goes
+    to the completions, whole, with the white space in front of it; so does the last shared word if one text ends there.
+    Returns None if no word would be left for the prompt.
+    """
+    beginning = first[: common_length(first, second)]
+    after = first[len(beginning) :][:1], second[len(beginning) :][:1]
+    if not beginning[-1:].isspace() and not all(one == "" or one.isspace() for one in after):
+        beginning = _without_last_word(beginning)
+    if min(len(first.rstrip()), len(second.rstrip())) <= len(beginning):
+        beginning = _without_last_word(beginning)
+    end = len(beginning.rstrip())
+    return (first[:end], first[end:], second[end:]) if end else None
+
+
+def split_messages(first: Messages, second: Messages) -> tuple[Messages, Messages, Messages]:
+    """Split two conversations into (prompt, first completion, second completion).
+
+    The prompt is the messages that both begin with; each completion keeps at least one message, and begins with one of
+    the assistant if any of those that both have is.
+    """
+    room = min(len(first), len(second)) - 1
+    cut = next((place for place in range(room) if first[place] != second[place]), room)
+    answers = (place for place in range(cut, 0, -1) if first[place]["role"] == second[place]["role"] == "assistant")
+    cut = next(answers, cut)
+    return first[:cut], first[cut:], second[cut:]
+
+
+def common_length(first: str, second: str) -> int:
+    """Return how many characters two texts have in common at their beginning, by bisection."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _without_last_word(text: str) -> str:
+    return text.rsplit(None, 1)[0] if len(text.split(None, 1)) > 1 else ""

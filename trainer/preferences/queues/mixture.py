@@ -14,7 +14,6 @@ from trainer.data.readers import source_rows
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.formats import ColumnNames, read_preferences
-from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
 from trainer.preferences.queues import (
     Drawn,
     LabelHistory,
@@ -27,7 +26,7 @@ from trainer.preferences.queues import (
 )
 from trainer.preferences.queues.run_pairs import policy_and_reference, samples
 from trainer.preferences.queues.scored_pairs import disagreement, uncertain
-from trainer.preferences.records import Comparison, Preference
+from trainer.preferences.records import Comparison, Item, Preference, Queue, QueuePlan, SessionPlan
 
 _REPORTED = 20  # limit of lines about what was skipped
 _APART = 20  # fewest items between a label and its repeat

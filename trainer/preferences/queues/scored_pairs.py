@@ -13,10 +13,9 @@ from pathlib import Path
 from statistics import pstdev
 
 from trainer.errors import ModelError, UsageError
-from trainer.preferences.items import QueuePlan
 from trainer.preferences.queues import Drawn, QueueInputs, Score, Wait, in_background, result_of
 from trainer.preferences.queues.run_pairs import SampledIterations, one_sample_each, pairs_each, sampled_pairs
-from trainer.preferences.records import Comparison, Text
+from trainer.preferences.records import Comparison, QueuePlan, Text
 
 _COMPLETIONS = 128  # scored at once, about: a minute of a small model on two cores
 _PAIRS = 512  # of these, at most

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from preference_rows import assistant, bare, pair, read_all, user, write_lines
 
 from trainer.errors import DataError, UsageError
-from trainer.preferences.conversations import as_messages, common_length, split_texts, split_transcripts
 from trainer.preferences.formats import FORMATS_IN, ColumnNames, read_preferences
-from trainer.preferences.records import Choice, Comparison, Judgement, Origin
+from trainer.preferences.formats.published import common_length, split_texts, split_transcripts
+from trainer.preferences.records import Choice, Comparison, Judgement, Origin, as_messages
 
 SKY = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
 HELLO = "\n\nHuman: hello\n\nAssistant: hi\n\nHuman: how are you?\n\nAssistant:"

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preference_rows import bare, messages, ordered, preferences, prompts, read_all, texts, user, words
 
-from trainer.preferences.conversations import as_messages
 from trainer.preferences.formats import FORMATS_OUT, write_preferences
-from trainer.preferences.records import Choice, Comparison, Judgement, Preference
+from trainer.preferences.records import Choice, Comparison, Judgement, Preference, as_messages
 from trainer.preferences.rows import in_stored_order
 
 DOCS = ROOT / "docs" / "labelling.md"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from label_runs import Drawing, plan
 
-from trainer.preferences.items import QueuePlan
-from trainer.preferences.records import Comparison, Judgement, Origin, Preference
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference, QueuePlan
 from trainer.preferences.store import PreferenceStore
 
 

@@ -14,8 +14,7 @@ import pytest
 from label_runs import Drawing, answering, of_run, pair_rows, plan, run_folder
 
 from trainer.errors import Interrupted
-from trainer.preferences.items import Item, QueuePlan
-from trainer.preferences.records import Judgement, Preference
+from trainer.preferences.records import Item, Judgement, Preference, QueuePlan
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 

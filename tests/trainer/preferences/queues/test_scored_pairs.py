@@ -14,8 +14,7 @@ import pytest
 from label_runs import Drawing, add_samples, of_run, plan, run_folder, scoring
 
 from trainer.errors import ModelError
-from trainer.preferences.items import Item
-from trainer.preferences.records import Text
+from trainer.preferences.records import Item, Text
 
 
 @pytest.fixture

@@ -24,6 +24,10 @@ from trainer.ppo.loop import PPO
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder
 
 STATE_FORMAT = FileFormat("format")
+_PLAIN = (
+    *("iteration", "optimizer_steps", "tokens", "rewards", "kl_coef", "kl_coef_start"),
+    *("prefix_values", "value_scale"),
+)  # fields of a snapshot that are plain values
 _Features = Annotated[list[float], Field(min_length=FEATURES, max_length=FEATURES)]
 
 
@@ -134,8 +138,7 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
 
 def plain_state(snapshot: Snapshot) -> dict[str, Any]:
     """Return what is not an array in the state that a run continues from, as plain values."""
-    names = ("iteration", "optimizer_steps", "rewards", "tokens", "kl_coef", "kl_coef_start")
-    return {name: getattr(snapshot, name) for name in (*names, "prefix_values", "value_scale")}
+    return {name: getattr(snapshot, name) for name in _PLAIN}
 
 
 def arrays_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -163,19 +166,8 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         write_arrays(temporary / "value" / "value.safetensors", snapshot.value)
         write_arrays(temporary / "optimizer" / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
 
-    state = {
-        "format": STATE_FORMAT.version,
-        "iteration": snapshot.iteration,
-        "optimizer_steps": snapshot.optimizer_steps,
-        "tokens": snapshot.tokens,
-        "rewards": snapshot.rewards,
-        "kl_coef": snapshot.kl_coef,
-        "kl_coef_start": snapshot.kl_coef_start,
-        "prefix_values": snapshot.prefix_values,
-        "value_scale": snapshot.value_scale,
-        "rollback": snapshot.rollback and snapshot.rollback._asdict(),
-    }
-    write_folder(folder, fill, state)
+    rollback = snapshot.rollback and snapshot.rollback._asdict()
+    write_folder(folder, fill, {"format": STATE_FORMAT.version, **plain_state(snapshot), "rollback": rollback})
 
 
 def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
@@ -201,19 +193,13 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         check_all_used(optimizer)
     except (OSError, ValueError, RuntimeError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
+    plain: dict[str, Any] = {name: state.get(name) for name in _PLAIN}
     return Snapshot(
-        checked.iteration,
-        policy,
-        value,
-        tree,
-        checked.optimizer_steps,
-        state["rewards"],  # with their sources
-        checked.tokens,
-        adapter_config,
-        checked.kl_coef,
-        checked.kl_coef_start,
-        average,
-        state.get("prefix_values"),
-        checked.value_scale,
-        checked.rollback,
+        **plain,
+        policy=policy,
+        value=value,
+        optimizer=tree,
+        adapter_config=adapter_config,
+        average=average,
+        rollback=checked.rollback,
     )

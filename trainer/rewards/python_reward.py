@@ -138,15 +138,16 @@ class PythonReward:
         return SourceScores(scores, token_rewards)
 
     def _number(self, value: Any, index: int, batch: Sequence[RewardInput]) -> float:
-        sample = sequence_name(index, batch[index].prompt)
         try:
             if isinstance(value, str | bytes) or _shape(value):
                 raise TypeError
             number = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise self._error(f"{sample} has score {shortened(repr(value))}: must be a number, {_WAY_OUT}") from None
-        if not math.isfinite(number):
-            raise self._error(f"{sample} has score {number}: must be finite, {_WAY_OUT}")
+            number, problem = math.nan, f"{shortened(repr(value))}: must be a number"
+        else:
+            problem = "" if math.isfinite(number) else f"{number}: must be finite"
+        if problem:
+            raise self._error(f"{sequence_name(index, batch[index].prompt)} has score {problem}, {_WAY_OUT}")
         return number
 
     def _accepted(self, keywords: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from trainer.events import (
     Evaluation,
     Event,
     Iteration,
-    PhaseProgress,
     RunEnded,
     RunStarted,
     StateChanged,
@@ -426,63 +425,9 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bi
         assert outcome(run) == outcome(tmp_path / "runs" / "whole"), (phase, number)
 
 
-def test_a_run_killed_before_its_first_checkpoint_has_its_first_evaluation_once(tmp_path: Path) -> None:
-    def killed(event: Event) -> None:
-        if isinstance(event, StateChanged) and event.state == "saving":
-            raise Killed
-
-    trained(tmp_path, "run.name=whole")
-    with pytest.raises(Killed):
-        trained(tmp_path, "run.name=a", watch=killed)
-    resumed = trained(tmp_path, resume=tmp_path / "runs" / "a")
-    assert [started.resumed_at for started in resumed.of(RunStarted)] == [-1]
-    found, whole = (
-        [event for event in read_journal(tmp_path / "runs" / name / "events.jsonl").events if name_of(event)]
-        for name in ("a", "whole")
-    )
-    assert [name_of(event) for event in found] == [name_of(event) for event in whole]
-
-
 def name_of(event: Event) -> tuple[str, int] | None:
     """Return the kind and the iteration of an evaluation; None for another event."""
     return (type(event).__name__, event.iteration) if isinstance(event, Evaluation | DPOEvaluation) else None
-
-
-def test_two_steps_and_two_more_are_four_to_the_bit(tmp_path: Path) -> None:
-    control = Control()
-
-    def watch(event: Event) -> None:
-        if isinstance(event, PhaseProgress) and event.iteration == 3:
-            control.stop()
-
-    stopped = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
-    assert (stopped.of(RunEnded)[0].state, stopped.of(RunEnded)[0].exit_code) == ("stopped", 130)
-    assert [saved.iteration for saved in stopped.of(CheckpointSaved)] == [2]
-    trained(tmp_path, resume=tmp_path / "runs/a")
-    trained(tmp_path, "run.name=whole", "checkpoint.every=0")
-    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
-    again = trained(tmp_path, resume=tmp_path / "runs/a")
-    assert again.of(DPOStep, DPOEvaluation, CheckpointSaved) == [], "it is done"
-
-
-def test_a_pause_changes_nothing_and_requests_are_handled(tmp_path: Path) -> None:
-    control = Control()
-
-    def watch(event: Event) -> None:
-        if isinstance(event, DPOStep) and event.iteration == 2:
-            control.set("optim.lr", 1.0)
-            control.rollback(1)
-            control.checkpoint()
-            control.pause()
-        if isinstance(event, StateChanged) and event.state == "paused":
-            control.resume()
-
-    paused = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
-    assert "paused" in [state.state for state in paused.of(StateChanged)]
-    assert [saved.iteration for saved in paused.of(CheckpointSaved)] == [2, 4]
-    assert [alert.code for alert in paused.of(Alert)] == ["setting_refused", "rollback_refused"]
-    trained(tmp_path, "run.name=whole", "checkpoint.every=0")
-    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 
 def test_a_run_does_not_resume_with_other_preferences(tmp_path: Path) -> None:

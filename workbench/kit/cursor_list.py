@@ -243,5 +243,5 @@ class FilterField(PlainInput):
     def leave(self) -> None:
         """Go back to the list."""
         if self.parent is not None:
-            self.parent.query("CursorList, OptionList").first(Widget).focus()
+            self.parent.query("CursorList, OptionList").last(Widget).focus()
         self.display = bool(self.value)

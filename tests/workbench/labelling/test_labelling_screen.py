@@ -92,7 +92,7 @@ async def test_a_session_that_the_command_names_begins_and_resumes_at_the_same_i
     again = replace(opening(), choice=SessionChoice(labeller="anna", resume=1))
     async with workbench(label=again) as (screen, pilot):
         await at_item(screen, pilot, 3)
-        assert "3 done" in screen_text(screen)
+        await until(pilot, lambda: "3 done" in screen_text(screen))
 
 
 async def test_guidelines_of_a_new_session_are_read_first_and_can_be_read_again() -> None:

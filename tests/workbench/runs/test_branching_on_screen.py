@@ -167,7 +167,7 @@ async def test_a_branch_is_edited_in_the_config_pane_made_beside_its_run_and_tra
 
 async def test_a_branch_may_begin_with_one_iteration() -> None:
     branchable()
-    async with workbench(Script(scripted_run.steered), pane="runs") as (screen, pilot):
+    async with workbench(Script(scripted_run.steered), pane="home") as (screen, pilot):
         await opened(pilot, screen, "1")
         await start_run(pilot, "s")
         await until(pilot, lambda: screen.supervisor.view.state == "paused")

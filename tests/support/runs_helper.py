@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
+from trainer import policy_checkpoint as checkpoint
 from trainer.config import Config, load_config, parse_overrides
-from trainer.engine import checkpoint
 from trainer.engine.control import Control
 from trainer.engine.training import train
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten

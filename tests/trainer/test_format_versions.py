@@ -17,16 +17,16 @@ from runs_helper import Recorder, comparable, record, tiny_config
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.engine.answers import SavedPolicy
-from trainer.engine.checkpoint import load_checkpoint
-from trainer.engine.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
+from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.engine.training import train_dpo, train_reward_model
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import DPOStep, Iteration, RunStarted
 from trainer.format_versions import FileFormat
+from trainer.policy_checkpoint import load_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card
 from trainer.rewards import trust_all
-from trainer.runs.checkpoint_files import write_state
+from trainer.runs.checkpoint_files import LAST, find_checkpoint, write_state
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 

@@ -17,12 +17,12 @@ from trainer.config import Config, load_config
 from trainer.config.problems import broken_rule
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt, PromptRow, render_prompt
-from trainer.engine.checkpoint import Snapshot, load_checkpoint
 from trainer.errors import DataError, Interrupted, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.trunk import vocabulary_size
+from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.steps import micro_batches
 from trainer.questions import Answer, Question, QuestionDroppedError, WrittenResponse
 from trainer.rewards import RewardInput, RewardResult, TrainerState, Trust, build_run_rewards

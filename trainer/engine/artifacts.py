@@ -15,10 +15,10 @@ import numpy.typing as npt
 from trainer.arrays import filled, to_list
 from trainer.config import Config
 from trainer.data import Prompt
-from trainer.engine.checkpoint import Snapshot, save_checkpoint
 from trainer.errors import StorageError, UsageError
 from trainer.events import Evaluation, SamplePreview, SamplesWritten
 from trainer.files import PRIVATE, SHARED
+from trainer.policy_checkpoint import Snapshot, save_checkpoint
 from trainer.ppo.learner import has_signal
 from trainer.ppo.loop import IterationResult
 from trainer.ppo.steps import adjust_rewards_with_kl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +13,8 @@ from trainer.confidence import Interval, mean_interval
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.loading import load_config_as
-from trainer.config.problems import short
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, column_names, load_prompts
-from trainer.engine.checkpoint import Snapshot, load_checkpoint
 from trainer.engine.prompts import changed_since, run_prompts
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
@@ -35,18 +32,14 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.plurals import counted
+from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
-from trainer.reward_model.snapshot import CARD
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
-from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, read_newest
-from trainer.runs.checkpoint_index import best_checkpoint, checkpoints, iteration_of, read_best
 from trainer.runs.folder import RunFolder, read_config, read_pairs
 from trainer.seeding import Purpose, key_for
-
-LAST, BEST = "last", "best"
 
 
 class EvaluationOptions(NamedTuple):
@@ -100,43 +93,6 @@ def evaluate_checkpoint(
         "seed": ppo.config.run.seed,
     }
     return _report(measured, about, best_of), run.warnings
-
-
-def find_checkpoint(folder: RunFolder, which: str) -> tuple[Path, list[str]]:
-    """Return the complete checkpoint that `which` names, LAST, BEST or a number, and why newer ones are not the last.
-
-    Raises UsageError, with the available ones, if there is none, StorageError if all are damaged.
-    """
-    paths, damages = checkpoints(folder)
-    if not (paths or damages):
-        raise UsageError(
-            f"run '{folder.name}' has no complete checkpoint yet; it saves one every checkpoint.every iterations"
-        )
-    part = CARD if read_config(folder).get("kind") == "reward-model" else "policy/adapter_config.json"
-
-    def whole(path: Path) -> Path:
-        if not (path / part).is_file():  # of a run of another kind
-            raise DamagedCheckpointError(path, f"{part} is missing")
-        return check_content(path)
-
-    newest, ignored = read_newest(folder, whole)
-    if which == LAST:
-        return newest, ignored
-    numbers = {iteration_of(path): path for path in paths}
-    there = f"last ({newest.name}), or one of {', '.join(map(str, numbers))}"
-    if which == BEST:
-        if path := best_checkpoint(folder):
-            return path, []
-        if (best := read_best(folder)) and (damage := damages.get(folder.checkpoint(best.iteration))):
-            raise UsageError(f"best {damage}: choose {there}")
-        raise UsageError(
-            f"run '{folder.name}' keeps no best checkpoint (set eval.every and checkpoint.best); choose {there}"
-        )
-    if not re.fullmatch("[0-9]{1,18}", which):
-        raise UsageError(f"--checkpoint {short(which)}: choose best, {there}")
-    if int(which) not in numbers:
-        raise UsageError(f"run '{folder.name}' has no complete checkpoint {which}: choose best, {there}")
-    return numbers[int(which)], []
 
 
 def reward_of(folder: RunFolder, options: EvaluationOptions) -> RewardConfig:

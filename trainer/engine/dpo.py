@@ -14,7 +14,6 @@ from trainer.config.reward_model import PreferenceDataConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.dpo.dpo_evaluation import evaluate_pairs
 from trainer.dpo.dpo_learner import DPOLearner
-from trainer.engine.checkpoint import Snapshot, arrays_of, load_checkpoint, plain_state, save_checkpoint, with_state
 from trainer.engine.steps import StepTraining
 from trainer.engine.trainable import Hooks
 from trainer.errors import StorageError
@@ -25,6 +24,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, LoadedTokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
+from trainer.policy_checkpoint import Snapshot, arrays_of, load_checkpoint, plain_state, save_checkpoint, with_state
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.preference_data.groups import changed_preferences

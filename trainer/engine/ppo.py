@@ -15,17 +15,6 @@ from trainer.data import column_names, load_prompts
 from trainer.distributed.ranks import Ranks
 from trainer.engine.answers import answer
 from trainer.engine.artifacts import save_samples
-from trainer.engine.checkpoint import (
-    Rollback,
-    Snapshot,
-    arrays_of,
-    load_checkpoint,
-    plain_state,
-    restore_snapshot,
-    save_checkpoint,
-    take_snapshot,
-    with_state,
-)
 from trainer.engine.initial import check_policy_init, check_value_init, init_policy, init_value_model
 from trainer.engine.prompts import RunPrompts, changed_since, prompts_record, run_prompts
 from trainer.engine.trainable import Hooks
@@ -36,6 +25,17 @@ from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.plurals import counted
+from trainer.policy_checkpoint import (
+    Rollback,
+    Snapshot,
+    arrays_of,
+    load_checkpoint,
+    plain_state,
+    restore_snapshot,
+    save_checkpoint,
+    take_snapshot,
+    with_state,
+)
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.questions import Answer, Question
 from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all

@@ -16,7 +16,6 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.engine.artifacts import forget_best, keep_best, older_checkpoint
-from trainer.engine.checkpoint import Rollback
 from trainer.engine.control import Control
 from trainer.engine.dpo import DPO
 from trainer.engine.live_settings import Change, changes, in_words, with_setting
@@ -42,6 +41,7 @@ from trainer.models.backbone import quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.monitoring import Monitor
 from trainer.plurals import counted
+from trainer.policy_checkpoint import Rollback
 from trainer.preferences.records import Preference
 from trainer.questions import Answer, Question
 from trainer.rewards import Trust, trust_all

@@ -17,8 +17,6 @@ from trainer.config.problems import shown
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.reward_sources import ModelSource, PythonSource
 from trainer.config.schema import BackboneConfig
-from trainer.engine.checkpoint import Snapshot, load_checkpoint
-from trainer.engine.checkpoint_evaluation import find_checkpoint
 from trainer.errors import ModelError, TrainerError, UsageError, cannot_write
 from trainer.exchange import report
 from trainer.exchange.checkpoints import adapter_layers, write_classifier, write_model
@@ -30,10 +28,12 @@ from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.classifier import ScalarHead
 from trainer.models.peft_adapters import is_peft, write_peft
 from trainer.models.trunk import family_of
+from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.preference_data.comparisons import load_preferences
 from trainer.preferences.formats import write_preferences
 from trainer.reward_model.loaded import LoadedRewardModel, load_reward_model
 from trainer.rewards.model_reward import classifier_config
+from trainer.runs.checkpoint_files import find_checkpoint
 from trainer.runs.folder import RunFolder, read_config
 
 _BASE, _REWARD, _VALUE = report.PARTS

@@ -18,7 +18,7 @@ from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.ppo.losses import LossSettings, LossSums, Measured, Objective, Scores, loss_of, reference_states
+from trainer.ppo.losses import LossSettings, LossSums, Measurements, Objective, Scores, loss_of, reference_states
 from trainer.ppo.steps import micro_batches, over_micro_batches
 from trainer.rollout.experience import Experience
 
@@ -171,7 +171,7 @@ class Learner:
                 order.extend(rows)
                 yield part, reference_states(self.actor, part, objective, settings)
 
-        def mean_loss(part: tuple[Experience, mx.array | None]) -> tuple[mx.array, Measured]:
+        def mean_loss(part: tuple[Experience, mx.array | None]) -> tuple[mx.array, Measurements]:
             loss, measured = loss_of(self.actor, *part, objective, settings)
             return loss / weight, measured
 
@@ -183,7 +183,7 @@ class Learner:
                 put=self._put,
                 backbone=self.actor.backbone,
                 grad_checkpoint=self.config.grad_checkpoint,
-                join=Measured.joined,
+                join=Measurements.joined,
             )
             by_token = measured.by_token(own, order)
             by_token = {name: batch.spread(value, share) for name, value in by_token.items()}

@@ -67,16 +67,16 @@ class LossSums(NamedTuple):
         )
 
 
-class Measured(NamedTuple):
+class Measurements(NamedTuple):
     """Measurements of some micro-batches."""
 
     sums: LossSums
     ratios: list[mx.array]  # pi / pi_old of each one's tokens; empty if the policy is not trained
     scores: list[Scores]  # of each one that came without, by field of Experience
 
-    def joined(self, other: Measured) -> Measured:
+    def joined(self, other: Measurements) -> Measurements:
         """Return the measurements of all their micro-batches."""
-        return Measured(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
+        return Measurements(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
 
     def by_token(self, batch: Experience, order: Sequence[int]) -> Scores:
         """Return ratios and scores in the layout of the batch. order: rows of all micro-batches, in their order."""
@@ -109,7 +109,7 @@ def loss_of(
     ref_states: mx.array | None,
     objective: Objective,
     settings: LossSettings,
-) -> tuple[mx.array, Measured]:
+) -> tuple[mx.array, Measurements]:
     """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch, and what was measured.
 
     A batch without log-probs comes from the policy as it is: then pi_old = pi, and its scores are measured as well,
@@ -174,7 +174,7 @@ def loss_of(
         value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=clip / scale or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
-    return loss, Measured(sums, ratios, scores)
+    return loss, Measurements(sums, ratios, scores)
 
 
 def _losses_and_scores(

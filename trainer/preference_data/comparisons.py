@@ -87,7 +87,7 @@ def load_preferences(config: PreferenceDataConfig) -> LoadedPreferences:
     return LoadedPreferences(config)
 
 
-class Material(NamedTuple):
+class ModelAndComparisons(NamedTuple):
     """Model and comparisons of a run, before the adapter is put on."""
 
     model: LoadedModel
@@ -99,7 +99,7 @@ def load_material(
     config: Schema,
     preferences: Iterable[Preference] | None,
     compare: Callable[[Iterable[Preference], LoadedTokenizer, Schema], Comparisons],
-) -> Material:
+) -> ModelAndComparisons:
     """Read the preferences of `config`, or `preferences` instead, then load the model: a broken row costs no loading.
 
     compare: returns them as comparisons. Raises TrainerError.
@@ -109,7 +109,7 @@ def load_material(
     data = compare(loaded or preferences or (), tokenizer, config)
     classifier = isinstance(config, RewardModelConfig)
     model = load_backbone(config.model, classifier=classifier, tokenizer=tokenizer)
-    return Material(model, data, loaded.warnings if loaded else [])
+    return ModelAndComparisons(model, data, loaded.warnings if loaded else [])
 
 
 def _stored(store: PreferenceStore) -> Iterator[Preference]:

@@ -29,11 +29,18 @@ from trainer.models.adapters import (
 )
 from trainer.reward_model.network import Scale
 from trainer.reward_model.predictions import Baseline
-from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder, write_json
+from trainer.runs.checkpoint_files import (
+    REWARD_MODEL,
+    DamagedCheckpointError,
+    check_content,
+    damage_of,
+    write_folder,
+    write_json,
+)
 
 CARD_FORMAT = FileFormat("format")
 STATE_FORMAT = FileFormat("format")
-CARD = "reward_model.json"
+CARD = REWARD_MODEL
 
 
 class _State(BaseModel):

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +18,22 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from trainer.errors import StorageError, cannot_write
+from trainer.config.problems import short
+from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import CheckpointSaved, Event, StateChanged
 from trainer.files import open_regular, own_folder, read_regular, remove, replace_folder, sync
-from trainer.runs.checkpoint_index import checkpoints, iteration_of, left_behind, prune_checkpoints
-from trainer.runs.folder import RunFolder
+from trainer.runs.checkpoint_index import (
+    best_checkpoint,
+    checkpoints,
+    iteration_of,
+    left_behind,
+    prune_checkpoints,
+    read_best,
+)
+from trainer.runs.folder import RunFolder, read_config
 
-STATE = "state.json"
+STATE, REWARD_MODEL = "state.json", "reward_model.json"
+LAST, BEST = "last", "best"
 _REPLACED = "replaced"  # ending of a checkpoint that is being replaced
 _UNSIGNED = "0" * 64  # in place of state.json's own SHA-256 while that is computed
 
@@ -147,6 +157,43 @@ def read_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Load
         why = "; ".join(problems) or "there is none"
         raise StorageError(f"no checkpoint of run '{folder.name}' can be used ({why}): restore a copy, or train again")
     return loaded, problems
+
+
+def find_checkpoint(folder: RunFolder, which: str) -> tuple[Path, list[str]]:
+    """Return the complete checkpoint that `which` names, LAST, BEST or a number, and why newer ones are not the last.
+
+    Raises UsageError, with the available ones, if there is none, StorageError if all are damaged.
+    """
+    paths, damages = checkpoints(folder)
+    if not (paths or damages):
+        raise UsageError(
+            f"run '{folder.name}' has no complete checkpoint yet; it saves one every checkpoint.every iterations"
+        )
+    part = REWARD_MODEL if read_config(folder).get("kind") == "reward-model" else "policy/adapter_config.json"
+
+    def whole(path: Path) -> Path:
+        if not (path / part).is_file():  # of a run of another kind
+            raise DamagedCheckpointError(path, f"{part} is missing")
+        return check_content(path)
+
+    newest, ignored = read_newest(folder, whole)
+    if which == LAST:
+        return newest, ignored
+    numbers = {iteration_of(path): path for path in paths}
+    there = f"last ({newest.name}), or one of {', '.join(map(str, numbers))}"
+    if which == BEST:
+        if path := best_checkpoint(folder):
+            return path, []
+        if (best := read_best(folder)) and (damage := damages.get(folder.checkpoint(best.iteration))):
+            raise UsageError(f"best {damage}: choose {there}")
+        raise UsageError(
+            f"run '{folder.name}' keeps no best checkpoint (set eval.every and checkpoint.best); choose {there}"
+        )
+    if not re.fullmatch("[0-9]{1,18}", which):
+        raise UsageError(f"--checkpoint {short(which)}: choose best, {there}")
+    if int(which) not in numbers:
+        raise UsageError(f"run '{folder.name}' has no complete checkpoint {which}: choose best, {there}")
+    return numbers[int(which)], []
 
 
 class CheckpointWriter:

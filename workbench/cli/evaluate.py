@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     folder = open_run(args.run, runs_dir(args))
     options = _options(args)
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
-    from trainer.engine.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
+    from trainer.engine.checkpoint_evaluation import evaluate_checkpoint, reward_of
+    from trainer.runs.checkpoint_files import find_checkpoint
 
     path, damaged = find_checkpoint(folder, args.checkpoint)
     output.note(f"evaluating '{path.name}' of run '{folder.name}'")

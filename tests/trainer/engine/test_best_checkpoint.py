@@ -14,9 +14,9 @@ from runs_helper import Recorder, record, tiny_config
 
 from trainer.config import Config
 from trainer.engine.artifacts import keep_best
-from trainer.engine.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
+from trainer.policy_checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
 from trainer.runs.folder import RunFolder, create_run

@@ -15,11 +15,12 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.reward_model import RewardModelConfig
 from trainer.engine import checkpoint_evaluation, ppo
-from trainer.engine.checkpoint_evaluation import LAST, EvaluationOptions, evaluate_checkpoint, find_checkpoint
+from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.engine.training import train, train_dpo, train_reward_model
 from trainer.errors import TrainerError
 from trainer.preference_data import comparisons
 from trainer.rewards import trust_all
+from trainer.runs.checkpoint_files import LAST, find_checkpoint
 from trainer.runs.folder import RunFolder
 
 

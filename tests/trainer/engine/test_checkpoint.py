@@ -18,13 +18,13 @@ import mlx.core as mx
 import pytest
 from runs_helper import Recorder, flip, flips, outcome, record, tiny_config
 
-from trainer.engine import checkpoint
-from trainer.engine.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
+from trainer import policy_checkpoint as checkpoint
 from trainer.engine.control import Control
 from trainer.engine.run import closing
 from trainer.engine.training import train
 from trainer.errors import DivergedError, ModelError, RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
+from trainer.policy_checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, load_newest, write_state
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
@@ -198,7 +198,7 @@ def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) 
 
     def writing(path: Path, *args: Any, **kwargs: Any) -> None:
         if path.stem == f"step-{number:06d}":
-            monkeypatch.setattr("trainer.engine.checkpoint.save_adapter", full_disk)
+            monkeypatch.setattr("trainer.policy_checkpoint.save_adapter", full_disk)
             monkeypatch.setattr("pyarrow.parquet.write_table", full_disk)
         original(path, *args, **kwargs)
 

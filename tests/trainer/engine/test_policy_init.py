@@ -12,7 +12,6 @@ from runs_helper import newest_checkpoint, record, tiny_config
 from tiny import make_checkpoint
 
 from trainer.config.schema import ModelConfig
-from trainer.engine.checkpoint import load_checkpoint
 from trainer.engine.initial import check_policy_init, init_policy
 from trainer.errors import ModelError
 from trainer.events import Iteration
@@ -20,6 +19,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import read_adapter_config
 from trainer.models.backbone import load_backbone
 from trainer.models.peft_adapters import write_peft
+from trainer.policy_checkpoint import load_checkpoint
 from trainer.runs.folder import RunFolder
 
 TOKENS = mx.array([[72, 101, 108, 108, 111], [1, 2, 3, 4, 5]])

@@ -13,7 +13,6 @@ from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_conf
 
 from trainer.config import load_config
 from trainer.engine.artifacts import forget_best, older_checkpoint
-from trainer.engine.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.engine.control import Control
 from trainer.engine.inbox import send
 from trainer.engine.training import train
@@ -30,6 +29,7 @@ from trainer.events import (
     SettingChanged,
 )
 from trainer.models.adapters import read_arrays
+from trainer.policy_checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.runs.checkpoint_index import Best, read_best, write_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal

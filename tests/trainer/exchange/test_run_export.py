@@ -17,13 +17,13 @@ from runs_helper import PROMPTS, flip, newest_checkpoint, record, tiny_config
 
 from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig, ModelConfig
-from trainer.engine.checkpoint import load_checkpoint
 from trainer.errors import DataError, ModelError, StorageError, UsageError
 from trainer.exchange.run_export import Exported, ExportOptions, export_run
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import read_adapter_config
 from trainer.models.backbone import load_backbone
 from trainer.models.peft_adapters import read_peft, write_peft
+from trainer.policy_checkpoint import load_checkpoint
 from trainer.preferences.formats import write_preferences
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.snapshot import CARD

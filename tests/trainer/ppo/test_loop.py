@@ -16,10 +16,10 @@ import pytest
 from runs_helper import Recorder, comparable, record, tiny_config
 
 from trainer.data import encode_prompts, load_prompts
-from trainer.engine.checkpoint import restore_snapshot, take_snapshot
 from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
+from trainer.policy_checkpoint import restore_snapshot, take_snapshot
 from trainer.ppo.critic import PrefixValues
 from trainer.ppo.loop import PPO
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource

@@ -12,7 +12,7 @@ from reference import Floats, float64
 
 from trainer.arrays import filled
 from trainer.config import validate
-from trainer.engine.checkpoint import take_snapshot
+from trainer.policy_checkpoint import take_snapshot
 from trainer.ppo import steps
 from trainer.ppo.critic import FEATURES, FORGETTING, PrefixValues
 from trainer.ppo.loop import PPO

@@ -24,11 +24,11 @@ from rich.console import Console
 from runs_helper import record, tiny_config
 
 from trainer.config import Config
-from trainer.engine.checkpoint import load_checkpoint
 from trainer.engine.training import train_dpo, train_reward_model
 from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
 from trainer.monitoring import Monitor
+from trainer.policy_checkpoint import load_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.snapshot import load_snapshot

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from trainer.runs.journal import Journal
 from workbench.reward_model.pairs import RewardPairList, RewardPairText
 from workbench.reward_model.pane import RewardModelPane
 
-BEGAN = "2025-02-0{}T12:00:00+00:00"
+BEGAN = datetime(2025, 2, 1, 12, tzinfo=UTC).timestamp()
 REPORT = RewardModelReport(
     accuracy=Accuracy("all", 200, 0.63, 0.561, 0.694),
     log_loss=0.657,
@@ -124,18 +125,16 @@ class Run:
         self.folder = RunFolder(Path("runs", name).resolve())
         self.folder.root.mkdir(parents=True)
         self.folder.config.write_text('kind = "reward-model"\n[model]\npath = "starter"\n')
-        header = {"journal": 1, "created": BEGAN.format(day)}
-        self.folder.events.write_text(json.dumps(header) + "\n")
-        self.report(
-            started(
-                name=name,
-                folder=str(self.folder.root),
-                run_kind="reward-model",
-                prompts=600,
-                eval_prompts=200,
-                iterations=steps,
-            )
+        start = started(
+            name=name,
+            folder=str(self.folder.root),
+            run_kind="reward-model",
+            prompts=600,
+            eval_prompts=200,
+            iterations=steps,
         )
+        lines = [{"journal": 1}, {"time": BEGAN + 86400 * (day - 1), **start.as_dict()}]
+        self.folder.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def report(self, *events: Any) -> None:
         """Append to the journal."""

@@ -1,30 +1,36 @@
-"""Charts of a reward-model run, side by side or one below the other."""
+"""Charts of a reward-model run, side by side or one below the other, and its accuracy beside simpler baselines."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from trainer.reward_model.predictions import CalibrationBin, Predictions, RewardModelReport
-from workbench.columns import fit_start
+from trainer.events import RewardModelEvaluation
+from trainer.plurals import counted
+from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin, Predictions, RewardModelReport
+from workbench.columns import fit, fit_start
 from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
 from workbench.kit.lines import Line, line_of
 from workbench.kit.pane import MountedWhole
 from workbench.kit.scale import Axis
 from workbench.kit.window import moving_average
-from workbench.numbers import number
-from workbench.reward_model.accuracy import accuracy_lines, report_of
+from workbench.numbers import number, percent
 from workbench.run.history import History
 from workbench.run.view import RunView
+from workbench.text import visible
 
+_NAME = 22  # columns
+_LEAST_BAR = 12
 _HELD_OUT, _INTERVAL = "◆", "│"
 _LABELS = 7  # columns
 _CALIBRATION_BINS = 10  # from 0.5 to 1
@@ -32,6 +38,71 @@ _CALIBRATION_LABELS = 6  # columns
 _WIDEST = 8
 _REWARD_LABELS = 9  # columns
 _MOST_BINS = 60
+
+
+def report_of(event: RewardModelEvaluation) -> RewardModelReport:
+    """Return the report of an evaluation as far as its journal event has it: without calibration bins and parts."""
+    return RewardModelReport(
+        accuracy=Accuracy("all", event.pairs, event.accuracy, event.accuracy_low, event.accuracy_high),
+        log_loss=event.log_loss,
+        calibration_error=event.calibration_error,
+        calibration=[],
+        by_length=[],
+        by_source=[],
+        ties=None,
+        length=Baseline(event.length_accuracy, math.nan),
+        untrained=Baseline(event.untrained_accuracy, math.nan),
+    )
+
+
+def accuracy_lines(report: RewardModelReport | None, iteration: int, width: int, height: int) -> list[Line]:
+    """Return at most `height` lines of at most `width` columns: title, a row per accuracy, further numbers and parts.
+
+    report: of the evaluation after `iteration` steps; None before the first one.
+    """
+    if report is None:
+        empty = " no held-out pairs, or no evaluation yet"
+        return [rule("held-out accuracy", width), [(fit_start(empty, width), "muted")]][:height]
+    model = report.accuracy
+    title = f"held-out accuracy · {counted(model.pairs, 'pair')} · after step {iteration}"
+    lines = [rule(title, width), _row(replace(model, name="reward model"), width, "series")]
+    for name, baseline in (("length alone", report.length), ("untrained", report.untrained)):
+        if baseline is not None:
+            lines.append(_row(Accuracy(name, model.pairs, baseline.accuracy, math.nan, math.nan), width, "muted"))
+    log_loss, error = number(report.log_loss, width=9), number(report.calibration_error, width=9)
+    lines.append([(fit_start(f" log-loss {log_loss} nats   calibration error {error}", width), "text")])
+    if (ahead := report.over_length) is not None:
+        points, low, high = (number(100 * share, 1) for share in (ahead.value, ahead.low, ahead.high))
+        text, clear = f"difference from length alone: {points} points, {low} to {high}", ahead.low > 0
+        text = f" {text}" if clear else f" △ {text}: label more"
+        lines.append([(fit_start(text, width), "text" if clear else "alert")])
+    elif math.isfinite(model.low) and not model.low > report.length.accuracy:  # also if unknown
+        text = " △ not clearly better than length alone: label more"
+        lines.append([(fit_start(text, width), "alert")])
+    for heading, parts in (("better completion is", report.by_length), ("source", report.by_source)):
+        if len(parts) > 1:
+            lines += [[(fit_start(f" {heading}", width), "muted")], *(_row(one, width, "text") for one in parts)]
+    return lines[:height]
+
+
+def _row(one: Accuracy, width: int, role: str) -> Line:
+    """Return name, value and interval, and a bar from 0 to 100%: the value ●, its interval ├─┤, and ┊ at chance."""
+    known = math.isfinite(one.low) and math.isfinite(one.high)
+    interval = f"{number(100 * one.low, 1)} to {number(100 * one.high, 1)}" if known else ""
+    text = f" {fit(visible(one.name), _NAME)} {percent(one.value, 1):>7}  {interval:<12}"
+    room = width - cell_len(text) - 2
+    pieces: Line = [(fit(text, width) if room < 0 else text, "strong" if role == "series" else "text")]
+    if room < _LEAST_BAR:
+        return pieces
+    cells = [(" ", "axis")] * room
+    cells[(room - 1) // 2] = ("┊", "axis")
+    if known:
+        first, last = (round(_within(end) * (room - 1)) for end in (one.low, one.high))
+        for place in range(first, last + 1):
+            cells[place] = ("├" if place == first else "┤" if place == last else "─", role)
+    if math.isfinite(one.value):
+        cells[round(_within(one.value) * (room - 1))] = ("●", role)
+    return [*pieces, (" ", "text"), *line_of(cells)]
 
 
 class _Series(NamedTuple):
@@ -77,7 +148,7 @@ def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
     last = reached if view.ended else max(view.total, reached)
     for series, down in ((loss, -(-rows // 2)), (accuracy, rows // 2)):
         lines += _plot(series, last, across, down)
-    lines.append([("step".rjust(_LABELS) + " ", "muted"), *_axis(last, across)])
+    lines.append(_axis("step".rjust(_LABELS) + " ", "0", str(last), across))
     return lines[:height]
 
 
@@ -121,10 +192,12 @@ def _plot(series: _Series, last: int, across: int, down: int) -> list[Line]:
     ]
 
 
-def _axis(last: int, across: int) -> Line:
-    end = str(last)
-    room = across - len(end) - 3
-    return [("0 ", "muted"), ("─" * room, "axis"), (f" {end}", "muted")] if room > 0 else [(end[:across], "muted")]
+def _axis(before: str, first: str, last: str, width: int) -> Line:
+    """Return a line from `first` to `last` in `width` columns; without room for both, only `first`."""
+    room = width - len(first) - len(last) - 2
+    if room < 1:
+        return [(before + first, "muted")]
+    return [(f"{before}{first} ", "muted"), ("─" * room, "axis"), (f" {last}", "muted")]
 
 
 def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, height: int) -> list[Line]:
@@ -150,7 +223,8 @@ def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, 
             for column in range(place * across, (place + 1) * across - 1):
                 stacks[row][column] = (cell, "series")
         stacks[min(int((1 - _within(one.confidence)) * rows), rows - 1)][(place + 1) * across - 1] = ("◂", "target")
-        marks[place] = _pairs(one.pairs, across - 1)
+        count = str(one.pairs) if one.pairs < 1000 else f"{one.pairs // 1000}k"
+        marks[place] = count if len(count) < across else "+"
     for place, text in enumerate(marks):
         counts[place * across : place * across + len(text)] = text
     labels = {0: "100%", rows - 1: "0%"} if rows > 1 else {}
@@ -184,46 +258,23 @@ def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: 
     low, high = min(chosen[0], rejected[0]), max(chosen[-1], rejected[-1])
     bins = min(max(round(2 * math.sqrt(len(chosen))), 5), _MOST_BINS, across) if high > low else 1
     columns = across // bins
-    counts = [_counts(rewards, low, high, bins) for rewards in (chosen, rejected)]
-    most = max(map(max, counts))
-    rows = max((height - 2) // 2, 1)
-    lines = [rule(f"rewards · chosen {_mean(chosen)} · rejected {_mean(rejected)}", width, missing=lost)]
+    inner = [low / bins * (bins - place) + high / bins * place for place in range(1, bins)]
+    edges = [[0, *(bisect_left(rewards, edge) for edge in inner), len(rewards)] for rewards in (chosen, rejected)]
+    counts = [[max(end - start, 0) for start, end in pairwise(of_one)] for of_one in edges]
+    most, rows = max(map(max, counts)), max((height - 2) // 2, 1)
+    means = [number(sum(one / len(rewards) for one in rewards), 2, width=9) for rewards in (chosen, rejected)]
+    lines = [rule(f"rewards · chosen {means[0]} · rejected {means[1]}", width, missing=lost)]
     for (name, role), found in zip((("chosen", "series"), ("rejected", "run-1")), counts, strict=True):
         labels = [""] * (rows - 1) + [name]
         for label, bars in zip(labels, bar_lines(found, most, rows, columns), strict=True):
             lines.append([(f" {label:<{_REWARD_LABELS}}", "muted"), (bars, role)])
-    return [*lines, _reward_axis(low, high, bins * columns)][:height]
+    first, last = number(low, 2, width=9), number(high, 2, width=9)
+    return [*lines, _axis(" " * (_REWARD_LABELS + 1), first, last, bins * columns if high > low else 0)][:height]
 
 
 def _within(share: float) -> float:
     """Clip `share` to 0 to 1, whatever a file contains; 0 if it is not finite."""
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
-
-
-def _pairs(count: int, width: int) -> str:
-    """Return a number of pairs in at most `width` columns; + if it does not fit."""
-    text = str(count) if count < 1000 else f"{count // 1000}k"
-    return text if len(text) <= width else "+"
-
-
-def _counts(ascending: Sequence[float], low: float, high: float, bins: int) -> list[int]:
-    """Count the rewards in each of `bins` equal parts from `low` to `high`."""
-    inner = [low / bins * (bins - place) + high / bins * place for place in range(1, bins)]
-    edges = [0, *(bisect_left(ascending, edge) for edge in inner), len(ascending)]
-    return [max(end - start, 0) for start, end in pairwise(edges)]
-
-
-def _mean(rewards: Sequence[float]) -> str:
-    return number(sum(reward / len(rewards) for reward in rewards), 2, width=9)
-
-
-def _reward_axis(low: float, high: float, width: int) -> Line:
-    first, last = number(low, 2, width=9), number(high, 2, width=9)
-    indent = " " * (_REWARD_LABELS + 1)
-    room = width - len(first) - len(last) - 2
-    if high <= low or room < 1:
-        return [(f"{indent}{first}", "muted")]
-    return [(f"{indent}{first} ", "muted"), ("─" * room, "axis"), (f" {last}", "muted")]
 
 
 CHARTS = ("accuracy", "curve", "calibration", "histogram")
@@ -263,7 +314,11 @@ class RewardCharts(MountedWhole, Container):
 
     def show(self, view: RunView, predictions: Predictions | None) -> None:
         """Show a run. predictions: of its newest evaluation; None if they cannot be read."""
-        report, iteration = _newest_report(view, predictions)
+        report, iteration = None, 0
+        if predictions is not None:
+            report, iteration = predictions.report, predictions.iteration
+        elif view.held_out:  # what the journal has
+            report, iteration = report_of(view.held_out[-1]), view.held_out[-1].iteration
         bins, error = (report.calibration, report.calibration_error) if report else ((), math.nan)
         chosen, rejected = (predictions.chosen, predictions.rejected) if predictions else ((), ())
         drawn: dict[str, Draw] = {
@@ -290,12 +345,3 @@ class RewardCharts(MountedWhole, Container):
     def _display(self) -> None:
         for place, chart in enumerate(self.query(RewardChart)):
             chart.display = self.all_shown or place == self._at
-
-
-def _newest_report(view: RunView, predictions: Predictions | None) -> tuple[RewardModelReport | None, int]:
-    """Return the newest report, or what the journal has of it, and after how many steps it was made."""
-    if predictions is not None:
-        return predictions.report, predictions.iteration
-    if view.held_out:
-        return report_of(view.held_out[-1]), view.held_out[-1].iteration
-    return None, 0

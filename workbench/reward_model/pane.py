@@ -18,7 +18,6 @@ from trainer.engine import inbox
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
-from trainer.runs.folder import RunFolder
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.keys import keys_of
@@ -52,7 +51,6 @@ or ppo-workbench reward-model train on the command line
 """
 _NO_PAIRS = "No held-out pairs: set data.eval_fraction."
 _NO_PAIRS_YET = "Held-out pairs appear after the first evaluation."
-_NO_MATCH = "No pair has these words."
 _BESIDE = 140  # columns of the pane from which the selected pair is beside the list
 _SIGNS = {"done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}  # else ●
 
@@ -121,14 +119,11 @@ class RewardModelPane(Pane):
         super().__init__(id=id)
         self.reader = RunReader(runs_dir, self._show_changed_run, self._show_place)
         self._on_screen: Path | None = None  # the reward-model run that the other panes show
-        self._loading = ""  # name of a training that has no folder yet
+        self._training: Path | None = None  # the run that is trained on the labels
         self._marked: list[str] = []  # keys, in the order of marking
         self._opened = False
-        self._order = next(iter(ORDERS))
-        self._reverse = False
+        self._order, self._reverse = next(iter(ORDERS)), False
         self._listed: Sequence[PairPrediction] = ()
-        self._listed_from: Sequence[PairPrediction] = ()
-        self._listed_by: tuple[str, str, bool] = ("", self._order, False)  # words, order, whether reversed
 
     def compose(self) -> ComposeResult:
         yield Static(id="reward-heading", markup=False)
@@ -161,10 +156,10 @@ class RewardModelPane(Pane):
             if folder is not None:
                 self.reader.choose(folder)
 
-    def show_loading(self, name: str) -> None:
-        """Say that the run `name` loads its labels and model, and has no folder yet; empty for none."""
-        if name != self._loading:
-            self._loading = name
+    def show_training(self, folder: Path | None) -> None:
+        """Say that this run loads its labels and model, while it has no folder yet; None for none."""
+        if folder != self._training:
+            self._training = folder
             self._show()
 
     def set_runs_dir(self, path: Path) -> None:
@@ -183,22 +178,22 @@ class RewardModelPane(Pane):
 
     def _show_changed_run(self) -> None:
         """Show what was read of the run, or that another one is being read."""
-        if self.reader.seen is None:
+        if self.reader.live is None:
             self._marked, self._opened = [], False
         if self.is_mounted:
             self._show()
-            if self.reader.seen is None:
+            if self.reader.live is None:
                 self.read()
 
     def _show(self) -> None:
-        look, predictions = self.reader.seen, self.reader.predictions
-        self.query_one(RewardCharts).show(self.reader.view, predictions)
-        listed = self.query_one(RewardPairList)
+        reader, pairs, listed = self.reader, self._pairs, self.query_one(RewardPairList)
+        self.query_one(RewardCharts).show(reader.view, reader.held_out.predictions)
+        self._listed = chosen_pairs(pairs, self._words, self._order, reverse=self._reverse)
         listed.mark(self._marked)
-        listed.show(self._choose(predictions.pairs if predictions else ()), message=self._empty_message())
+        listed.show(self._listed, message=self._empty_message())
         if self._opened and not self.query_one(RewardPairText).follow(self.selected):
             self._open(False)  # it is no longer listed, and the keys would act on another pair
-        problems = [problem for problem in (self.reader.problem, *(look.problems if look else ())) if problem]
+        problems = [problem for problem in (reader.problem, *reader.problems) if problem]
         line = self.query_one("#reward-problem", Static)
         line.update("\n".join(f"✖ {visible(problem)}" for problem in problems))
         line.display = bool(problems)
@@ -206,55 +201,56 @@ class RewardModelPane(Pane):
         self._show_place()
         self._arrange()
 
-    def _choose(self, pairs: Sequence[PairPrediction]) -> Sequence[PairPrediction]:
-        """Return those of `pairs` to list, in their order; the same object as before if nothing has changed."""
-        wanted = self._words, self._order, self._reverse
-        if pairs is not self._listed_from or wanted != self._listed_by:
-            self._listed_from, self._listed_by = pairs, wanted
-            self._listed = chosen_pairs(pairs, self._words, self._order, reverse=self._reverse)
-        return self._listed
+    @property
+    def _pairs(self) -> Sequence[PairPrediction]:
+        predictions = self.reader.held_out.predictions
+        return predictions.pairs if predictions else ()
 
     @property
     def _words(self) -> str:
-        return self.query_one(FilterField).value
+        return self.query_one(FilterField).value.strip()
+
+    @property
+    def _loading(self) -> str:
+        """Name of a training that has no folder yet; empty for none."""
+        found = self._training
+        return found.name if found and found not in [run.folder.root for run in self.reader.runs] else ""
 
     def _show_place(self) -> None:
-        reader, heading = self.reader, ""
+        reader, parts = self.reader, list[str]()
         if reader.shown is not None:
-            name, look = reader.shown.name, reader.seen
-            heading = run_heading(name, reader.view, live=look.live) if look else visible(name)
-        if reader.place >= 0 and len(reader.runs) > 1:
-            heading += f"   run {reader.place + 1} of {len(reader.runs)}"
-        if self._loading:
-            heading = "   ".join(filter(None, (heading, f"◌ {visible(self._loading)} loads the labels and the model")))
-        self.query_one("#reward-heading", Static).update(heading)
+            name = reader.shown.name
+            parts.append(visible(name) if reader.live is None else run_heading(name, reader.view, live=reader.live))
+            if reader.place >= 0 and len(reader.runs) > 1:
+                parts.append(f"run {reader.place + 1} of {len(reader.runs)}")
+        if loading := self._loading:
+            parts.append(f"◌ {visible(loading)} loads the labels and the model")
+        self.query_one("#reward-heading", Static).update("   ".join(parts))
         self.refresh_bindings()
 
     def _show_count(self) -> None:
-        predictions = self.reader.predictions
-        order = f"{self._order}, reversed" if self._reverse else self._order
-        filtered = len(self._listed) if self._words.strip() else None
-        marked = len(self._marked)
-        heading = pairs_heading(predictions, marked, order=order, filtered=filtered) if predictions else ""
+        heading = ""
+        if (predictions := self.reader.held_out.predictions) is not None:
+            order = f"{self._order}, reversed" if self._reverse else self._order
+            filtered = len(self._listed) if self._words else None
+            heading = pairs_heading(predictions, len(self._marked), order=order, filtered=filtered)
         self.query_one("#reward-pairs", Static).update(heading)
 
     def _empty_message(self) -> str:
         """Return the message shown in place of the pairs."""
-        if self.reader.shown is None:
-            return "" if self.reader.problem or self._loading else self._no_run()
-        if self.reader.seen is None:
-            return "Reading the run..."
-        if self._words.strip() and self.reader.predictions and self.reader.predictions.pairs:
-            return _NO_MATCH
-        return _NO_PAIRS_YET if self.reader.seen.live else _NO_PAIRS
-
-    def _no_run(self) -> str:
-        """Return the message of a folder without reward models."""
+        reader = self.reader
+        if reader.shown is not None:
+            if reader.live is None:
+                return "Reading the run..."
+            if self._words and self._pairs:
+                return "No pair has these words."
+            return _NO_PAIRS_YET if reader.live else _NO_PAIRS
+        if reader.problem or self._loading:
+            return ""
         keys = keys_of(self.screen, self.app, *self.screen.query(Pane))
         label, train = keys.get("pane.label", ""), keys.get("label.train", "")
         wide = max(len(label), len(train))
-        folder = visible(str(self.reader.runs_dir))
-        return _NONE.format(folder, label=label.ljust(wide), train=train.ljust(wide))
+        return _NONE.format(visible(str(reader.runs_dir)), label=label.ljust(wide), train=train.ljust(wide))
 
     def _arrange(self) -> None:
         """Size the charts, and show the list or the open pair."""
@@ -288,7 +284,7 @@ class RewardModelPane(Pane):
             case "next":
                 return self._opened
             case "filter" | "sort" | "reverse":
-                return not self._opened and bool(self.reader.predictions and self.reader.predictions.pairs)
+                return not self._opened and bool(self._pairs)
             case "export":
                 return bool(self._listed)
             case "go":
@@ -298,7 +294,7 @@ class RewardModelPane(Pane):
             case "mark" | "label" | "copy":
                 return self.selected is not None
             case "stop":
-                return self.reader.seen is not None and self.reader.seen.live
+                return bool(self.reader.live)
             case "label_wrong":
                 return bool(self._wrong())
         return True
@@ -360,20 +356,14 @@ class RewardModelPane(Pane):
     def action_next_chart(self) -> None:
         self.query_one(RewardCharts).next()
 
-    def action_stop(self) -> None:
+    @work(group="stop")
+    async def action_stop(self) -> None:
         """Stop the training of this reward model once the user agrees."""
         if (folder := self.reader.shown) is None:
             return
-
-        def answered(agreed: bool | None) -> None:
-            if agreed:
-                self._stop(folder)
-
         question, detail = f"Stop {folder.name} after a checkpoint?", "It can be resumed later, from that checkpoint."
-        self.app.push_screen(ConfirmScreen(question, detail, "Stop training", "Keep training"), answered)
-
-    @work(group="stop")
-    async def _stop(self, folder: RunFolder) -> None:
+        if not await self.app.push_screen_wait(ConfirmScreen(question, detail, "Stop training", "Keep training")):
+            return
         try:
             await asyncio.to_thread(inbox.send, folder.root, "stop", reason="stopped by the user")
         except TrainerError as error:
@@ -384,10 +374,7 @@ class RewardModelPane(Pane):
     def action_mark(self) -> None:
         if (pair := self.selected) is None:
             return
-        if pair.key in self._marked:
-            self._marked.remove(pair.key)
-        else:
-            self._marked.append(pair.key)
+        (self._marked.remove if pair.key in self._marked else self._marked.append)(pair.key)
         self.query_one(RewardPairList).mark(self._marked)
         self._show_count()
 

@@ -86,9 +86,9 @@ class LabellingController:
                 self._screen.app.push_screen(ExportPreferencesScreen(self.worker.path), self._report)
 
     @property
-    def loading(self) -> str:
-        """Name of the reward model whose training loads its labels and model; empty for none."""
-        return self._reward_models.loading
+    def training(self) -> Path | None:
+        """Folder of the reward model that is being trained, which need not exist yet; None for none."""
+        return self._reward_models.training
 
     def watch(self) -> None:
         """Report what goes on beside the labelling: a reward model that is trained, and the win rate."""

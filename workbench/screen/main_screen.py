@@ -187,7 +187,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def _watch_labelling(self) -> None:
         self.labelling.watch()
-        self.query_one(RewardModelPane).show_loading(self.labelling.loading)
+        self.query_one(RewardModelPane).show_training(self.labelling.training)
 
     def on_resize(self) -> None:
         self._panes.resize()

@@ -33,10 +33,10 @@ from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOption
 from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
+from workbench.reward_model.training import End, quality_text
 from workbench.run.view import RunView
 from workbench.runs.table import RunTable
 from workbench.screen.main_screen import MainScreen
-from workbench.screen.reward_models import quality_text
 
 pytestmark = pytest.mark.usefixtures("workspace")
 
@@ -175,9 +175,7 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
     def start(*given: object) -> SimpleNamespace:
         begun.append(given)
         go_on.wait(30)
-        return SimpleNamespace(
-            run=Path("labels-0001"), poll=lambda: "labels-0001: loading", done=False, is_loading=True
-        )
+        return SimpleNamespace(run=Path("labels-0001"), progress=lambda: "labels-0001: loading", done=False)
 
     monkeypatch.setattr("workbench.screen.reward_models.RewardTraining", start)
     with PreferenceStore(Path("preferences.db")) as store:
@@ -202,28 +200,19 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
         await until(pilot, lambda: "labels-0001 loads the labels and the model" in screen_text(screen))
 
 
-async def test_a_training_that_ends_during_a_check_is_reported_by_how_it_ended() -> None:
-    class Failing:
-        """Training that ends between two looks at `done`."""
-
-        run, problem, looks, stopped, is_loading = Path("labels-0001"), "", 0, False, True
-
-        @property
-        def done(self) -> bool:
-            self.looks += 1
-            return self.looks > 1
-
-        def poll(self) -> str:
-            self.problem = "no memory" if self.looks > 1 else ""
-            return self.problem or "labels-0001: loading the labels and the model"
-
-    async with workbench() as (screen, _):
-        models = screen.labelling._reward_models
-        models._training = Failing()  # type: ignore[assignment]
-        await models.look()
-        assert not screen.query_one(Banner).display
-        await models.look()
-        assert "no memory" in str(screen.query_one(Banner).render())
+async def test_the_end_of_a_training_is_reported_once_by_how_it_ended() -> None:
+    async with workbench() as (screen, pilot):
+        models, banner = screen.labelling._reward_models, screen.query_one(Banner)
+        end = End("failed", "labels-0001: no memory")
+        training = SimpleNamespace(run=Path("labels-0001"), done=False, end=lambda: end)
+        models._training = training  # type: ignore[assignment]
+        models.watch()
+        assert models.training == Path("labels-0001")
+        training.done = True
+        models.watch()
+        assert models.training is None
+        await until(pilot, lambda: banner.display)
+        assert "no memory" in str(banner.render())
 
 
 async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:

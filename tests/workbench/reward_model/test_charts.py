@@ -18,8 +18,7 @@ from scripted_run import ended, started
 from trainer.confidence import Interval
 from trainer.reward_model.predictions import CalibrationBin
 from workbench.kit.lines import Line, plain
-from workbench.reward_model.accuracy import accuracy_lines, report_of
-from workbench.reward_model.charts import calibration_lines, curve_lines, reward_histogram
+from workbench.reward_model.charts import accuracy_lines, calibration_lines, curve_lines, report_of, reward_histogram
 from workbench.reward_model.pairs import pair_lines, pair_text_lines
 from workbench.run.view import RunView
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from preference_samples import labelled, reward_config
@@ -15,12 +16,13 @@ from scripted_run import ended, started
 from snapshots import SNAPSHOTS, check
 
 from trainer.engine.training import train_reward_model
-from trainer.events import PhaseProgress, StateChanged
+from trainer.events import Event, PhaseProgress, StateChanged
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.sinks import ProgressFile
 from workbench.reward_model.charts import RewardChart, RewardCharts
-from workbench.reward_model.run_reader import Look, RewardRunLister, RewardRunListing, RunFollower
+from workbench.run.journal_source import JournalSource
+from workbench.run.run_listing import RunListing, read_runs
 from workbench.run.view import RunView
 
 
@@ -92,13 +94,19 @@ async def test_a_run_that_begins_is_shown_unless_another_was_chosen() -> None:
         assert app.text("heading").startswith("d "), "what was chosen is there no more"
 
 
-async def test_a_training_that_still_loads_is_named_in_place_of_the_way_to_one() -> None:
-    async with workbench() as (app, _):
-        app.pane.show_loading("labels-0001")
+async def test_a_training_that_still_loads_is_named_until_it_has_a_folder() -> None:
+    async with workbench() as (app, pilot):
+        app.pane.show_training(Path("runs/labels-0001").resolve())
         assert app.text("heading") == "◌ labels-0001 loads the labels and the model"
         assert "No reward models in" not in app.screen_text
-        app.pane.show_loading("")
-        assert app.text("heading") == ""
+        Run("labels-0001")
+        await look(pilot)
+        assert app.text("heading").startswith("labels-0001   ")
+        assert "loads" not in app.text("heading")
+        app.pane.show_training(Path("runs/labels-0002").resolve())
+        assert app.text("heading").endswith("   ◌ labels-0002 loads the labels and the model")
+        app.pane.show_training(None)
+        assert "loads" not in app.text("heading")
 
 
 async def test_a_live_run_shows_its_phase_and_the_time_left_and_can_be_stopped() -> None:
@@ -169,12 +177,12 @@ async def test_an_open_pair_shows_its_newest_numbers_and_closes_when_it_is_no_lo
             assert app.opened == ""
 
 
-async def test_a_run_of_an_older_version_shows_what_its_journal_contains() -> None:
+async def test_a_run_without_held_out_pairs_shows_what_its_journal_contains() -> None:
     run = Run("a", 1)
     run.report(step(1), evaluation(1, accuracy=0.71))
     async with workbench() as (app, pilot):
         assert "71.0%" in app.screen_text
-        assert "an older version trained it" in app.screen_text
+        assert "No held-out pairs: set data.eval_fraction." in app.screen_text
         await pilot.press("l", "enter")
         assert app.asked == []
 
@@ -259,19 +267,18 @@ async def test_where_there_is_little_room_one_chart_is_shown_at_a_time() -> None
 async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     Run("a", 1).train()
     waiting, go_on = threading.Event(), threading.Event()
-    original = RewardRunLister.list
 
-    def slow(lister: RewardRunLister) -> RewardRunListing:
+    def slow(*given: Any) -> RunListing | None:
         waiting.set()
         go_on.wait(30)
-        return original(lister)
+        return read_runs(*given)
 
-    monkeypatch.setattr(RewardRunLister, "list", slow)
+    monkeypatch.setattr("workbench.reward_model.run_reader.read_runs", slow)
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         try:
             app.pane.reader.choose(Path("runs/a"))
-            while not (waiting.is_set() and app.pane.reader.seen):
+            while not (waiting.is_set() and app.pane.reader.live is not None):
                 await pilot.pause(0.01)
             app.pane.take_focus()
             await pilot.press("down", "enter")
@@ -280,29 +287,29 @@ async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> N
         finally:
             go_on.set()
         await settle(pilot)
-        assert [run.folder.name for run in app.pane.reader.runs] == ["a"]
+        assert [run.name for run in app.pane.reader.runs] == ["a"]
 
 
 async def test_a_pending_result_is_not_replaced_by_a_look_that_finds_nothing_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Run("a", 1).train()
-    async with workbench() as (app, pilot):
-        look, reads = RunFollower.look, ["the clock"]
+    ticks = ["the clock"]
+    app = Workbench()
 
-        def look_while_the_clock_ticks(follower: RunFollower) -> Look | None:
-            found = look(follower)
-            if reads:
-                reads.clear()
-                app.call_from_thread(app.pane.read)
-            return found
+    def take_while_the_clock_ticks(source: JournalSource) -> list[Event]:
+        found = take(source)
+        if ticks:
+            ticks.clear()
+            app.call_from_thread(app.pane.read)
+        return found
 
-        monkeypatch.setattr(RunFollower, "look", look_while_the_clock_ticks)
-        app.pane.reader._follower = None
-        app.pane.reader.choose(Path("runs/a"))
+    take = JournalSource.take
+    monkeypatch.setattr(JournalSource, "take", take_while_the_clock_ticks)
+    async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert reads == []
-        assert app.pane.reader.seen is not None
+        assert ticks == []
+        assert app.pane.reader.live is False
         assert "63.0%" in app.screen_text
 
 
@@ -315,9 +322,8 @@ async def test_damage_is_reported_above_what_can_be_shown() -> None:
         assert "\u202e" not in app.screen_text
         assert "63.0%" in app.screen_text
         run.keep(some_pairs(), report=REPORT)
-        app.pane.reader._follower = None
-        app.pane.reader.choose(run.folder.root)
-        await settle(pilot)
+        with run.folder.lock():  # it goes on
+            await look(pilot)
         assert app.text("problem") == ""
 
 
@@ -329,7 +335,7 @@ async def test_a_hidden_pane_reads_nothing() -> None:
         await settle(pilot)
         Run("b", 2).train()
         await look(pilot)
-        assert "b" not in [run.folder.name for run in app.pane.reader.runs]
+        assert "b" not in [run.name for run in app.pane.reader.runs]
         app.pane.display = True
         await pilot.pause()
         await look(pilot)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from charts import roles, texts
 from reward_pane_app import REPORT, Run, evaluation, pair, some_pairs, step
-from scripted_run import ended, make_run, started
+from scripted_run import make_run
 
 from trainer.events import StateChanged
 from trainer.reward_model.predictions import HELD_OUT
-from trainer.runs.folder import RunFolder
-from workbench.reward_model.accuracy import accuracy_lines, report_of
+from workbench.reward_model.charts import accuracy_lines, report_of
 from workbench.reward_model.pairs import pair_facts, pair_text_lines, pairs_heading, plain_text, verdict
 from workbench.reward_model.pane import run_heading
-from workbench.reward_model.run_reader import Look, RewardRunLister, RunFollower
-from workbench.run.view import RunView
+from workbench.reward_model.run_reader import RunReader
 
 
 @pytest.fixture(autouse=True)
@@ -36,165 +32,108 @@ def held_run() -> Iterator[Run]:
         yield run
 
 
-def names(lister: RewardRunLister) -> list[str]:
-    return [run.folder.name for run in lister.list().runs]
+def nothing() -> None:
+    pass
+
+
+async def read(reader: RunReader) -> RunReader:
+    """Read what there is now."""
+    await reader.read_runs()
+    await reader.read_run()
+    return reader
 
 
 # The listing
 
 
-def test_reward_models_are_found_among_other_runs_newest_first(held_run: Run) -> None:
+async def test_reward_models_are_found_among_other_runs_newest_first(held_run: Run) -> None:
     Run("old", 1), Run("new", 4), Run("middle", 2)
     make_run("ppo")
     Path("runs", "no-config").mkdir()
     Path("runs", "broken").mkdir()
     Path("runs", "broken", "config.toml").write_text("kind = ")
-    listing = RewardRunLister(Path("runs")).list()
-    assert [(run.folder.name, run.live) for run in listing.runs] == [
-        ("new", False),
-        ("live", True),
-        ("middle", False),
-        ("old", False),
+    beginning = Path("runs", "beginning")
+    beginning.mkdir()
+    (beginning / "config.toml").write_text('kind = "reward-model"\n[model]\npath = "starter"\n')
+    reader = await read(RunReader(Path("runs"), nothing, nothing))
+    assert [(run.name, run.state) for run in reader.runs] == [
+        ("new", "interrupted"),
+        ("live", "training"),
+        ("middle", "interrupted"),
+        ("old", "interrupted"),
+        ("beginning", "interrupted"),
     ]
-    assert listing.problem == ""
-    assert RewardRunLister(Path("nowhere")).list().runs == []
+    assert (reader.problem, reader.place) == ("", 0)
+    assert (await read(RunReader(Path("nowhere"), nothing, nothing))).runs == []
 
 
-def test_configurations_are_read_once_until_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[str] = []
-    loads = tomllib.loads
-
-    def counting(text: str) -> dict[str, Any]:
-        reads.append(text)
-        return loads(text)
-
-    monkeypatch.setattr(tomllib, "loads", counting)
-    runs = [Run(f"run-{number}", 1) for number in range(5)]
-    lister = RewardRunLister(Path("runs"))
-    assert len(names(lister)) == len(reads) == 5
-    assert len(names(lister)) == len(reads) == 5
-    runs[2].folder.config.write_text('kind = "dpo"')
-    assert names(lister) == ["run-4", "run-3", "run-1", "run-0"]
-    assert len(reads) == 6
-
-
-def test_a_run_without_a_journal_yet_counts_from_its_configuration() -> None:
-    Run("old", 1)
-    folder = Path("runs", "beginning")
-    folder.mkdir()
-    (folder / "config.toml").write_text('kind = "reward-model"')
-    assert names(RewardRunLister(Path("runs"))) == ["beginning", "old"]
-
-
-def test_an_unreadable_folder_is_reported() -> None:
+async def test_an_unreadable_folder_is_reported() -> None:
     Path("file").touch()
-    listing = RewardRunLister(Path("file")).list()
-    assert listing.runs == []
-    assert "cannot list runs" in listing.problem
-
-
-# The events of a run
-
-
-def fold(view: RunView, look: Look | None) -> RunView:
-    """Fold events as the reader of a run does with those it finds."""
-    assert look is not None
-    for event in look.events:
-        view.take(event)
-    return view
-
-
-def test_a_resumed_run_replaces_what_it_repeats() -> None:
-    made = RunView()
-    for event in (
-        started(run_kind="reward-model", iterations=9),
-        evaluation(0),
-        *(step(number) for number in range(1, 6)),
-        evaluation(4, accuracy=0.1),
-        ended("stopped", 3),
-        started(run_kind="reward-model", iterations=9, resumed_at=3),
-    ):
-        made.take(event)
-    assert (made.iteration, [one.iteration for one in made.held_out]) == (3, [0])
-    made.take(step(4, loss=7.0))
-    made.take(evaluation(4, accuracy=0.9))
-    assert list(made.history.numbers) == [1, 2, 3, 4]
-    losses, accuracies = made.history.column("loss"), made.history.column("accuracy")
-    assert (losses[-1], len(losses), len(accuracies)) == (7.0, 4, 4)
-    assert [(one.iteration, one.accuracy) for one in made.held_out] == [(0, 0.63), (4, 0.9)]
-    assert (made.ended, made.iteration, made.total) == (None, 4, 9)
+    reader = await read(RunReader(Path("file"), nothing, nothing))
+    assert reader.runs == []
+    assert "cannot list runs" in reader.problem
 
 
 # Following a run
 
 
-def test_a_live_run_is_followed_and_nothing_is_read_twice(held_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower = RunFollower(held_run.folder)
-    first = follower.look()
-    assert first is not None
-    view = fold(RunView(), first)
-    assert (first.live, first.predictions, view.iteration) == (True, None, 0)
-    assert follower.look() is None
+async def test_a_live_run_is_followed_and_shown_only_when_something_is_new(held_run: Run) -> None:
+    changes: list[None] = []
+    reader = RunReader(Path("runs"), lambda: changes.append(None), nothing)
+    reader.choose(held_run.folder.root)
+    await reader.read_run()
+    assert (reader.live, reader.held_out.predictions, reader.view.iteration, len(changes)) == (True, None, 0, 2)
+    await reader.read_run()
+    assert len(changes) == 2
     held_run.report(step(1), step(2), evaluation(2))
-    second = follower.look()
-    assert second is not None
-    assert len(second.events) == 3
-    fold(view, second)
-    assert (view.iteration, len(view.held_out)) == (2, 1)
-    held_run.keep([pair(1, -1.0)], iteration=2)
-    third = follower.look()
-    assert third is not None
-    assert third.predictions is not None
-    assert third.predictions.iteration == 2
+    await reader.read_run()
+    assert (reader.view.iteration, len(reader.view.held_out), len(changes)) == (2, 1, 3)
     held_run.keep(some_pairs(1200), iteration=4)
-    fourth = follower.look()
-    assert fourth is not None
-    assert fourth.predictions is not None
-    assert (fourth.predictions.iteration, fourth.predictions.total, len(fourth.predictions.pairs)) == (4, 1200, 1000)
-    assert follower.look() is None
-    assert not follower.finished
-
-
-def test_a_run_that_has_ended_is_read_once() -> None:
-    follower = RunFollower(Run("done").train().folder)
-    found = follower.look()
+    await reader.read_run()
+    found = reader.held_out.predictions
     assert found is not None
-    view = fold(RunView(), found)
-    assert (found.live, view.iteration, view.state, found.problems) == (False, 75, "done", [])
-    assert not follower.finished
-    assert follower.look() is None
-    assert follower.finished
+    assert (found.iteration, found.total, len(found.pairs), len(changes)) == (4, 1200, 1000, 4)
+    await reader.read_run()
+    assert (reader.held_out.predictions, len(changes)) == (found, 4)
 
 
-def test_the_end_of_a_process_is_seen_without_an_event() -> None:
+async def test_a_run_that_has_ended_is_read_to_its_end_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run("done").train()
+    reader = await read(RunReader(Path("runs"), nothing, nothing))
+    assert (reader.live, reader.view.iteration, reader.view.state, reader.problems) == (False, 75, "done", [])
+    await reader.read_run()
+    run.keep([pair(1)])
+    before = reader.held_out
+    await reader.read_run()
+    assert reader.held_out is before
+
+
+async def test_the_end_of_a_process_is_seen_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.run.journal_source._LOOK_AGAIN", 0.0)
     run = Run("killed")
-    follower = RunFollower(run.folder)
-    with run.folder.lock():
-        run.report(StateChanged(state="training"))
-        found = follower.look()
-        assert found is not None
-        view = fold(RunView(), found)
-        assert "● training" in run_heading("killed", view, live=found.live)
-    follower._source._looked = -math.inf  # who trains a run is looked up once a second
-    found = follower.look()
-    assert found is not None
-    assert "! interrupted" in run_heading("killed", fold(view, found), live=found.live)
+    reader = RunReader(Path("runs"), nothing, nothing)
+    for held, heading in ((True, "● training"), (False, "! interrupted")):
+        if held:
+            with run.folder.lock():
+                run.report(StateChanged(state="training"))
+                await read(reader)
+        else:
+            await reader.read_run()
+        assert heading in run_heading("killed", reader.view, live=bool(reader.live))
 
 
-def test_unreadable_parts_are_reported_and_the_rest_is_shown() -> None:
+async def test_unreadable_parts_are_reported_and_the_rest_is_shown() -> None:
     run = Run("a").train()
     (run.folder.root / HELD_OUT).write_bytes(b"PAR1 and nothing of use PAR1")
     with run.folder.events.open("a") as file:
         file.write("no event\n")
-    found = RunFollower(run.folder).look()
-    assert found is not None
-    assert fold(RunView(), found).iteration == 75
-    assert found.predictions is None
-    assert any("held_out.parquet' is damaged" in problem for problem in found.problems)
-    assert any("ignored" in problem for problem in found.problems)
-    nowhere = RunFollower(RunFolder(Path("nowhere"))).look()
-    assert nowhere is not None
-    assert any("no journal" in problem for problem in nowhere.problems)
+    reader = await read(RunReader(Path("runs"), nothing, nothing))
+    assert (reader.view.iteration, reader.held_out.predictions) == (75, None)
+    assert any("held_out.parquet' is damaged" in problem for problem in reader.problems)
+    assert any("ignored" in problem for problem in reader.problems)
+    reader.choose(Path("nowhere"))
+    await reader.read_run()
+    assert any("no journal" in problem for problem in reader.problems)
 
 
 # Numbers and words
@@ -243,13 +182,12 @@ def test_a_pair_is_described_in_words_as_far_as_there_is_room() -> None:
     )
 
 
-def test_the_pairs_are_counted_in_the_heading_of_their_list() -> None:
+async def test_the_pairs_are_counted_in_the_heading_of_their_list() -> None:
     run = Run("a")
     run.keep([pair(1, -1.0), pair(2, 1.0), pair(3, -1.0), pair(4, 1.0, is_tie=True), *some_pairs(1000)])
-    found = RunFollower(run.folder).look()
-    assert found is not None
-    assert found.predictions is not None
+    predictions = (await read(RunReader(Path("runs"), nothing, nothing))).held_out.predictions
+    assert predictions is not None
     wrong = 2 + sum(one.lead < 0 for one in some_pairs(1000))
-    assert pairs_heading(found.predictions, 2) == (
+    assert pairs_heading(predictions, 2) == (
         f"held-out pairs, most wrong first: ✗ {wrong} of 1,003   ~ 1 tie   first 1,000 listed   ◆ 2 marked"
     )

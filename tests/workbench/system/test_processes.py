@@ -11,8 +11,8 @@ from apart import ROOT
 
 from trainer.errors import ModelError
 from workbench.labelling.item_supply import score as score_rows
+from workbench.reward_model.training import RewardTraining
 from workbench.run.detached import LOG, continue_headless
-from workbench.screen.reward_training import RewardTraining
 
 PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")
 
@@ -23,10 +23,9 @@ def detach(folder: Path) -> str:
 
 
 def train(folder: Path) -> str:
-    training = RewardTraining(folder / "preferences.db", folder, {})
-    training._process.wait()
-    training.poll()
-    return training.problem
+    training = RewardTraining(folder / "preferences.db", folder, [])
+    training.process.wait()
+    return training.end().line
 
 
 def score(folder: Path) -> str:
@@ -53,4 +52,5 @@ def test_a_child_imports_nothing_from_the_working_folder(
 
 def test_no_other_place_starts_the_interpreter() -> None:
     modules = [path for package in ("trainer", "workbench") for path in (ROOT / package).rglob("*.py")]
-    assert [path.name for path in modules if "sys.executable" in path.read_text()] == ["environment.py"]
+    found = sorted(path.name for path in modules if "sys.executable" in path.read_text())
+    assert found == ["environment.py", "launch.py"], "mlx.launch is a script: its own folder is on the path"

@@ -25,9 +25,17 @@ from trainer.events import RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
 from trainer.runs.journal import read_journal
-from workbench.screen.reward_training import RewardTraining, settings_for, settings_like
+from workbench.config.fields import toml_line
+from workbench.reward_model.training import RewardTraining, settings_for
 
-QUICK = {"train.batch_size": 8, "optim.lr": 0.01, "model.lora_scale": 4.0, "data.eval_fraction": 0.25, "eval.every": 2}
+QUICK = {
+    "train.batch_size": 8,
+    "train.epochs": 1,
+    "optim.lr": 0.01,
+    "model.lora_scale": 4.0,
+    "data.eval_fraction": 0.25,
+    "eval.every": 2,
+}
 
 
 def until(holds: Callable[[], bool], seconds: float = 300) -> None:
@@ -43,13 +51,12 @@ def ended(training: RewardTraining) -> list[str]:
     reported: list[str] = []
 
     def look() -> bool:
-        done = training.done
-        if (line := training.poll()) not in reported:
+        if (line := training.progress()) not in reported:
             reported.append(line)
-        return done
+        return training.done
 
     until(look)
-    return reported
+    return [*reported, training.end().line]
 
 
 @pytest.fixture
@@ -61,19 +68,19 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "preferences.db"
 
 
-def settings(folder: Path) -> dict[str, object]:
+def settings(folder: Path, **more: object) -> list[str]:
     overrides = [f"model.path={folder / 'model'}", "data.template={enable_thinking = false}"]
-    return settings_like(load_config("quickstart", parse_overrides(overrides))) | QUICK
+    found = settings_for(48, load_config("quickstart", parse_overrides(overrides))) | QUICK | more
+    return [toml_line(key, value) for key, value in found.items()]
 
 
 def test_a_training_reports_its_progress_and_leaves_a_model(store: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "labels-0007").mkdir(parents=True)
     training = RewardTraining(store, tmp_path / "runs", settings(tmp_path))
-    assert os.getpriority(os.PRIO_PROCESS, training._process.pid) >= 10
-    assert os.getsid(training._process.pid) != os.getsid(0), "no terminal can end it"
+    assert os.getpriority(os.PRIO_PROCESS, training.process.pid) >= 10
+    assert os.getsid(training.process.pid) != os.getsid(0), "no terminal can end it"
     reported = ended(training)
     assert training.run == tmp_path / "runs/labels-0008"
-    assert training.problem == ""
     assert load_reward_model(training.run).is_finished
     events = read_journal(training.run / "events.jsonl").events
     before, *_, after = [event for event in events if isinstance(event, RewardModelEvaluation)]
@@ -94,27 +101,26 @@ def test_a_store_without_labels_is_reported_in_one_line_and_leaves_no_run(tmp_pa
     PreferenceStore(tmp_path / "preferences.db").close()
     training = RewardTraining(tmp_path / "preferences.db", tmp_path / "runs", settings(tmp_path))
     last = ended(training)[-1]
-    assert training.problem.startswith("failed: ")
-    assert "preferences" in training.problem
-    assert last == f"labels-0001: {training.problem}"
+    assert last.startswith("labels-0001: failed: ")
+    assert "preferences" in last
     assert "\n" not in last
     assert list(tmp_path.glob("runs/*")) == []
 
 
 def test_a_training_that_is_stopped_or_killed_says_so(store: Path, tmp_path: Path) -> None:
-    training = RewardTraining(
-        store, tmp_path / "runs", {**settings(tmp_path), "train.epochs": 100, "train.patience": 0}
-    )
-    until(lambda: "step" in training.poll())
+    long = settings(tmp_path, **{"train.epochs": 100, "train.patience": 0})
+    training = RewardTraining(store, tmp_path / "runs", long)
+    until(lambda: "step" in training.progress())
     inbox.send(training.run, "stop", reason="enough of it")
-    assert ended(training)[-1].startswith("labels-0001: enough of it, after step ")
+    until(lambda: training.done)
+    state, line = training.end()
+    assert (state, line.partition(", ")[0]) == ("stopped", "labels-0001: enough of it")
 
-    training = RewardTraining(
-        store, tmp_path / "runs", {**settings(tmp_path), "train.epochs": 100, "train.patience": 0}
-    )
-    until(lambda: "step" in training.poll())
-    os.kill(training._process.pid, signal.SIGKILL)
-    assert ended(training)[-1] == "labels-0002: ended by signal 9"
+    training = RewardTraining(store, tmp_path / "runs", long)
+    until(lambda: "step" in training.progress())
+    os.kill(training.process.pid, signal.SIGKILL)
+    until(lambda: training.done)
+    assert training.end() == ("failed", "labels-0002: ended by signal 9")
 
 
 def test_a_training_survives_the_end_of_the_workbench_and_its_terminal(store: Path, tmp_path: Path) -> None:
@@ -122,10 +128,10 @@ def test_a_training_survives_the_end_of_the_workbench_and_its_terminal(store: Pa
         """\
         import json, sys
         from pathlib import Path
-        from workbench.screen.reward_training import RewardTraining
+        from workbench.reward_model.training import RewardTraining
         folder = Path(sys.argv[1])
         training = RewardTraining(folder / "preferences.db", folder / "runs", json.loads(sys.argv[2]))
-        print(training._process.pid, flush=True)
+        print(training.process.pid, flush=True)
         sys.stdin.read()
         """
     )
@@ -149,7 +155,7 @@ def test_a_training_survives_the_end_of_the_workbench_and_its_terminal(store: Pa
 
 def test_a_reward_model_on_a_runs_backbone_has_its_model_and_its_prompts() -> None:
     overrides = ['model.path=a "quoted" folder', "model.quantize=8-bit", "data.system=Be kind.", "data.chat=always"]
-    found = settings_like(load_config("quickstart", parse_overrides(overrides)))
+    found = settings_for(9, load_config("quickstart", parse_overrides(overrides)))
     config = RewardModelConfig()
     for key, value in found.items():
         table, _, name = key.partition(".")

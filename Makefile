@@ -21,12 +21,13 @@ run: setup ## open the workbench on the starter model; without a terminal, train
 test: setup ## run the tests, three at a time because some wait (ARGS="-k gae" runs matching ones, one at a time)
 	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 3 --dist worksteal)
 
-check: setup ## lint, formatting, types, import contracts, and the picture of the imports
+check: setup ## lint, formatting, types, import contracts, the picture of the imports, lines by package
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python docs/architecture.py --check
+	$(BIN)/python docs/sizes.py
 
 bench: setup ## measure one PPO iteration
 	$(BIN)/python benchmarks/bench_iteration.py $(ARGS)

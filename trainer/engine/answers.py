@@ -23,7 +23,7 @@ from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.trunk import vocabulary_size
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
-from trainer.ppo.steps import micro_batches
+from trainer.ppo.steps import over_micro_batches
 from trainer.questions import Answer, Question, QuestionDroppedError, WrittenResponse
 from trainer.rewards import RewardInput, RewardResult, TrainerState, Trust, build_run_rewards
 from trainer.rewards.code import trust_none
@@ -188,15 +188,15 @@ def _logprobs(
     actor: ActorCriticLLM, batch: Experience, config: Config, progress: Callable[[], None]
 ) -> list[list[float]]:
     """Return the teacher-forced log-prob of every response token under the current `actor`; the critic is not used."""
-    lengths = to_list(batch.response_lengths)
-    found: list[list[float]] = [[] for _ in lengths]
-    for rows, part in micro_batches(batch, config.optim.micro_batch_tokens):
+
+    def measured(part: Experience) -> dict[str, mx.array]:
         forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-        logprobs = to_list(forward.logprobs(part.responses, part.mask, config.rollout.temperature))
-        for row, numbers in zip(rows, logprobs, strict=True):
-            found[row] = numbers[: lengths[row]]
-        progress()
-    return found
+        return {"logprobs": forward.logprobs(part.responses, part.mask, config.rollout.temperature)}
+
+    budget = config.optim.micro_batch_tokens
+    found = over_micro_batches(batch, measured, budget=budget, progress=lambda done, total: progress())
+    rows = zip(to_list(found["logprobs"]), to_list(batch.response_lengths), strict=True)
+    return [numbers[:length] for numbers, length in rows]
 
 
 def _scores(

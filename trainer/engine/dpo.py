@@ -12,8 +12,7 @@ import mlx.core as mx
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.dpo.dpo_evaluation import evaluate_pairs
-from trainer.dpo.dpo_learner import DPOLearner
+from trainer.dpo import DPOLearner, evaluate_pairs
 from trainer.engine.steps import StepTraining
 from trainer.engine.trainable import Hooks
 from trainer.errors import StorageError

@@ -23,8 +23,7 @@ from trainer.config.loading import load_config_as
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import DataConfig
 from trainer.data import PromptRow, encode_prompts, split_prompts
-from trainer.dpo.dpo_evaluation import read_completions
-from trainer.dpo.dpo_learner import completion_logprobs, to_batch, to_completions
+from trainer.dpo import completion_logprobs, read_completions, to_batch, to_completions
 from trainer.engine.control import Control
 from trainer.engine.dpo import DPO
 from trainer.engine.training import train, train_dpo, train_reward_model

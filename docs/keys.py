@@ -21,7 +21,7 @@ INTRODUCTION = """\
 # Keys
 
 This page is printed by `python docs/keys.py`. F1 shows the keys that apply where you are.
-To change one, put its id into `keys.toml`: see [workbench.md](workbench.md#keys).
+To change one, put its id into `keys.toml`: see [workbench.md](workbench.md#themes-and-keys).
 
 A key of this table has the same meaning wherever it is bound:
 

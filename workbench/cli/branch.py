@@ -14,7 +14,7 @@ from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import ACCEPT_DATA, add_dir, add_display, add_run, add_trust_code, compare_command
 from workbench.cli.train import choose_display, headless
-from workbench.run.training_thread import TrainingThread
+from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED

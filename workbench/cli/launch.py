@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench.cli.parser import Parser
 from workbench.system import output
-from workbench.system.environment import own_command
+from workbench.system.children import own_command
 from workbench.system.signals import handled_signals
 
 NAME = "launch"

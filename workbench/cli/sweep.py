@@ -37,9 +37,8 @@ from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_configuration, add_dir, add_trust_code, compare_command, dir_override
 from workbench.columns import aligned
 from workbench.numbers import duration, gigabytes, number
-from workbench.run.detached import LOG, continue_headless
 from workbench.system import output
-from workbench.system.children import last_error, with_share_of_cores
+from workbench.system.children import LOG, continue_headless, last_error, with_share_of_cores
 from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED, stop_on_signals
 from workbench.text import visible

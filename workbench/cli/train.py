@@ -25,7 +25,7 @@ from trainer.runs.listing import is_complete
 from workbench.cli.config import configuration, resumed
 from workbench.cli.parser import add_preference_training, add_trust_code
 from workbench.headless import Display
-from workbench.run.training_thread import TrainingThread
+from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust, trusted_code
 from workbench.system.signals import leave_now, stop_on_signals

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.parser import add_dir, add_run, dir_override
 from workbench.opening import Opening
 from workbench.system import output
-from workbench.system.background import is_light
-from workbench.system.environment import can_place_text, colors, needs_ascii, state_dir
+from workbench.system.environment import can_place_text, colors, is_light, needs_ascii, state_dir
 from workbench.system.output import native_output_to, new_log
 from workbench.system.signals import INTERRUPTED, handled_signals, leave_now
 

@@ -20,8 +20,7 @@ from workbench.headless.summary import summary
 from workbench.kit.glyphs import sparkline
 from workbench.numbers import duration, gigabytes, score_text
 from workbench.run.metrics import table
-from workbench.run.rank_texts import rank_texts
-from workbench.run.sentences import alert_text, in_brief, level_sign, sentences, urgent_first
+from workbench.run.sentences import alert_text, in_brief, level_sign, rank_texts, sentences, urgent_first
 from workbench.run.view import RunView
 from workbench.text import visible
 

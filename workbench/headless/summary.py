@@ -11,8 +11,7 @@ from trainer.runs.listing import PPO
 from workbench.numbers import duration, number
 from workbench.run.journal_source import whole_run
 from workbench.run.metrics import training_command
-from workbench.run.rank_texts import rank_texts
-from workbench.run.sentences import in_brief, short_path, title
+from workbench.run.sentences import in_brief, rank_texts, short_path, title
 from workbench.run.view import RunView
 from workbench.system.output import PROGRAM
 

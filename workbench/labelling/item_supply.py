@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainer.errors import DataError, Interrupted, ModelError, StorageError, TrainerError, cannot_write
 from trainer.preferences.queues import QueueContext
 from trainer.preferences.records import Item, SessionPlan, SessionRecord, Text
-from workbench.system.children import last_error, started
-from workbench.system.environment import own_command
+from workbench.system.children import last_error, own_command, started
 
 if TYPE_CHECKING:
     from trainer.preferences.queues.mixture import Mixture

@@ -15,8 +15,7 @@ from trainer.runs.folder import free_names
 from workbench.numbers import number, percent
 from workbench.run.journal_source import whole_run
 from workbench.run.view import RunView
-from workbench.system.children import last_error, started
-from workbench.system.environment import own_command
+from workbench.system.children import last_error, own_command, started
 from workbench.system.output import PROGRAM
 from workbench.text import visible
 

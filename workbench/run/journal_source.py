@@ -19,7 +19,7 @@ from trainer.runs.journal import JournalReader
 from trainer.runs.journal_lines import TimedEvent
 from trainer.runs.sinks import read_progress
 from workbench.run.history import History, kind_of
-from workbench.run.training_thread import give
+from workbench.run.threads import give
 from workbench.run.view import RunView
 
 _NEWEST = 2000  # iterations that the first `take` returns

@@ -1,18 +1,25 @@
-"""The runs of a folder as the screen lists them: read only when something changed, with the sign of each state."""
+"""The runs of a folder as the screen lists them: read only when something changed, and each at a glance."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
+from trainer.events import Alarm, Iteration, RewardModelEvaluation, RunEnded
 from trainer.runs.folder import RunFolder, run_folders
-from trainer.runs.listing import RunSummary, summary_of
+from trainer.runs.journal import JournalReader, without_superseded
+from trainer.runs.listing import PPO, RunSummary, summary_of
+from workbench.numbers import percent
 from workbench.run.sentences import SIGNS as LEVELS
 from workbench.run.sentences import errors
 
 SIGNS = {"training": "●", "done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}
+
+_ITERATIONS = 500  # newest ones of a curve
 
 Stamp = tuple[object, ...]
 """Value that changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
@@ -76,3 +83,39 @@ def age(started: float | None, now: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}" if seconds >= 10 * size else f"{int(seconds / size)}{unit}"
     return f"{int(seconds)}s"
+
+
+class Glance(NamedTuple):
+    """A run at a glance. scores and kls: one number for each iteration, NaN where it has none."""
+
+    run: RunSummary
+    scores: Sequence[float] = ()
+    kls: Sequence[float] = ()
+    first: int = 1  # iteration of the first number
+    result: str = ""  # of a run on comparisons
+    seconds: float = math.nan  # mean of an iteration
+    ended: float | None = None  # unix seconds, as are the times of the alarms
+    alarms: Sequence[tuple[float, str]] = ()  # time and code
+
+
+def glance_at(run: RunSummary) -> Glance:
+    """Read the newest iterations of a run; what cannot be read is left out."""
+    reader = JournalReader(run.folder.events, _ITERATIONS)
+    try:
+        events = without_superseded(reader.poll())
+    except StorageError:  # the listing reports it
+        events = []
+    steps = [event for _, event in events if isinstance(event, Iteration) and event.iteration <= run.iteration]
+    seconds = [sum(step.seconds.values()) for step in steps]
+    held_out = [event for _, event in events if isinstance(event, RewardModelEvaluation)]
+    ends = [at for at, event in events if isinstance(event, RunEnded)]
+    return Glance(
+        run,
+        [step.score_mean for step in steps],
+        [step.kl for step in steps],
+        first=steps[0].iteration if steps else 1,
+        result=f"{percent(held_out[-1].accuracy)} held out" if held_out and run.kind != PPO else "",
+        seconds=sum(seconds) / len(seconds) if seconds else math.nan,
+        ended=ends[-1] if ends and run.state != "training" else None,
+        alarms=[(at, event.code) for at, event in events if isinstance(event, Alarm)],
+    )

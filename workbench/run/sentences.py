@@ -1,6 +1,6 @@
 """Events in words, for the screen and for headless displays.
 
-Only `state_text` is made safe to print.
+Only `state_text` and `rank_texts` are made safe to print.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trainer.events import (
 from trainer.monitoring.alarms import severity
 from trainer.plurals import counted
 from trainer.runs.listing import PPO, RunSummary
-from workbench.numbers import duration, number, percent
-from workbench.run.metrics import METRICS
+from workbench.numbers import duration, gigabytes, number, percent
+from workbench.run.metrics import METRICS, Numbers
 from workbench.system.output import PROGRAM
 from workbench.text import visible
 
@@ -238,3 +238,16 @@ def _evaluation(event: AnyEvaluation) -> str:
                 variance = number(event.explained_variance, 2)
                 text += f"; critic: explained variance {variance}, error {number(event.value_error)}"
             return f"{text}, {duration(event.seconds)}"
+
+
+def rank_texts(event: Numbers | None) -> list[str]:
+    """Return a line for each rank: its host, how long it worked and waited for others; none for one process."""
+    lines = []
+    for place, rank in enumerate(event.ranks if event else []):
+        found = [rank.get(name) for name in ("seconds", "waiting", "memory_bytes", "sent")]
+        seconds, waiting, memory, sent = (float(n) if isinstance(n, int | float) else math.nan for n in found)
+        share = percent(waiting / seconds if seconds > 0 else math.nan)
+        text = f"{visible(str(rank.get('host', f'rank {place}')))}  works {duration(seconds - waiting)}  waits {share}"
+        known = math.isfinite(memory + sent)
+        lines.append(text + (f"  {gigabytes(int(memory))}  sends {sent / 1e6:.1f} MB" if known else ""))
+    return lines

@@ -16,12 +16,11 @@ from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, SettingChang
 from trainer.questions import Answer, Question
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, read_config
-from workbench.run.detached import continue_headless
 from workbench.run.history import History
 from workbench.run.journal_source import RunOnDisk
-from workbench.run.policy_thread import PolicyThread
-from workbench.run.training_thread import Train, TrainingThread
+from workbench.run.threads import PolicyThread, Train, TrainingThread
 from workbench.run.view import STARTING, RunView
+from workbench.system.children import continue_headless
 from workbench.system.output import bug_line, data
 
 

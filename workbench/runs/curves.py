@@ -14,8 +14,8 @@ from workbench.kit.drawing import OVERLAYS, Drawn, component_classes
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
 from workbench.kit.lines import Line
 from workbench.kit.scale import scale_of, tick_texts, ticks
-from workbench.run.glance import Glance
 from workbench.run.metrics import METRICS, Metric
+from workbench.run.run_listing import Glance
 from workbench.text import visible
 
 _LABELS = 8  # columns of the numbers beside a chart

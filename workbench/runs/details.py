@@ -16,10 +16,9 @@ from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
-from workbench.compare.settings import cautions
+from workbench.compare.settings import MOST, RunComparison, cautions, difference_rows
 from workbench.kit.lines import TABLE_GAP, Line, table_line
 from workbench.numbers import moment
-from workbench.run.config_differences import MOST, RunComparison, difference_rows
 from workbench.run.sentences import branched, errors
 from workbench.text import visible
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from trainer.plurals import counted
 from trainer.runs.listing import RunSummary
-from workbench.run.glance import Glance, glance_at
-from workbench.run.run_listing import Stamp, read_runs, state_sign
+from workbench.run.run_listing import Glance, Stamp, glance_at, read_runs, state_sign
 from workbench.run.sentences import errors, title
 from workbench.text import visible
 

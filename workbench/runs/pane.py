@@ -20,6 +20,7 @@ from textual.widgets import Input, Static
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
+from workbench.compare.settings import RunComparison, compare_runs
 from workbench.kit.cursor_list import CursorList, FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
@@ -27,8 +28,7 @@ from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.saving import ask_and_save, run_name_problem
 from workbench.kit.throttled import Latest, Throttled
-from workbench.run.config_differences import RunComparison, compare_runs
-from workbench.run.glance import Glance
+from workbench.run.run_listing import Glance
 from workbench.run.view import RunView
 from workbench.runs.choices import Facts, HomeActions, HomeChoices
 from workbench.runs.curves import RunCurves

@@ -16,8 +16,7 @@ from workbench.kit.glyphs import sparkline
 from workbench.kit.lines import Line
 from workbench.kit.pane import Badge
 from workbench.numbers import number
-from workbench.run.glance import Glance
-from workbench.run.run_listing import SIGNS, age, is_alarmed, state_sign
+from workbench.run.run_listing import SIGNS, Glance, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView
 from workbench.text import has_words, visible

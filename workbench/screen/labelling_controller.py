@@ -28,8 +28,8 @@ from workbench.labelling.plans import (
     login_name,
 )
 from workbench.labelling.session_worker import SessionWorker
-from workbench.run.policy_thread import PolicyThread
 from workbench.run.supervisor import Supervisor
+from workbench.run.threads import PolicyThread
 from workbench.screen.host import Host, tried
 from workbench.screen.reward_models import RewardModels
 

@@ -1,18 +1,31 @@
-"""Child processes of the program: how one starts, and what error it reports."""
+"""Processes of the program beside this one: how one starts, and what error it reports."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
+from trainer.errors import StorageError
+from trainer.files import PRIVATE, open_file
 from workbench.system.output import PROGRAM
 
+LOG = "headless.log"  # in the folder of a run that continues
 _LOG_BYTES = 16 * 1024
 _ERROR = f"{PROGRAM}: error: "
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def own_command(*arguments: str) -> list[str]:
+    """Return the command line of `ppo-workbench` with `arguments`.
+
+    -P keeps the working folder out of the module path, so that a `random.py` or `trainer.py` there is not imported.
+    """
+    return [sys.executable, "-P", "-m", "workbench", *arguments]
 
 
 def started(
@@ -68,3 +81,20 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def continue_headless(folder: Path, *, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Resume the run in `folder` in a new process that outlives this one and its terminal.
+
+    No other process may hold its lock. environment: None for that of this process. The code that was trusted here is
+    trusted there, in exactly this version. Raises StorageError.
+    """
+    from workbench.system.code_trust import PASSED_ON, trusted_code  # not above: it imports pydantic
+
+    command = own_command("--no-ui", "--resume", str(folder.resolve()), "--display", "plain")
+    environment = {**(os.environ if environment is None else environment), PASSED_ON: trusted_code().passed_on()}
+    try:
+        with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
+            return started(command, log, log, own_session=True, environment=environment)
+    except OSError as error:
+        raise StorageError(f"cannot continue headless: {error}; run ppo-workbench --no-ui --resume {folder}") from None

@@ -1,11 +1,17 @@
-"""The surroundings of the process: the user's folders, the terminal, and the command of the program itself."""
+"""The surroundings of the process: the user's folders, and what the terminal is and shows."""
 
 from __future__ import annotations
 
 import locale
 import os
+import re
+import select
 import sys
+import termios
+import time
+import tty
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 
@@ -13,6 +19,11 @@ VARIABLE = "PPO_WORKBENCH_CONFIG_DIR"
 
 _TRUE_COLOR = 2**24
 _CANNOT_PLACE = ("dumb", "unknown")
+_QUESTION = b"\x1b]11;?\x1b\\\x1b[c"  # the colour, then what every terminal answers, which ends the waiting
+_COLOR = re.compile(rb"\x1b\]11;(?:rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)[^\x07\x1b]*)?(?:\x07|\x1b\\)")
+_FENCE = re.compile(rb"\x1b\[\?[0-9;]*c")
+_PATIENCE = 1.0  # seconds, for a slow line; an answer that comes later would be taken for keys
+_MIDDLE = 0.5  # luma from which a background is light
 
 
 def config_dir() -> Path:
@@ -23,14 +34,6 @@ def config_dir() -> Path:
 def state_dir() -> Path:
     """Return the folder of the screen's logs and the list of trusted code. It need not exist."""
     return platformdirs.user_state_path("ppo-workbench")
-
-
-def own_command(*arguments: str) -> list[str]:
-    """Return the command line of `ppo-workbench` with `arguments`.
-
-    -P keeps the working folder out of the module path, so that a `random.py` or `trainer.py` there is not imported.
-    """
-    return [sys.executable, "-P", "-m", "workbench", *arguments]
 
 
 def can_place_text() -> bool:
@@ -59,3 +62,55 @@ def colors() -> int:
         return max(curses.tigetnum("colors"), 0)
     except (curses.error, OSError, TypeError, ValueError):  # terminfo does not know it
         return 16
+
+
+class Asked(NamedTuple):
+    """The terminal's answer: whether it is light (None if it does not say), and what was typed meanwhile."""
+
+    light: bool | None
+    typed: bytes
+
+
+def is_light(reader: int, writer: int) -> Asked:
+    """Ask the terminal at these file descriptors, and fall back on COLORFGBG. Typed keys are returned, not lost."""
+    answer, typed = _ask(reader, writer)
+    light = parse_color(answer)
+    return Asked(_by_environment() if light is None else light, typed)
+
+
+def parse_color(answer: bytes) -> bool | None:
+    """Return whether the colour in an answer to OSC 11 is light; None without one."""
+    found = _COLOR.search(answer)
+    if found is None or found[1] is None:
+        return None
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    return bool(0.299 * red + 0.587 * green + 0.114 * blue >= _MIDDLE)
+
+
+def _by_environment() -> bool | None:
+    """Return what COLORFGBG says, such as "0;15" for black on white; None if it says nothing."""
+    ground = os.environ.get("COLORFGBG", "").rpartition(";")[2]
+    return int(ground) in (7, 15) if ground.isdecimal() else None
+
+
+def _ask(reader: int, writer: int) -> tuple[bytes, bytes]:
+    """Return the terminal's answer, and what else it sent: keys."""
+    try:
+        before = termios.tcgetattr(reader)
+    except termios.error:
+        return b"", b""
+    received = b""
+    try:
+        tty.setcbreak(reader, termios.TCSANOW)  # TCSAFLUSH would drop what is typed
+        os.write(writer, _QUESTION)
+        end = time.monotonic() + _PATIENCE
+        while not _FENCE.search(received) and (left := end - time.monotonic()) > 0:
+            if select.select([reader], [], [], left)[0]:
+                if not (data := os.read(reader, 1024)):
+                    break
+                received += data
+    except OSError:
+        pass
+    finally:
+        termios.tcsetattr(reader, termios.TCSANOW, before)
+    return received, _FENCE.sub(b"", _COLOR.sub(b"", received))

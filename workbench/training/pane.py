@@ -22,8 +22,7 @@ from workbench.kit.pane import Badge, Pane
 from workbench.kit.window import Window, window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
-from workbench.run.rank_texts import rank_texts
-from workbench.run.sentences import in_brief, level_sign, urgent_first
+from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_first
 from workbench.run.view import Mark, RunView
 from workbench.training.alarms import AlarmLines
 from workbench.training.chart import MetricChart, Picture

@@ -31,7 +31,7 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
-from workbench.run.training_thread import TrainingThread
+from workbench.run.threads import TrainingThread
 from workbench.system.signals import stop_on_signals
 
 PHASES = ("generate", "score", "reward", "update", "evaluate")

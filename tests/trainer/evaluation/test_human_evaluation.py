@@ -25,7 +25,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 from workbench.run.journal_source import RunOnDisk
-from workbench.run.training_thread import TrainingThread
+from workbench.run.threads import TrainingThread
 from workbench.run.view import RunView
 
 REPORTED = HumanEvaluation(

@@ -36,12 +36,12 @@ from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.cli.main import main
+from workbench.compare.settings import compare_runs
 from workbench.config.document import ConfigDocument
 from workbench.headless.rich import dashboard
 from workbench.headless.summary import summary
 from workbench.kit.pane_strip import status_pieces
 from workbench.reward_model.run_reader import RewardRunLister
-from workbench.run.config_differences import compare_runs
 from workbench.run.journal_source import JournalSource, whole_run
 from workbench.run.sentences import sentences
 from workbench.run.supervisor import kl_target

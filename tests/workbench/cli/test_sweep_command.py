@@ -24,7 +24,7 @@ from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import list_runs
 from workbench.cli import main as cli
-from workbench.run.detached import LOG
+from workbench.system.children import LOG
 from workbench.system.code_trust import trusted_code
 
 VARY = ("--vary", "ppo.kl_coef=0.02,0.5", "--name", "kl", "--set", "ppo.iterations=2", "--set", "eval.every=0")

@@ -14,8 +14,8 @@ from scripted_run import answered
 from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
-from workbench.run import policy_thread
-from workbench.run.policy_thread import PolicyThread
+from workbench.run import threads
+from workbench.run.threads import PolicyThread
 
 QUESTION = Question(prompt="one", count=2)
 LET_GO = "the model was unloaded before it answered"
@@ -44,7 +44,7 @@ Loading = Callable[[Callable[[RunFolder, str], Loaded]], None]
 @pytest.fixture
 def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
     """Return a function that replaces the loading of saved policies."""
-    return lambda load: monkeypatch.setattr(policy_thread, "_load", load)
+    return lambda load: monkeypatch.setattr(threads, "_load", load)
 
 
 def test_nothing_is_loaded_before_the_first_question(tmp_path: Path, loading: Loading) -> None:
@@ -182,7 +182,7 @@ def test_a_process_that_exits_while_a_policy_writes_ends_cleanly(tmp_path: Path)
     record(tiny_config(tmp_path, "run.name=a", "rollout.ignore_stop=true"))
     ended = run_python(
         "-c",
-        "import sys; from pathlib import Path; from workbench.run.policy_thread import PolicyThread; "
+        "import sys; from pathlib import Path; from workbench.run.threads import PolicyThread; "
         "from trainer.questions import Question; policies = PolicyThread(Path(sys.argv[1])); "
         "policies.ask(Question(prompt='one', max_new_tokens=1)).result(); "
         "waits = [policies.ask(Question(prompt='one', count=16, max_new_tokens=240)) for _ in range(500)]; "

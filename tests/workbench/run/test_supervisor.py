@@ -28,8 +28,8 @@ from trainer.runs.journal import Journal
 from workbench.kit.pane_strip import status_pieces
 from workbench.run import supervisor as module
 from workbench.run.journal_source import RunOnDisk
-from workbench.run.policy_thread import PolicyThread
 from workbench.run.supervisor import Supervisor, kl_target
+from workbench.run.threads import PolicyThread
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +281,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[PolicyThread]:
         made.append(PolicyThread(folder))
         return made[-1]
 
-    monkeypatch.setattr("workbench.run.policy_thread._load", lambda _, checkpoint: Loaded(checkpoint))
+    monkeypatch.setattr("workbench.run.threads._load", lambda _, checkpoint: Loaded(checkpoint))
     monkeypatch.setattr("workbench.run.supervisor.PolicyThread", make)
     return made
 

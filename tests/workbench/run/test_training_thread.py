@@ -22,7 +22,7 @@ from trainer.events import (
     RunEnded,
 )
 from trainer.questions import Answer, Question
-from workbench.run.training_thread import EventQueue, TrainingThread
+from workbench.run.threads import EventQueue, TrainingThread
 from workbench.system import signals
 from workbench.system.signals import REASONS, stop_on_signals
 

@@ -25,7 +25,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.kit.pane import Pane
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.run.glance import Glance
+from workbench.run.run_listing import Glance
 from workbench.runs import glances
 from workbench.runs.choices import HomeChoices
 from workbench.runs.pane import RunsPane

@@ -30,9 +30,9 @@ from trainer.runs.folder import RunFolder
 from workbench.cli import main as cli
 from workbench.config.pane import ConfigPane
 from workbench.opening import Opening
-from workbench.run.detached import continue_headless
-from workbench.run.policy_thread import PolicyThread
+from workbench.run.threads import PolicyThread
 from workbench.screen.dialogs import TrustScreen
+from workbench.system.children import continue_headless
 from workbench.system.code_trust import trusted_code
 
 EVIL = "open({marker!r}, 'w').close()\n# \x1b[2J\ndef score(completions, **_):\n    return [0.5 for _ in completions]\n"
@@ -143,7 +143,9 @@ def test_a_process_that_continues_a_run_gets_the_trust_that_could_not_be_saved_a
     with pytest.raises(StorageError):
         trusted_code().remember(codes)
     given: dict[str, Any] = {}
-    monkeypatch.setattr("workbench.run.detached.started", lambda command, *_, **more: given.update(more, its=command))
+    monkeypatch.setattr(
+        "workbench.system.children.started", lambda command, *_, **more: given.update(more, its=command)
+    )
     continue_headless(tmp_path, environment={"OMP_NUM_THREADS": "1"})
     assert not any(word.startswith("--trust") for word in given["its"])
     ask = "from workbench.system.code_trust import trusted_code; from trainer.rewards.code import code_of; import sys; "

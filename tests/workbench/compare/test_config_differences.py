@@ -11,12 +11,12 @@ from rich.cells import cell_len
 from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config
-from workbench.run.config_differences import (
+from workbench.compare.settings import (
     Difference,
     RunComparison,
     compare_runs,
     config_differences,
-    value_text,
+    difference_rows,
 )
 from workbench.runs.details import differences_content
 
@@ -117,13 +117,9 @@ def test_deeply_dotted_keys_exhaust_no_stack(tmp_path: Path) -> None:
 
 
 def test_values_are_written_as_in_the_file() -> None:
-    assert [value_text(value) for value in (None, True, 0.05, "starter", ["q", "v"])] == [
-        "-",
-        "true",
-        "0.05",
-        '"starter"',
-        '["q", "v"]',
-    ]
+    values = dict(enumerate((None, True, 0.05, "starter", ["q", "v"])))
+    [(_, texts)] = difference_rows([Difference("k", {str(n): value for n, value in values.items()})], 100)
+    assert texts == ["-", "true", "0.05", '"starter"', '["q", "v"]']
 
 
 async def test_marked_runs_with_other_rewards_are_warned_about_and_their_sources_are_words(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from training_bench import Bench, opened, view_of
 
 from workbench.headless.rich import dashboard
 from workbench.headless.summary import summary
-from workbench.run.rank_texts import rank_texts
+from workbench.run.sentences import rank_texts
 from workbench.run.view import RunView
 
 

@@ -1,7 +1,7 @@
-"""A training run inside this process: its thread, its events and its end.
+"""Threads of this process that use a model: one trains a run, one asks saved policies.
 
-MLX ties arrays, streams and random keys to a thread, so the trainer gets one of its own, never one of a pool.
-Nothing here depends on a display: the headless commands and the workbench use the same class.
+MLX ties arrays, streams and random keys to a thread, so each gets one of its own, never one of a pool.
+Nothing here depends on a display: the headless commands and the workbench use the same classes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainer.config import Config
 from trainer.engine.control import Control
 from trainer.engine.inbox import Command
+from trainer.errors import Interrupted, TrainerError, UsageError
 from trainer.events import Event, RunEnded, RunStarted
-from trainer.questions import Answer, Question
+from trainer.questions import Answer, Question, QuestionDroppedError, unanswered
+from trainer.runs.folder import RunFolder
 from trainer.runs.sinks import Sink
+
+if TYPE_CHECKING:
+    from trainer.engine.answers import SavedPolicy
 
 _STUCK_SECONDS = 3.0  # that a trainer gets to end before its run has begun
 
@@ -115,16 +120,13 @@ class TrainingThread:
         train: Train | None = None,
         accept_data: bool = False,
     ) -> None:
-        self._config = config
-        self._resume = resume
-        self._preset = preset
-        self._train = train or _train_on_this_thread
-        self._accept_data = accept_data
         self._control = Control()
         self._events = EventQueue()
         self._ended: RunEnded | None = None
         self._failure: BaseException | None = None
         self._done = threading.Event()
+        sinks, train = [self._events], train or _train_on_this_thread
+        self._train = partial(train, config, resume=resume, preset=preset, sinks=sinks, accept_data=accept_data)
         self._thread = threading.Thread(target=self._run, name="trainer")
         self.stop_reason = ""  # why the run was asked to stop; empty before that
         self._stopped_at = math.inf  # seconds on the monotonic clock
@@ -193,28 +195,17 @@ class TrainingThread:
 
     def _run(self) -> None:
         try:
-            self._ended = self._train(
-                self._config,
-                resume=self._resume,
-                preset=self._preset,
-                sinks=[self._events],
-                control=self._control,
-                accept_data=self._accept_data,
-            )
+            self._ended = self._train(control=self._control)
         except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
             self._failure = failure
-            _forget_locals(failure)
+            cause: BaseException | None = failure
+            while cause is not None:  # the run's model is among the local variables in their tracebacks
+                traceback.clear_frames(cause.__traceback__)
+                cause = cause.__cause__ or cause.__context__
         finally:
             self._control.detach()  # also answers questions to a trainer that failed to start
             self._done.set()
             self._events.wake()
-
-
-def _forget_locals(failure: BaseException | None) -> None:
-    """Clear the local variables in the tracebacks of a failure and its causes: the run's model is among them."""
-    while failure is not None:
-        traceback.clear_frames(failure.__traceback__)
-        failure = failure.__cause__ or failure.__context__
 
 
 def _train_on_this_thread(config: Config, **options: Any) -> RunEnded:
@@ -229,3 +220,81 @@ def _train_on_this_thread(config: Config, **options: Any) -> RunEnded:
         return train(config, trust=trusted_code().check, **options)
     finally:
         release_thread()
+
+
+class PolicyThread:
+    """A thread that answers questions in order, with the policies of the run in `folder`.
+
+    Its methods are called on one thread, and all but `join` return at once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self._asked: queue.SimpleQueue[tuple[Question, str, Future[Answer]] | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="saved policy")
+
+    def ask(self, question: Question, checkpoint: str = "") -> Future[Answer]:
+        """Ask the policy of a checkpoint ("": the newest) to write.
+
+        The future fails with a TrainerError if the policy cannot be loaded; if the thread is closed first, the Answer's
+        `problem` says so. Cancelling the future ends the writing within a token step.
+        """
+        if self._closing.is_set():
+            raise UsageError("the model was unloaded: ask again")
+        if self._thread.ident is None:
+            self._thread.start()
+        future: Future[Answer] = Future()
+        self._asked.put((question, checkpoint, future))
+        return future
+
+    def close(self) -> None:
+        """Release the model within a token step, or when its loading is over. Returns at once."""
+        self._closing.set()
+        self._asked.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended after `close`."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        policy: SavedPolicy | None = None
+        try:
+            while (asked := self._asked.get()) is not None:
+                question, checkpoint, future = asked
+                if future.cancelled():
+                    continue
+                try:
+                    self._check(future)
+                    if policy is None:
+                        policy = _load(RunFolder(self.folder), checkpoint)
+                    else:
+                        policy.use(checkpoint)
+                    give(future, policy.answer(question, partial(self._check, future)))
+                except Interrupted as interruption:
+                    give(future, unanswered(question, interruption.reason))
+                except TrainerError as error:
+                    # Without its traceback: its frames would keep the model alive as long as anyone keeps the error.
+                    give(future, error.with_traceback(None))
+                except Exception as bug:  # noqa: BLE001  the asker gets the error; the next question may succeed
+                    give(future, bug)
+        finally:
+            del policy
+            from trainer.engine.training import release_thread  # not above, as in `_load`
+
+            release_thread()
+
+    def _check(self, future: Future[Answer]) -> None:
+        if self._closing.is_set():
+            raise Interrupted("the model was unloaded before it answered", save=False)
+        if future.cancelled():
+            raise QuestionDroppedError
+
+
+def _load(folder: RunFolder, checkpoint: str) -> SavedPolicy:
+    # Imported here, because that imports mlx, and only the thread that asks the model may use it.
+    from trainer.engine.answers import SavedPolicy
+    from workbench.system.code_trust import trusted_code
+
+    return SavedPolicy(folder, checkpoint, trust=trusted_code().check)

@@ -12,7 +12,7 @@ import pytest
 from runs_helper import PROMPTS, outcome, run_python, tiny_config, workspace
 
 from trainer import load_config, parse_overrides, train
-from trainer.engine import training
+from trainer.engine import ppo
 from trainer.errors import UsageError
 from trainer.runs.listing import list_runs
 from workbench.cli import main as cli
@@ -101,13 +101,13 @@ def test_a_name_in_use_is_reported_before_the_model_is_loaded(
 ) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "config.toml").write_text("")
-    monkeypatch.setattr(training, "load_backbone", lambda _: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(ppo, "load_backbone", lambda _: pytest.fail("the model was loaded"))
     assert headless(tmp_path) == 2
     assert "run.name = 'a' is in use" in reported(capsys)[1][-1]
 
 
 def test_a_missing_run_is_reported_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "load_backbone", lambda _: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(ppo, "load_backbone", lambda _: pytest.fail("the model was loaded"))
     with pytest.raises(UsageError, match="no run"):
         train(tiny_config(tmp_path), resume=tmp_path / "runs" / "nothing")
 

@@ -19,7 +19,7 @@ from mlx_lm.models.base import scaled_dot_product_attention as theirs_attention
 
 from trainer import maths
 from trainer.models.cpu import kernels as cpu
-from trainer.models.cpu.substitutes import attention as our_attention
+from trainer.models.cpu.kernels import attention as our_attention
 
 ROUNDS = 10
 VOCABULARY, TOKENS, WIDTH = 49152, 96, 1536

@@ -85,7 +85,7 @@ def timed(step: Callable[[], object]) -> float:
 
 
 def prompts(size: int, folder: Path) -> Iterator[float]:
-    """Time reading the file, encoding and splitting the prompts, and the same again, with the tokens in the cache."""
+    """Time reading the file, and encoding and splitting the prompts."""
     from trainer.config import load_config
     from trainer.data import load_prompts
     from trainer.engine.prompts import run_prompts
@@ -94,9 +94,7 @@ def prompts(size: int, folder: Path) -> Iterator[float]:
     write(folder / "prompts.jsonl", ({"prompt": words(rng, number, 12)} for number in range(size)))
     config = load_config("quickstart", {"data": {"prompts": str(folder / "prompts.jsonl"), "limit": 0}})
     model, rows = starter(), []
-    os.environ["PPO_WORKBENCH_CACHE"] = str(folder / "cache")
     yield timed(lambda: rows.extend(load_prompts(config.data)))
-    yield timed(lambda: run_prompts(config, rows, model))
     yield timed(lambda: run_prompts(config, rows, model))
 
 
@@ -221,7 +219,7 @@ class Kind(NamedTuple):
 
 TRAINING = ("to first step", "evaluation", f"{STEPS} steps", "stop")
 KINDS = {
-    "prompts": Kind(prompts, [1_000, 10_000, 100_000], ("read", "first start", "next start")),
+    "prompts": Kind(prompts, [1_000, 10_000, 100_000], ("read", "encode")),
     "preferences": Kind(preferences, [10_000, 100_000, 1_000_000], ("prepare", "one batch")),
     "training": Kind(training, [10_000, 100_000, 1_000_000], TRAINING),
     "store": Kind(store, [10_000, 100_000, 1_000_000], ("import", "list", "card", "check", "export", "one label")),

@@ -81,28 +81,21 @@ def whole_file(path: Path, *, mode: int = SHARED, sync: bool = False) -> Iterato
     """Open a new file that replaces `path` when the block ends, or is removed if the block raises.
 
     mode: permissions before the umask. sync: wait for the disk before the file replaces the previous one. A link at
-    `path` is replaced, not followed; so is a half-written file that a killed process left. Of two processes that write
-    at once, the one that began last wins. Raises OSError.
+    `path` is replaced, not followed; so is a half-written file that a killed process left. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    ours = True
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor, so that no link can be followed
-            try:
-                yield file
-                file.flush()
-                if sync:
-                    os.fsync(descriptor)
-            finally:
-                ours = is_same(temporary, descriptor)
-        if ours:
-            temporary.replace(path)
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(descriptor)
+        temporary.replace(path)
     except BaseException:
-        if ours:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
 
 
@@ -202,16 +195,6 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def is_same(path: Path, descriptor: int) -> bool:
-    """Return whether `path` leads to what `descriptor` has open; False only if it is surely gone or another."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:  # a disk that does not answer now, a folder above that may not be entered
-        return True
-
-
 def open_regular(path: Path) -> BufferedReader:
     """Open the regular file `path`, or the one that a link there leads to, for reading.
 
@@ -271,11 +254,19 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
         values = tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"nested deeper than {DEEPEST}") from None
-    if _depth_exceeds(values, DEEPEST):
-        raise ValueError(f"nested deeper than {DEEPEST}")
-    if _largest_integer(values).bit_length() > _MOST_BITS:
-        raise ValueError("a number has thousands of digits")
+    _check_values(values, DEEPEST)
     return values
+
+
+def _check_values(value: Any, depth: int) -> None:
+    """Raise ValueError for tables and lists nested deeper than `depth`, and for integers that Python cannot write."""
+    if depth < 0:
+        raise ValueError(f"nested deeper than {DEEPEST}")
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_values(inner, depth - isinstance(inner, dict | list))
+    elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise ValueError("a number has thousands of digits")
 
 
 def _bounded(file: BinaryIO, path: Path, most: int) -> bytes:
@@ -283,25 +274,3 @@ def _bounded(file: BinaryIO, path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 10} KiB", str(path))
     return content
-
-
-def _largest_integer(value: Any) -> int:
-    """Return the size of the largest integer in tables and lists, which are not nested deeply."""
-    if isinstance(value, dict | list):
-        return max(map(_largest_integer, value.values() if isinstance(value, dict) else value), default=0)
-    return abs(value) if isinstance(value, int) else 0
-
-
-def _depth_exceeds(values: Any, most: int) -> bool:
-    """Return whether tables and lists are nested deeper than `most`, without recursion."""
-    level = [values]
-    for _ in range(most + 1):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -86,24 +85,6 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(
         open_file(folder / "events.jsonl", flags)
     assert [path.name for path in folder.iterdir()] == ["events.jsonl"]
     assert (thesis / "thesis.tex").read_text() == "three years"
-
-
-def test_of_two_concurrent_writers_the_last_to_begin_wins_and_the_file_is_whole(folder: Path) -> None:
-    path = folder / "a.json"
-    with whole_file(path) as one:
-        one.write(b"one")
-        with whole_file(path) as two:
-            two.write(b"two")
-            one.write(b", whole")
-    assert path.read_bytes() == b"two"
-    last = ExitStack()
-    with suppress(KeyboardInterrupt), whole_file(path) as three:
-        last.enter_context(whole_file(path)).write(b"four")
-        three.write(b"half")
-        raise KeyboardInterrupt
-    last.close()
-    assert path.read_bytes() == b"four"
-    assert [file.name for file in folder.iterdir()] == ["a.json"]
 
 
 def test_a_link_or_a_file_is_not_a_folder_of_ours(folder: Path, thesis: Path) -> None:

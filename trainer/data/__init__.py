@@ -15,8 +15,7 @@ from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
 from trainer.data.encoding_ahead import EncodingAhead
 from trainer.data.readers import OnBroken, SourceRow, is_dataset, refuse, source_rows
-from trainer.data.templates import COLUMNS, rendered, template_options
-from trainer.data.token_cache import read_tokens, token_file, write_tokens
+from trainer.data.templates import rendered, template_options
 from trainer.errors import DataError, shortened
 
 SHIPPED = PRESETS / "prompts"
@@ -189,37 +188,16 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
 def _rendered_rows(
     rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig, notes: set[str]
 ) -> Iterator[Prompt | DataError]:
-    """Yield each of `rows` rendered and tokenised, or why it cannot be; from the cache if all of them are there."""
-    path = token_file([[row.prompt, *map(row.columns.get, COLUMNS)] for row in rows], tokenizer, config)
-    kept = read_tokens(path, len(rows)) if path else None
-    if kept is not None:
-        if system := next((row for row in rows if _has_system(row, config)), None):
-            render_prompt(system, tokenizer, config, notes)
-        for row, (text, tokens) in zip(rows, kept, strict=True):
-            yield Prompt(row.index, row.prompt, str(row.prompt) if text is None else text, list(tokens), row.columns)
-        return
-    encoded, ahead = [], EncodingAhead(tokenizer)
+    """Yield each of `rows` rendered and tokenised, or why it cannot be."""
+    ahead = EncodingAhead(tokenizer)
     for part in ahead.parts(rows):
         if config.chat != "always":
             ahead.prepare([row.prompt for row in part if isinstance(row.prompt, str)], add_special_tokens=True)
         for row in part:
             try:
-                prompt = render_prompt(row, ahead, config, notes)
+                yield render_prompt(row, ahead, config, notes)
             except DataError as error:
-                path = None
                 yield error
-                continue
-            if path:
-                encoded.append((None if prompt.text == row.prompt else prompt.text, prompt.tokens))
-            yield prompt
-    if path:
-        write_tokens(path, encoded)
-
-
-def _has_system(row: PromptRow, config: DataConfig) -> bool:
-    if isinstance(row.prompt, str):
-        return config.chat == "always" and bool(config.system)
-    return bool(config.system) or any(message["role"] == "system" for message in row.prompt)
 
 
 def render_prompt(
@@ -230,8 +208,11 @@ def render_prompt(
     notes: gets a line for the user if its system message had to become a part of another one.
     """
     if isinstance(row.prompt, str) and config.chat != "always":
-        text = row.prompt
-        tokens = _plain_tokens(text, tokenizer)
+        text, begin = row.prompt, tokenizer.bos_token
+        has_begin = begin is not None and text.startswith(begin)
+        tokens = list(tokenizer.encode(text, add_special_tokens=not has_begin))
+        if len(tokens) > 1 and tokens[-1] == tokenizer.eos_token_id and not text.endswith(tokenizer.eos_token):
+            tokens.pop()
     else:
         messages = _messages(row, tokenizer, config)
         try:
@@ -244,15 +225,6 @@ def render_prompt(
     if not tokens:
         raise DataError(f"{_name(row)} has no tokens after rendering: remove the row")
     return Prompt(row.index, row.prompt, text, tokens, row.columns)
-
-
-def _plain_tokens(text: str, tokenizer: Any) -> list[int]:
-    bos, eos = tokenizer.bos_token, tokenizer.eos_token
-    written_out = bos is not None and text.startswith(bos)
-    tokens = list(tokenizer.encode(text, add_special_tokens=not written_out))
-    if len(tokens) > 1 and tokens[-1] == tokenizer.eos_token_id and not text.endswith(eos):
-        tokens.pop()
-    return tokens
 
 
 def _messages(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> Sequence[Mapping[str, str]]:

@@ -19,7 +19,7 @@ from trainer.engine.steps import StepTraining
 from trainer.engine.trainable import Hooks
 from trainer.events import Alert, Phase, RewardModelEvaluation, ignored
 from trainer.files import PRIVATE, SHARED
-from trainer.models.classifier import ScalarHead
+from trainer.models.backbone import ScalarHead
 from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_material, reward_comparisons

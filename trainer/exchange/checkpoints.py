@@ -15,8 +15,7 @@ from mlx_lm.utils import dequantize_model, make_shards
 from trainer.config.schema import BackboneConfig
 from trainer.files import read_json
 from trainer.models.adapters import LoRA, Parameters, linear_places, new_adapter, only_adapter, update_lora
-from trainer.models.backbone import LoadedModel
-from trainer.models.classifier import ScalarHead
+from trainer.models.backbone import LoadedModel, ScalarHead
 from trainer.models.peft_adapters import CLASSIFIER, Part, check_names
 from trainer.models.trunk import family_of
 

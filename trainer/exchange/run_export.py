@@ -24,8 +24,7 @@ from trainer.exchange.prompts import HELD_OUT, TRAIN, ExportPrompts, export_prom
 from trainer.exchange.settings import RunFacts, only_source
 from trainer.files import is_folder, read_json, replace_folder
 from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config, with_saved_layers
-from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.models.classifier import ScalarHead
+from trainer.models.backbone import LoadedModel, ScalarHead, load_backbone
 from trainer.models.peft_adapters import is_peft, write_peft
 from trainer.models.trunk import family_of
 from trainer.policy_checkpoint import Snapshot, load_checkpoint

@@ -25,7 +25,7 @@ _STEPPED = 2.3  # copies of the gradient's size while Adam takes a step, besides
 
 _WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 CHUNK = 128
-"""Positions whose logits exist at once on a CPU; see `models.vocabulary`, which imports MLX."""
+"""Positions whose logits exist at once on a CPU; see `models.logprobs`, which imports MLX."""
 PREFILL_TOKENS = 4096
 """Tokens of prompts that are read together; see `rollout.decoding`, which imports MLX."""
 _CACHE_STEP = 256  # positions by which mlx-lm's caches grow

@@ -23,9 +23,8 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
-from trainer.models.logprobs import token_logprobs
+from trainer.models.logprobs import Columns, Compute, Head, at_positions, token_logprobs
 from trainer.models.trunk import check_family, hidden_size, hidden_states, logits_of
-from trainer.models.vocabulary import Columns, Compute, Head, at_positions
 
 Want = Literal["both", "logits", "values"]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +19,9 @@ from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, shortened
 from trainer.files import read_json
 from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
-from trainer.models.classifier import HEAD, ClassifierLoading, ScalarHead, weight_names
-from trainer.models.cpu.denormals import start_compute_threads
-from trainer.models.cpu.kernels import own_kernel_folder
-from trainer.models.cpu.substitutes import use_faster_functions
-from trainer.models.peft_adapters import check_peft, fuse_peft, is_peft
+from trainer.models.cpu.blas import start_compute_threads
+from trainer.models.cpu.kernels import own_kernel_folder, use_faster_functions
+from trainer.models.peft_adapters import CLASSIFIER, check_peft, fuse_peft, is_peft
 from trainer.models.starter import starter_model
 from trainer.models.trunk import vocabulary_size
 
@@ -30,6 +31,18 @@ _MOST = 2**31 - 1  # of a size
 _SIZE = re.compile("(size|dim|layers?|heads?|experts?|embeddings|positions|embd|rank)$")
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _MARKER = re.compile("image|audio|video", re.IGNORECASE)
+_HEAD = f"{CLASSIFIER}.weight"  # of sequence classifiers with one label, a common form of reward models
+
+
+class ScalarHead(NamedTuple):
+    """Head of a classifier: score = (weight . h - mean) / std, with h the last real token's hidden state [D].
+
+    mean, std: those in config.json, as OpenRLHF writes them, and as our own export does; elsewhere 0 and 1.
+    """
+
+    weight: mx.array  # [D], float32
+    mean: float = 0.0
+    std: float = 1.0
 
 
 class LoadedModel(NamedTuple):
@@ -87,9 +100,12 @@ def load_backbone(
     start_compute_threads()
     _check_adapter(config)
     folder = model_folder(config) if tokenizer is None else tokenizer.folder
-    names = weight_names(folder)
-    loading = ClassifierLoading() if HEAD in names else None
-    if loading and not classifier:
+    names: set[str] = set()
+    for file in folder.glob("model*.safetensors"):
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # loading reports it
+            names.update(dict(mx.load(str(file))))  # type: ignore[arg-type]  # reads the names alone
+    heads: list[mx.array] = []
+    if _HEAD in names and not classifier:
         raise ModelError(
             f"model.path = '{config.path}' is a sequence classifier, which writes no text: name it in reward.sources, "
             "or in model.path of a reward model"
@@ -99,8 +115,8 @@ def load_backbone(
             stated = f"{folder / 'config.json'}: {key} = {value}"
             raise ModelError(f"{stated}, but there are only {len(names)} weights: fetch the model again")
     try:
-        how = {"get_model_classes": loading.classes} if loading else {}
-        backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
+        options = {"get_model_classes": _headless(heads)} if _HEAD in names else {}
+        backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **options)
         backbone(mx.array([[0]]))  # not evaluated: only settings that no layer can use, such as rope_theta, show here
     # mlx-lm computes with the settings unseen, and leaves the program where a package that the family needs is missing.
     except (Exception, SystemExit) as error:
@@ -108,7 +124,7 @@ def load_backbone(
     found = _tokenizer(config.path, folder, settings.get("eos_token_id")) if tokenizer is None else tokenizer.tokenizer
     _check_ids(config.path, folder, found, vocabulary_size(backbone))  # of the weights, which config.json may not state
     dtype = cast_backbone(backbone, config.dtype)
-    head = loading.head(settings) if loading else None
+    head = _scalar_head(heads[0], settings) if heads else None
     if config.adapter:
         # After the cast, so that small changes are not rounded away in 4 or 16 bits.
         head = _fused(backbone, Path(config.adapter).expanduser(), head, classifier=classifier)
@@ -123,6 +139,38 @@ def load_backbone(
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
     return LoadedModel(backbone, found, folder, dtype, _context(settings), config.adapter, config.quantize, head)
+
+
+def _headless(heads: list[mx.array]) -> Callable[[dict[str, Any]], tuple[type[nn.Module], type]]:
+    """Return mlx-lm's `get_model_classes` for a classifier as its family's language model; `heads` gets its head."""
+
+    def classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
+        from mlx_lm.utils import MODEL_REMAPPING
+
+        name = config["model_type"]
+        module = importlib.import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(name, name)}")
+        config["tie_word_embeddings"] = True  # so that mlx-lm does not require the head of a language model
+
+        class Headless(module.Model):  # type: ignore[misc, name-defined]
+            def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+                heads.append(weights.pop(_HEAD))
+                kept: dict[str, mx.array] = super().sanitize(weights) if hasattr(super(), "sanitize") else weights
+                return kept
+
+        Headless.__module__ = module.Model.__module__  # which names the family
+        return Headless, module.ModelArgs
+
+    return classes
+
+
+def _scalar_head(weight: mx.array, settings: dict[str, Any]) -> ScalarHead:
+    """Return a classifier's head; settings: its config.json. Raises ModelError for several labels."""
+    if (labels := weight.shape[0]) != 1:
+        raise ModelError(f"the model has {labels} labels: a reward model has 1 (num_labels in its config.json)")
+    mean, std, weight = settings.get("mean"), settings.get("std"), weight[0].astype(mx.float32)
+    if isinstance(mean, int | float) and isinstance(std, int | float) and std > 0:
+        return ScalarHead(weight, float(mean), float(std))
+    return ScalarHead(weight)
 
 
 def check_local(config: BackboneConfig) -> None:

@@ -13,6 +13,8 @@ from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.logprobs import (
+    Compute,
+    Head,
     entropy,
     kl_divergence,
     likeliest_tokens,
@@ -20,7 +22,6 @@ from trainer.models.logprobs import (
     logprobs_of,
     token_logprobs,
 )
-from trainer.models.vocabulary import Compute, Head
 from trainer.rollout.experience import Experience
 
 Objective = Literal["joint", "policy", "value", "pull"]

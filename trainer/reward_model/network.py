@@ -24,7 +24,7 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
-from trainer.models.classifier import ScalarHead
+from trainer.models.backbone import ScalarHead
 from trainer.models.trunk import check_family, hidden_size, hidden_states
 
 Scores = npt.NDArray[np.float64]

@@ -27,7 +27,7 @@ from trainer.memory.footprint import (
     held_model,
 )
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
-from trainer.models import vocabulary
+from trainer.models import logprobs as vocabulary
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.rollout import decoding
 from trainer.seeding import Purpose, key_for

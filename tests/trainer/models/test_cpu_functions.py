@@ -23,7 +23,7 @@ from reference import Floats, float64
 from trainer import maths
 from trainer.models import logprobs
 from trainer.models.cpu import kernels as cpu
-from trainer.models.cpu.substitutes import attention, use_faster_functions
+from trainer.models.cpu.kernels import attention, use_faster_functions
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="these functions are for the CPU")
 

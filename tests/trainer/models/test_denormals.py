@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trainer.models.cpu import denormals
+from trainer.models.cpu import blas as denormals
 from trainer.models.cpu.blas import mlx_runs_on_linux_cpu
 
 here = pytest.mark.skipif(
@@ -14,7 +14,7 @@ here = pytest.mark.skipif(
     reason="only x86-64 under Linux keeps denormals in a control word of each thread that we set; a GPU has none",
 )
 PROGRAM = (
-    "import trainer, trainer.models.cpu.denormals as denormals\n"
+    "import trainer, trainer.models.cpu.blas as denormals\n"
     "import mlx.core as mx, numpy as np\n"
     "from concurrent.futures import ThreadPoolExecutor\n"
     "def products(start):\n"
@@ -78,7 +78,7 @@ def test_the_exit_waits_for_a_thread_that_still_frees_what_it_has_compiled() -> 
     """Python's join returns before that, and freeing needs the interpreter: the process would be aborted."""
     program = (
         "import threading, trainer, mlx.core as mx\n"
-        "from trainer.models.cpu.denormals import start_compute_threads\n"
+        "from trainer.models.cpu.blas import start_compute_threads\n"
         "double = mx.compile(lambda x: x + x)\n"
         "def work():\n"
         "    start_compute_threads()\n"

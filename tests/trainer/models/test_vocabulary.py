@@ -17,10 +17,9 @@ from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.errors import ModelError
-from trainer.models import vocabulary
+from trainer.models import logprobs as vocabulary
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.logprobs import entropy, token_logprobs
-from trainer.models.vocabulary import Head, at_positions
+from trainer.models.logprobs import Head, at_positions, entropy, token_logprobs
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
 

@@ -1,4 +1,4 @@
-"""Fast BLAS for MLX on a Linux CPU, and reuse of the memory that MLX frees.
+"""Fast BLAS for MLX on a Linux CPU, threads that skip denormal numbers, and reuse of the memory that MLX frees.
 
 MLX's wheel for the CPU calls `cblas_sgemm` by name and contains only its reference implementation: 4 GFLOP/s at
 n = 1024, where two AVX-512 cores of Intel give 300 with MKL and 250 with OpenBLAS. Two of AMD give about 205 with
@@ -10,6 +10,8 @@ symbol table before `mlx.core` takes over that call, so `load_blas` runs when `t
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -19,15 +21,16 @@ import platform
 import re
 import site
 import stat
+import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from trainer.files import cache_folder
-from trainer.models.cpu.denormals import denormals_as_zeros, start_compute_threads
 
 VARIABLE = "PPO_WORKBENCH_BLAS"
 REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
@@ -124,12 +127,12 @@ def _load(choice: str) -> Blas:
         return Blas(problem=f"{VARIABLE} = none makes MLX use its slow reference BLAS: unset it")
     if "mlx.core" in sys.modules:
         return Blas(problem="mlx.core was imported before a real BLAS was loaded: import trainer first")
-    if choice and choice not in _FILES and "/" not in choice:
+    if choice not in ("", "mkl", "openblas") and "/" not in choice:
         return Blas(problem=f"{VARIABLE} = {choice} names no BLAS: use mkl, openblas, none or a path")
     reasons = []
     for name, file in _candidates(choice):
         try:
-            path = str(_named_openblas()) if file == _PACKAGED else file
+            path = str(_with_plain_name(Path(file))) if file.endswith(_PREFIXED) else file
             _open(path)
         except (OSError, AttributeError) as error:
             reasons.append(f"{file}: {error}" if file not in str(error) else str(error))
@@ -146,30 +149,27 @@ def _candidates(choice: str) -> Iterator[tuple[str, str]]:
     if "/" in choice:
         yield Path(choice).name, choice
         return
-    for name in ("openblas", "mkl") if _is_amd() else ("mkl", "openblas"):
-        if choice in ("", name):
-            yield from ((name, file) for file in _FILES[name]())
-
-
-def _mkl_files() -> Iterator[str]:
-    """Yield the files where pip and conda put MKL, the highest interface version first."""
+    # Where pip and conda put MKL, the highest interface version first.
+    mkl: list[str] = []
     for prefix in (sys.prefix, site.getuserbase()):
         found = Path(prefix, "lib").glob("libmkl_rt.so*")
-        by_version = sorted(found, key=lambda path: list(map(int, re.findall(r"\d+", path.name))), reverse=True)
-        yield from map(str, by_version)
-
-
-def _openblas_files() -> Iterator[str]:
-    if _packaged_openblas():
-        yield _PACKAGED
-    yield from map(str, Path(sys.prefix, "lib").glob("libopenblas.so.0"))  # conda
-    yield "libopenblas.so.0"  # wherever the system's loader looks
-    yield from map(str, sorted(Path("/usr/lib").glob("*-linux-gnu/openblas*/libopenblas.so.0")))
+        mkl += sorted(
+            map(str, found), key=lambda name: list(map(int, re.findall(r"\d+", Path(name).name))), reverse=True
+        )
+    package = importlib.util.find_spec("scipy_openblas32")
+    openblas = [str(Path(place, "lib", _PREFIXED)) for place in (package and package.submodule_search_locations) or ()]
+    openblas += map(str, Path(sys.prefix, "lib").glob("libopenblas.so.0"))  # conda
+    openblas += ["libopenblas.so.0"]  # wherever the system's loader looks
+    openblas += map(str, sorted(Path("/usr/lib").glob("*-linux-gnu/openblas*/libopenblas.so.0")))
+    files = {"mkl": mkl, "openblas": openblas}
+    for name in ("openblas", "mkl") if _is_amd() else ("mkl", "openblas"):
+        if choice in ("", name):
+            yield from ((name, file) for file in files[name])
 
 
 # The package `scipy-openblas32` prefixes every name, so that programs with another BLAS can use it too:
 # `scipy_cblas_sgemm`. A library of one function, compiled once into the user's cache, gives it the plain name.
-_PACKAGED_MODULE = "scipy_openblas32"
+_PREFIXED = "libscipy_openblas.so"
 _SOURCE = """
 extern "C" {
 void scipy_cblas_sgemm(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
@@ -183,15 +183,12 @@ void cblas_sgemm(int order, int transpose_a, int transpose_b, int m, int n, int 
 """
 
 
-def _named_openblas() -> Path:
-    """Return a library that has the package's `cblas_sgemm` under that name; compile it on the first call.
+def _with_plain_name(library: Path) -> Path:
+    """Return a library that has the `cblas_sgemm` of `library` under that name; compile it on the first call.
 
-    This takes about 0.1 s and needs g++, as MLX's own kernels do. Raises OSError if the package or g++ is absent, or
-    the cache is not writable or belongs to another user.
+    This takes about 0.1 s and needs g++, as MLX's own kernels do. Raises OSError if g++ is absent or fails, or the
+    cache is not writable or belongs to another user.
     """
-    library = _packaged_openblas()
-    if library is None:
-        raise FileNotFoundError("the package scipy-openblas32 is not installed")
     content = "\n".join((_SOURCE, str(library), platform.machine())).encode()
     folder = cache_folder() / "blas"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -199,22 +196,9 @@ def _named_openblas() -> Path:
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"'{folder}' can be written by other users")
     target = folder / f"cblas-{hashlib.sha256(content).hexdigest()[:16]}.so"
-    if not target.is_file():
-        _compile(library, target)
-    return target
-
-
-def _packaged_openblas() -> Path | None:
-    spec = importlib.util.find_spec(_PACKAGED_MODULE)
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        if (library := Path(place) / "lib" / "libscipy_openblas.so").is_file():
-            return library
-    return None
-
-
-def _compile(library: Path, target: Path) -> None:
-    """Write the library whole or not at all, also if several processes do so at once. Raises OSError."""
-    new = target.with_suffix(f".{os.getpid()}")
+    if target.is_file():
+        return target
+    new = target.with_suffix(f".{os.getpid()}")  # several processes may do so at once
     command = ["g++", "-O2", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(new)]
     command += [f"-L{library.parent}", "-lscipy_openblas", f"-Wl,-rpath,{library.parent}"]
     try:
@@ -224,6 +208,7 @@ def _compile(library: Path, target: Path) -> None:
         new.replace(target)
     finally:
         new.unlink(missing_ok=True)
+    return target
 
 
 def _is_amd() -> bool:
@@ -232,10 +217,6 @@ def _is_amd() -> bool:
             return "AuthenticAMD" in file.read(256)  # the second line says it
     except OSError:
         return False
-
-
-_PACKAGED = "scipy-openblas32"
-_FILES: dict[str, Callable[[], Iterator[str]]] = {"mkl": _mkl_files, "openblas": _openblas_files}
 
 
 def _open(file: str) -> None:
@@ -295,3 +276,75 @@ def keep_freed_memory() -> bool:
     # One arena: the others cannot hold a block over 64 MB, and no arena reuses what another has freed.
     wanted = ((_M_MMAP_THRESHOLD, _KEPT), (_M_TRIM_THRESHOLD, _KEPT), (_M_ARENA_MAX, 1))
     return all(mallopt(option, value) for option, value in wanted)
+
+
+# Denormal numbers. A float32 below 1.2e-38 is denormal, and Intel's cores take over a hundred cycles for an operation
+# on one. Attention has many: where a head looks at one token with a probability of 1e-22, the gradient there is a
+# product of such numbers. With them a gradient takes 2.25 times as long on two cores of a Xeon, and no longer on an AMD
+# EPYC (`benchmarks/bench_denormals.py` at commit b9e8a6a). GPUs flush them by default. A thread inherits the setting
+# from the one that starts it, so only MLX's threads, and those of the BLAS, get it: Python and NumPy compute as ever.
+_MXCSR = 28  # its place in fenv_t on x86-64, for glibc and musl alike
+_FENV_BYTES = 64  # room for fenv_t, which has 32
+_MASKS = 0x1F80  # no exception traps: so in every ordinary process
+_FLUSH = 0x8040  # results to zero, and operands are zero; Intel 64 manual, volume 1, section 10.2.3
+
+
+@contextlib.contextmanager
+def denormals_as_zeros() -> Iterator[None]:
+    """Compute with zeros for denormals inside the block, also on the threads that it starts, for as long as they live.
+
+    Does nothing on other systems and processors, or where someone has set traps.
+    """
+    library, environment = ctypes.CDLL(None), ctypes.create_string_buffer(_FENV_BYTES)
+    is_known = sys.platform == "linux" and platform.machine() == "x86_64" and hasattr(library, "fesetenv")
+    if not is_known or library.fegetenv(environment):
+        yield
+        return
+    before = environment.raw
+    (control,) = struct.unpack_from("<I", environment, _MXCSR)
+    if control & _MASKS != _MASKS:
+        yield
+        return
+    struct.pack_into("<I", environment, _MXCSR, control | _FLUSH)
+    library.fesetenv(environment)
+    try:
+        yield
+    finally:
+        library.fesetenv(before)
+
+
+_computing: set[threading.Thread] = set()
+
+
+@atexit.register
+def _wait_for_ended_threads() -> None:
+    """Wait until the threads that computed have ended for the system too, not only for Python's `join`.
+
+    At its end a thread frees what MLX has compiled on it, for which it needs the interpreter. Without one, it ends the
+    process with "terminate called without an active exception". Other systems than Linux do not tell; a tenth of a
+    second is plenty.
+    """
+    end = time.monotonic() + 5
+    for thread in _computing:
+        place = Path(f"/proc/self/task/{thread.native_id}")
+        while not thread.is_alive() and place.exists() and time.monotonic() < end:
+            time.sleep(0.001)
+    if _computing and not sys.platform.startswith("linux"):
+        time.sleep(0.1)
+
+
+def start_compute_threads() -> None:
+    """Start the threads on which MLX computes for this one, with zeros for denormals. Not on a GPU.
+
+    Call it before this thread uses MLX: those that run already stay as they are. The exit of the program then waits for
+    the end of this thread.
+    """
+    import mlx.core as mx
+
+    _computing.add(threading.current_thread())
+    _computing.discard(threading.main_thread())
+    if mx.default_device() != mx.Device(mx.cpu):
+        return
+    with denormals_as_zeros():
+        ones = mx.ones((256, 256))
+        mx.eval(ones @ ones)

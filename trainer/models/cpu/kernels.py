@@ -1,10 +1,14 @@
-"""Kernels of MLX's CPU backend: vectorised exponentials, and the folder and failures of compiled kernels.
+"""Kernels of MLX's CPU backend: vectorised exponentials, attention, and the folder and failures of compiled kernels.
 
 MLX computes exp, tanh and sigmoid on a CPU one number at a time. With those, SwiGLU and the softmax over the vocabulary
 cost as much as the matrix products. These versions use sums and products, which the C++ compiler turns into vector
 instructions. They are 3 to 10 times as fast when fused by `mx.compile`, and about twice as fast inside a gradient,
 where MLX does not fuse (`benchmarks/bench_elementwise.py`). They are not for a GPU. Each shape is compiled separately,
 because `shapeless=True` gives slower code.
+
+Two functions of mlx-lm are exchanged in a family's module. On two AMD cores, 8 sequences of 68 tokens through the
+starter model, the scores take 1.10 times as long without our attention and 1.28 times without our SwiGLU; the gradient
+1.05 and 1.12 times.
 """
 
 from __future__ import annotations
@@ -12,11 +16,14 @@ from __future__ import annotations
 import functools
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models import activations, base
 
 from trainer.errors import ModelError, one_line, shortened
 
@@ -29,6 +36,7 @@ _EXP_POLYNOMIAL = (  # of (exp(f) - 1 - f) / f^2, highest power first
     *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
     *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
 )
+_LEAST = -1e30  # a score that counts for nothing, but leaves a row of nothing else finite
 
 Result = TypeVar("Result")
 
@@ -170,15 +178,11 @@ def _kl_divergence_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
     return gradient, mx.zeros_like(primals[1])
 
 
-@_compiled
-def _gaps(shifted: mx.array, ref_shifted: mx.array, log_totals: mx.array) -> mx.array:
-    """Return log p - log q."""
-    return shifted - ref_shifted - log_totals
-
-
-@_compiled
-def _kl_gradient(probabilities: mx.array, gaps: mx.array, divergence: mx.array, factor: mx.array) -> mx.array:
-    return probabilities * (gaps - divergence) * factor
+_gaps = _compiled(lambda shifted, ref_shifted, log_totals: shifted - ref_shifted - log_totals)  # log p - log q
+_kl_gradient = _compiled(lambda p, gaps, divergence, factor: p * (gaps - divergence) * factor)
+_shifted = _compiled(lambda logits, top: mx.maximum(logits - top, -87.0))
+_softmax_exp = _compiled(lambda x: _exp(x, halvings=6))
+_sigmoid = _compiled(lambda x: mx.reciprocal(1.0 + _exp(mx.clip(-x, -50.0, 50.0), halvings=4)))
 
 
 def _row_sums(x: mx.array) -> mx.array:
@@ -207,21 +211,6 @@ def _shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     return top, shifted, _softmax_exp(shifted)
 
 
-@_compiled
-def _shifted(logits: mx.array, top: mx.array) -> mx.array:
-    return mx.maximum(logits - top, -87.0)
-
-
-@_compiled
-def _softmax_exp(x: mx.array) -> mx.array:
-    return _exp(x, halvings=6)
-
-
-@_compiled
-def _sigmoid(x: mx.array) -> mx.array:
-    return mx.reciprocal(1.0 + _exp(mx.clip(-x, -50.0, 50.0), halvings=4))
-
-
 def _exp(x: mx.array, *, halvings: int) -> mx.array:
     """Compute exp(x) = exp(x / 2^k)^(2^k) with the [2/2] Pade approximant of exp, for |x| not far beyond 2^k.
 
@@ -236,6 +225,92 @@ def _exp(x: mx.array, *, halvings: int) -> mx.array:
     for _ in range(halvings):
         power = mx.square(power)
     return power
+
+
+def attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | str | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Compute softmax(scale Q K^T + mask) V, with mlx-lm's arguments: [B, H, L, D] to [B, H, L, E].
+
+    queries: [B, H, L, D]; keys: [B, K, S, D] and values: [B, K, S, E], each shared by H / K heads of queries. mask:
+    "causal", None, or an array that broadcasts to [B, H, L, S], of booleans or to add. Decoding steps, whose lengths
+    all differ, and types other than float32 go to mlx-lm's own function.
+    """
+    length = queries.shape[2]
+    if length == 1 or queries.dtype != mx.float32 or sinks is not None or hasattr(cache, "bits"):
+        own: mx.array = base.scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
+        return own
+    if isinstance(mask, str):
+        before = keys.shape[2] - length  # the queries are those of the last positions
+        mask = mx.arange(length)[:, None] + before >= mx.arange(keys.shape[2])
+    found: mx.array = _attention(scale, mask)(queries, keys, values)[0]
+    return found
+
+
+def _attention(scale: float, mask: mx.array | None) -> Callable[..., tuple[mx.array, mx.array]]:
+    """Return a function of queries, keys and values that returns the result and the weights P, [B, H, L, S].
+
+    As one function, it keeps the weights alone for its gradient, not the scores that they are made of.
+    """
+
+    @mx.custom_function
+    def forward(queries: mx.array, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        scores = _by_query_head(_grouped(queries * scale, keys) @ keys.swapaxes(-1, -2), queries)
+        if mask is not None:
+            scores = mx.where(mask, scores, _LEAST) if mask.dtype == mx.bool_ else scores + mask
+        weights = precise_exponentials(scores - scores.max(axis=-1, keepdims=True))
+        weights = weights * mx.reciprocal(weights.sum(axis=-1, keepdims=True))
+        return _by_query_head(_grouped(weights, keys) @ values, queries), weights
+
+    @forward.vjp
+    def backward(primals: Any, cotangents: Any, outputs: Any) -> Any:
+        """Compute the gradients, with G that of the result: dV = P^T G, dP = G V^T, dS = P (dP - sum P dP)."""
+        (queries, keys, values), weights = primals, outputs[1]
+        on_result = _grouped(cotangents[0], keys)
+        on_weights = _by_query_head(on_result @ values.swapaxes(-1, -2), queries)
+        weighted = weights * on_weights
+        on_scores = _grouped(weighted - weights * weighted.sum(axis=-1, keepdims=True), keys)
+        on_queries = _by_query_head(on_scores @ keys, queries) * scale
+        on_keys = on_scores.swapaxes(-1, -2) @ _grouped(queries, keys) * scale
+        return on_queries, on_keys, _grouped(weights, keys).swapaxes(-1, -2) @ on_result
+
+    return cast("Callable[..., tuple[mx.array, mx.array]]", forward)
+
+
+def _grouped(x: mx.array, keys: mx.array) -> mx.array:
+    """Put the query heads that share their keys one below the other: [B, H, L, N] to [B, K, H / K * L, N]."""
+    return x.reshape(*keys.shape[:2], -1, x.shape[-1])
+
+
+def _by_query_head(x: mx.array, queries: mx.array) -> mx.array:
+    """Undo `_grouped`: [B, K, H / K * L, N] to [B, H, L, N]."""
+    return x.reshape(*queries.shape[:3], x.shape[-1])
+
+
+_FASTER: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # mlx-lm's own, ours
+    "swiglu": (activations.swiglu, swiglu),
+    "scaled_dot_product_attention": (base.scaled_dot_product_attention, attention),
+}
+
+
+def use_faster_functions(backbone: nn.Module) -> set[str]:
+    """Make the family of `backbone` use our versions of mlx-lm's functions; return the names of those that it has.
+
+    This replaces the names in the family's module, so it applies to every model of that family in this process.
+    """
+    found = set()
+    for module in {sys.modules[type(layer).__module__] for layer in backbone.modules()}:
+        for name, pair in _FASTER.items():
+            if getattr(module, name, None) in pair and module is not base:
+                setattr(module, name, pair[1])
+                found.add(name)
+    return found
 
 
 _VARIABLES = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # in the order of C++'s temp_directory_path

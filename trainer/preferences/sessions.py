@@ -63,6 +63,7 @@ _ITEMS = f"""SELECT i.position, e.id, i.queue, i.payload, i.repeats, e.labeller,
     FROM session_items i JOIN comparisons c ON c.id = i.comparison
     LEFT JOIN events e ON e.session = i.session AND e.position = i.position AND {_CURRENT}
     WHERE i.session = :session"""  # noqa: S608  our own names
+_STANDING = f"SELECT e.id FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id"  # noqa: S608
 _NEWEST = f"SELECT e.id, e.position FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id DESC LIMIT 1"  # noqa: S608
 # The process that has a session of a labeller open, and when it opened or last changed it.
 _OPEN = """SELECT o.process, max(o.time, coalesce((SELECT max(e.time) FROM events e WHERE e.session = o.session), 0))
@@ -144,7 +145,7 @@ class LabelSession:
         self._begun = record
         self._items, self._done = record.items, record.done
         self._first = 0  # every position before it has a label, or needs none
-        self._figures: dict[int, LabelFigures] | None = None  # by position, as labelled; read on first use
+        self._figures: dict[int, LabelFigures] = {}  # of the labels counted so far, undone ones included, by id
         self._repeated: dict[int, What] = {}  # what the labels say that items repeat; skip if they are undone
 
     @property
@@ -222,9 +223,9 @@ class LabelSession:
             here = {**self._from_first, "first": position, "position": position}
             if not self._store.rows(f"{_LEFT} AND i.position = :position", here):
                 raise UsageError(f"item {position + 1} has been judged in another session: continue with the next one")
-            item = self._labelled(item, judgement)
+            label = self._labelled(item, judgement)
         self._done += 1
-        return self._counted(item)
+        return label
 
     def relabel(self, position: int, judgement: Judgement) -> int:
         """Undo the item's label and store another judgement in its place, as `label` does.
@@ -237,9 +238,7 @@ class LabelSession:
             if item.label is None:
                 raise UsageError(f"item {position + 1} has no label to change: label it first")
             self._store.undo(item.label.id, self._begun.labeller)
-            self._uncount(position, item.label.id)
-            item = self._labelled(item, judgement)
-        return self._counted(item)
+            return self._labelled(item, judgement)
 
     def undo(self) -> int | None:
         """Undo the newest label and return its position; None if there is none."""
@@ -251,7 +250,6 @@ class LabelSession:
             ((label, position),) = newest
             self._store.undo(label, self._begun.labeller)
         self._first, self._done = min(self._first, position), self._done - 1
-        self._uncount(position, label)
         return int(position)
 
     def history(self, limit: int = 200, before: int | None = None) -> list[SessionItem]:
@@ -273,13 +271,17 @@ class LabelSession:
 
     def progress(self, left: int | None) -> Progress:
         """Return the session's progress. left: number of items still to be judged; None if not known."""
-        if self._figures is None:
-            labelled = self._read("AND e.id IS NOT NULL ORDER BY e.id")
-            self._figures = {item.position: label_figures(item) for item in labelled}
-        for repeated in {one.repeats for one in self._figures.values() if one.repeats} - self._repeated.keys():
+        standing = [id_ for (id_,) in self._store.rows(_STANDING, (self._begun.id,))]
+        for item in self._read("AND e.id > :known ORDER BY e.id", known=max(self._figures, default=0)):
+            figures = label_figures(item)
+            self._figures[figures.id] = figures
+        labels = [self._figures[id_] for id_ in standing]
+        for repeated in {one.repeats for one in labels if one.repeats} - self._repeated.keys():
             rows = self._store.rows(f"{LABELS} AND e.id = ?", (repeated,))
             self._repeated[repeated] = verdict_or_ranking(self._store.label(*rows[0]).judgement) if rows else "skip"
-        return measure_progress([*self._figures.values()], self._repeated, left)
+        undone = self._figures.keys() - set(standing)
+        firsts = {id_: what for id_, what in self._repeated.items() if id_ not in undone}
+        return measure_progress(labels, firsts, left)
 
     def _check_open(self) -> None:
         """Raise UsageError if another process has opened a session of the labeller meanwhile."""
@@ -289,23 +291,12 @@ class LabelSession:
                 f"labeller '{self._begun.labeller}' has opened a session elsewhere: leave it there, and resume here"
             )
 
-    def _counted(self, item: SessionItem) -> int:
-        assert item.label is not None
-        if self._figures is not None:
-            self._figures[item.position] = label_figures(item)
-        return item.label.id
-
-    def _uncount(self, position: int, label: int) -> None:
-        self._repeated.pop(label, None)
-        if self._figures is not None:
-            self._figures.pop(position, None)
-
     @property
     def _from_first(self) -> dict[str, int]:
         return {"session": self._begun.id, "first": self._first}
 
-    def _labelled(self, item: SessionItem, judgement: Judgement) -> SessionItem:
-        """Append the label, and return `item` with it."""
+    def _labelled(self, item: SessionItem, judgement: Judgement) -> int:
+        """Append the label of `item`, and return its id."""
         now = time.time()
         judgement = replace(
             judgement,
@@ -322,7 +313,7 @@ class LabelSession:
         given = {name: value for name, value in json.loads(shown).items() if name != "order_shown"}
         payload, labeller = as_json(judgement_values(judgement) | given), as_utf8(judgement.labeller)
         values = (now, "label", comparison, labeller, "", choice_of(judgement), payload, None, *place)
-        return replace(item, label=replace(label, id=store.append(*values)))
+        return store.append(*values)
 
     def _append_item(self, position: int, item: Item) -> None:
         store, k = self._store, len(item.comparison.completions)

@@ -224,8 +224,8 @@ class Ranks:
 
     # What the first rank says
 
-    def tell(self, do: str, **values: Any) -> None:
-        """Tell the others, which wait for it, what to do next."""
+    def send(self, do: str, **values: Any) -> None:
+        """Send the others, which wait for it, what to do next."""
         if self._place[1] > 1:
             self.idle = False
             now = self.rank, self.size
@@ -236,21 +236,21 @@ class Ranks:
                 self.rank, self.size = now
 
     def end(self) -> None:
-        """Tell the others to end, if they wait for a word; those that have failed hear nothing."""
+        """Send the others their end, if they wait for it; those that have failed wait for nothing."""
         self.on_hang = _ignore  # of a run, whose model would stay in memory until the next one
         if self.idle:
             with contextlib.suppress(RankError):
-                self.tell("end")
+                self.send("end")
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Wait for what the first rank says, on another one. It may take its time: a run can be paused for days."""
         timeout, self.timeout = self.timeout, float("inf")
         try:
-            said = self.gather(dict[str, Any]())[0]
+            order = self.gather(dict[str, Any]())[0]
         finally:
             self.timeout = timeout
-        self.idle = said["do"] in ("stop", "end")
-        return said
+        self.idle = order["do"] in ("stop", "end")
+        return order
 
     def meet(self, check: Callable[[], None]) -> None:
         """Wait for all ranks, while the first one handles requests by `check`, which may hold or end their work.
@@ -260,17 +260,17 @@ class Ranks:
         if self.alone:
             check()
         elif not self.leads:
-            if self.hear()["do"] == "stop":
+            if self.receive()["do"] == "stop":
                 raise Released
         else:
             self.idle = True
             try:
                 check()
             except BaseException:
-                self.tell("stop")
+                self.send("stop")
                 self.idle = True
                 raise
-            self.tell("go")
+            self.send("go")
 
     def lead(
         self,
@@ -289,7 +289,7 @@ class Ranks:
         if self.alone:
             return work()
         state = None if self.same_state else plain()
-        self.tell(do, state=state, **values)
+        self.send(do, state=state, **values)
         if state is not None:
             self.from_first(arrays())
             self.same_state = True
@@ -308,12 +308,12 @@ class Ranks:
     def follow(self, work: Callable[[dict[str, Any]], object], free_memory: Callable[[], None]) -> None:
         """Do what the first rank says by `lead`, until it ends the run.
 
-        work: gets what it said, with its plain state as "state" if this rank must take that over; the arrays come next,
+        work: gets its order, with its plain state as "state" if this rank must take that over; the arrays come next,
         by `from_first`. free_memory: called after work that has failed on some rank.
         """
-        while (said := self.hear())["do"] != "end":
+        while (order := self.receive())["do"] != "end":
             try:
-                work(said)
+                work(order)
             except Exception:
                 if not self.idle:  # the other ranks do not know of it
                     raise

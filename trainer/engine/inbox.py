@@ -33,7 +33,7 @@ from trainer.runs.journal_lines import event_in
 _MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
 _ANSWERS = "answers"
 _OURS = re.compile(r"[^.].*\.json|\..*\.json\.tmp")  # names of requests and answers, whole and half-written
-Command = Literal["pause", "resume", "step", "checkpoint", "rollback", "set", "ask", "tell", "stop", "abort"]
+Command = Literal["pause", "resume", "step", "checkpoint", "rollback", "set", "ask", "report", "stop", "abort"]
 _COMMANDS = get_args(Command)
 _REASONS = {
     "stop": "stopped from another process",
@@ -47,7 +47,7 @@ _count = itertools.count()
 def send(folder: Path, command: Command, **values: Any) -> None:
     """Send a request to the process that trains the run in `folder`; return before it is handled.
 
-    values: `key` and `value` of "set", which must be plain; `event` of "tell", as its `as_dict` gives it; `reason` of
+    values: `key` and `value` of "set", which must be plain; `event` of "report", as its `as_dict` gives it; `reason` of
     "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError if no process trains the run,
     StorageError if the request cannot be written.
     """
@@ -64,7 +64,7 @@ def add_event(folder: Path, event: HumanEvaluation) -> None:
     if not run.events.is_file():
         raise UsageError(f"no run in '{folder}': name the folder of a run that was started")
     if run.is_live():
-        send(folder, "tell", event=event.as_dict())
+        send(folder, "report", event=event.as_dict())
         return
     with run.lock(), contextlib.closing(Journal(run.events, shared=None)) as journal:
         journal.emit(event)
@@ -177,7 +177,7 @@ class Inbox:
                 question, path = from_json(Question, json.dumps(values.get("question"))), self._path / name
                 self._open.add(name)
                 control.ask(question, functools.partial(self._reply, name), lambda: not os.path.lexists(path))
-            case "tell":
+            case "report":
                 control.report(_human_evaluation(values.get("event")))
             case "set":
                 if not (isinstance(values.get("key"), str) and "value" in values):

@@ -105,7 +105,7 @@ def follow(ranks: Ranks, config: AnyConfig) -> None:
     kinds: dict[type, Kind] = {Config: PPOTraining, DPOConfig: DPO, RewardModelConfig: RewardModelTraining}
     kind = kinds[type(config)](config, ranks, hooks_of(ignored, Control(), ranks))
     _load(kind, ranks, None)
-    if (order := ranks.hear())["do"] == "end":
+    if (order := ranks.receive())["do"] == "end":
         return
     kind.build(validate_as(type(config), order["config"]))
 
@@ -168,12 +168,12 @@ class Training:
         check_shares(self.config, ranks)
         ranks.timeout = self.config.run.rank_timeout
         run.find_folder()
-        ranks.tell("load", config=self.config.model_dump(mode="json"))
+        ranks.send("load", config=self.config.model_dump(mode="json"))
         self.memory_limit = _load(kind, ranks, run.folder if run.resume else None)  # bytes
         ranks.idle = True
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
         config = with_saved_layers(self.config, saved / kind.adapter) if saved else self.config
-        ranks.tell("begin", config=config.model_dump(mode="json"))
+        ranks.send("begin", config=config.model_dump(mode="json"))
         kind.build(config)
         ranks.idle = True
         if saved is None:

@@ -89,8 +89,8 @@ def follow() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank gets it too, and ends all of them
     try:
         ranks = join()
-        if (told := ranks.hear())["do"] != "end":
-            raw = told["config"]
+        if (order := ranks.receive())["do"] != "end":
+            raw = order["config"]
             train_with_first(ranks, validate_as(SCHEMAS[raw.get("kind", "ppo")], raw))
     finally:
         release_thread()

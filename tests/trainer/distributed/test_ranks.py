@@ -65,7 +65,7 @@ def stop():
 
 words = []
 if rank == 0:
-    ranks.tell("work", number=3)
+    ranks.send("work", number=3)
     ranks.meet(lambda: words.append("checked"))
     try:
         ranks.meet(stop)
@@ -73,13 +73,13 @@ if rank == 0:
         words.append("stopped")
     ranks.end()
 else:
-    words.append(ranks.hear())
+    words.append(ranks.receive())
     ranks.meet(stop)  # only the first rank's check counts
     try:
         ranks.meet(lambda: None)
     except Released:
         words.append("released")
-    words.append(ranks.hear()["do"])
+    words.append(ranks.receive()["do"])
 found["words"] = words
 print(json.dumps(found))
 """
@@ -140,14 +140,14 @@ class FirstOfTwo(Ranks):
     def __init__(self) -> None:
         super().__init__()
         self.size = 2
-        self.said: list[Any] = []
+        self.order: list[Any] = []
 
-    def tell(self, do: str, **values: Any) -> None:
+    def send(self, do: str, **values: Any) -> None:
         self.idle = False
-        self.said.append((do, values))
+        self.order.append((do, values))
 
     def from_first(self, tree: Any) -> Any:
-        self.said.append(tree)
+        self.order.append(tree)
         return tree
 
 
@@ -159,12 +159,12 @@ def test_the_state_is_sent_until_all_have_it() -> None:
 
     assert lead("step", lambda: 7, number=2) == 7
     assert ranks.idle
-    assert ranks.said == [("step", {"state": {"number": 1}, "number": 2}), arrays]
+    assert ranks.order == [("step", {"state": {"number": 1}, "number": 2}), arrays]
     lead("step", lambda: 8)
-    assert ranks.said[2:] == [("step", {"state": None})]
+    assert ranks.order[2:] == [("step", {"state": None})]
     ranks.same_state = False
     lead("step", lambda: 9)
-    assert ranks.said[3:] == [("step", {"state": {"number": 1}}), arrays]
+    assert ranks.order[3:] == [("step", {"state": {"number": 1}}), arrays]
 
 
 def test_only_what_has_failed_on_all_ranks_can_be_repeated() -> None:

@@ -199,8 +199,8 @@ def test_nothing_else_can_be_reported(request_values: dict[str, Any], tmp_path: 
     complaints: list[str] = []
     with run.lock():
         inbox = Inbox(run.control, control := create_autospec(Control, instance=True), complaints.append)
-        send(tmp_path, "tell", **request_values)
-        send(tmp_path, "tell", event=REPORTED.as_dict())
+        send(tmp_path, "report", **request_values)
+        send(tmp_path, "report", event=REPORTED.as_dict())
         inbox.take()
     assert control.mock_calls == [call.report(REPORTED)]
     (complaint,) = complaints

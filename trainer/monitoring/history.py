@@ -224,7 +224,7 @@ class Sign(NamedTuple):
     message: str
     evidence: dict[str, float]
     advice: str = ""
-    fixes: Sequence[Fix | None] = ()  # likeliest first; None: not available
+    fixes: Sequence[str | Fix | None] = ()  # likeliest first; names as in `monitor`; None: not available
 
 
 Rule = Callable[[History, Config], Sign | None]

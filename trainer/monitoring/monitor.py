@@ -1,61 +1,54 @@
-"""The engine of all rules: it keeps one history of a run, and reports alarms and decisions about each event."""
+"""The engine of all rules: it keeps one history of a run, and reports alarms and decisions about each event.
+
+An alarm offers fixes, each applied with one key and computed from the configuration.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from trainer.config.schema import Action, AlarmCode, Config, ConvergenceConfig
-from trainer.events import Alarm, Alert, Decision, Evaluation, Event, Iteration, RolledBack, RunStarted, SettingChanged
-from trainer.monitoring.convergence_rules import collapse, degradation, plateau, runaway_kl, target
-from trainer.monitoring.history import History, Rule, Sign
-from trainer.monitoring.policy_rules import entropy_collapse, kl_high, kl_negative, not_training, sampling_bias
-from trainer.monitoring.reward_rules import length_exploitation, repetition, reward_hacking, truncation
-from trainer.monitoring.update_rules import (
-    clip_saturation,
-    critic_lost,
-    critic_pull,
-    gradient_spike,
-    no_signal,
-    ratio_spike,
-    step_nan,
-    straggler,
-    throughput,
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import AlarmCode, Config, OptimConfig
+from trainer.events import (
+    Alarm,
+    Alert,
+    Decision,
+    Evaluation,
+    Event,
+    Fix,
+    Iteration,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SettingChanged,
 )
+from trainer.monitoring import policy_rules, reward_rules, update_rules
+from trainer.monitoring.decisions import Decisions
+from trainer.monitoring.history import History, Rule
 
 ALARM_RULES: dict[AlarmCode, Rule] = {
-    "step_nan": step_nan,
-    "not_training": not_training,
-    "no_signal": no_signal,
-    "kl_high": kl_high,
-    "kl_negative": kl_negative,
-    "sampling_bias": sampling_bias,
-    "entropy_collapse": entropy_collapse,
-    "clip_saturation": clip_saturation,
-    "ratio_spike": ratio_spike,
-    "gradient_spike": gradient_spike,
-    "critic_lost": critic_lost,
-    "critic_pull": critic_pull,
-    "length_exploitation": length_exploitation,
-    "truncation": truncation,
-    "repetition": repetition,
-    "reward_hacking": reward_hacking,
-    "throughput": throughput,
-    "straggler": straggler,
+    "step_nan": update_rules.step_nan,
+    "not_training": policy_rules.not_training,
+    "no_signal": update_rules.no_signal,
+    "kl_high": policy_rules.kl_high,
+    "kl_negative": policy_rules.kl_negative,
+    "sampling_bias": policy_rules.sampling_bias,
+    "entropy_collapse": policy_rules.entropy_collapse,
+    "clip_saturation": update_rules.clip_saturation,
+    "ratio_spike": update_rules.ratio_spike,
+    "gradient_spike": update_rules.gradient_spike,
+    "critic_lost": update_rules.critic_lost,
+    "critic_pull": update_rules.critic_pull,
+    "length_exploitation": reward_rules.length_exploitation,
+    "truncation": reward_rules.truncation,
+    "repetition": reward_rules.repetition,
+    "reward_hacking": reward_rules.reward_hacking,
+    "throughput": update_rules.throughput,
+    "straggler": update_rules.straggler,
 }
 """Rules that raise alarms, by code, the most urgent first."""
-
-DecisionRule = Literal["target", "plateau", "collapse", "degradation", "kl"]
-
-DECISION_RULES: dict[DecisionRule, Rule] = {
-    "target": target,
-    "plateau": plateau,
-    "collapse": collapse,
-    "degradation": degradation,
-    "kl": runaway_kl,
-}
-"""Rules of [convergence] that make decisions, by name; `convergence.on_NAME` is the action of each."""
 
 AWAY = 10
 """Iterations without its sign after which an alarm is resolved; if the sign comes back, it is reported again."""
@@ -156,90 +149,110 @@ class Alarms:
             elif reported and (reported.level, sign.level) != ("warning", "error") and now - reported.tried < TRIED:
                 self._reported[code] = reported._replace(seen=now)
             else:
-                alarms.append(_alarm(code, sign, now))
+                alarms.append(
+                    Alarm(
+                        iteration=now,
+                        level=sign.level,
+                        code=code,
+                        message=sign.message,
+                        evidence={name: float(value) for name, value in sign.evidence.items() if math.isfinite(value)},
+                        advice=sign.advice,
+                        fixes=list(filter(None, (_fix(fix, history, config) for fix in sign.fixes))),
+                    )
+                )
         return alarms
 
 
-def _alarm(code: str, sign: Sign, iteration: int) -> Alarm:
-    return Alarm(
-        iteration=iteration,
-        level=sign.level,
-        code=code,
-        message=sign.message,
-        evidence={name: float(value) for name, value in sign.evidence.items() if math.isfinite(value)},
-        advice=sign.advice,
-        fixes=[fix for fix in sign.fixes if fix is not None],
-    )
+class Change(NamedTuple):
+    """A fix that changes one setting, by a factor as in the tuning guide of the PPO concepts reference."""
+
+    key: str  # dotted
+    factor: float
+    of_zero: float = 0.0  # value in place of 0
+    least: float = 0.0
+    most: float = math.inf
 
 
-class Decisions:
-    """Decisions of the rules of [convergence], which depend on the run's events alone.
+CHANGES: dict[str, Change] = {
+    "raise_kl_coef": Change("ppo.kl_coef", 2, PPOConfig().kl_coef, most=100),
+    "lower_policy_lr": Change("optim.policy_lr", 1 / 2),
+    "raise_policy_lr": Change("optim.policy_lr", 10, OptimConfig().policy_lr, most=1),
+    "lower_value_lr": Change("optim.value_lr", 1 / 10),
+    "raise_value_lr": Change("optim.value_lr", 3, OptimConfig().value_lr, most=1),
+    "lower_value_coef": Change("ppo.value_coef", 1 / 10),
+    "lower_clip": Change("ppo.clip", 1 / 2),
+    "fewer_epochs": Change("ppo.epochs", 1 / 2, least=1),
+    "entropy_bonus": Change("ppo.entropy_coef", 2, 0.01),
+    "sample_all_p": Change("rollout.top_p", math.inf, most=1),
+    "sample_all_k": Change("rollout.top_k", 0),
+}
+_SMALLEST_CLIP = 0.05
 
-    A rule decides when it begins to hold, and again after it has not held in between or the run was rolled back. A
-    decision takes effect when it is fed as an event itself, so that those in a journal are not made again.
+
+def _fix(fix: str | Fix | None, history: History, config: Config) -> Fix | None:
+    """Return the fix of that name, or the one that a rule has made; None if it would change nothing."""
+    if not isinstance(fix, str):
+        return fix
+    if fix == "pause":
+        return Fix(label="pause and look at the samples", action="pause")
+    if fix == "roll_back":
+        return Fix(label="roll back to the best checkpoint", action="rollback") if history.has_checkpoint else None
+    change = CHANGES[fix]
+    section, _, name = change.key.partition(".")
+    old = now = getattr(getattr(config, section), name)
+    if fix == "raise_kl_coef" and (last := history.run.newest(1)):
+        now = max(now, last[0].kl_coef)  # which a controller may have moved
+    value = min(max(now * change.factor or change.of_zero, change.least), change.most)
+    value = int(value) if isinstance(old, int) else float(f"{value:.3g}")
+    if value == old or (fix == "lower_clip" and old <= _SMALLEST_CLIP):
+        return None
+    verb = "raise" if value > old else "lower"
+    return Fix(label=f"{verb} {name} to {value:g}", action="set", key=change.key, value=value)
+
+
+ACTIVE_ITERATIONS = 20
+"""Iterations for which an alarm stays active: events report its beginning, not its end."""
+
+_SEVERITY = {"info": 0, "warning": 1, "error": 2}
+
+
+def severity(level: str) -> int:
+    """Return a number that is higher for a worse level; a level of a newer version counts as a warning."""
+    return _SEVERITY.get(level, _SEVERITY["warning"])
+
+
+def is_active_after(alarm: Alarm, event: Event) -> bool:
+    """Return whether `alarm`, active before `event`, is still active after it.
+
+    It ends with a rollback, a change of a setting that one of its fixes sets, another alarm of its code, or time.
     """
+    match event:
+        case RolledBack():
+            return False
+        case SettingChanged():
+            return all(fix.key != event.key for fix in alarm.fixes if fix.action == "set")
+        case Alarm():
+            return event.code != alarm.code
+    iteration = getattr(event, "iteration", alarm.iteration)
+    return bool(iteration < alarm.iteration + ACTIVE_ITERATIONS)
 
-    def __init__(self) -> None:
-        self._active: dict[str, Decision] = {}
-        self._rollbacks = 0
 
-    def take(self, event: Event, settings: ConvergenceConfig) -> None:
-        """Note a decision that was reported, or a rollback."""
+def active_alarms(events: Iterable[Event]) -> dict[str, str]:
+    """Return code and level of the alarms active after `events`, the worst first.
+
+    They include those that `RunEnded` lists as unresolved.
+    """
+    active: list[Alarm] = []
+    unresolved: dict[str, str] = {}
+    for event in events:
+        active = [alarm for alarm in active if is_active_after(alarm, event)]
         match event:
-            case RolledBack():
-                self._rollbacks += self.due(event.iteration) is not None
-                self._active = {}
-            case Decision() if event.rule in DECISION_RULES and event.action == self._action(event.rule, settings):
-                self._active[event.rule] = event
-
-    def new(self, history: History, config: Config, iteration: int) -> list[Decision]:
-        """Return the decisions to report now."""
-        settings, decisions = config.convergence, []
-        for name, rule in DECISION_RULES.items():
-            action = self._action(name, settings)
-            if action == "off" or (sign := rule(history, config)) is None:
-                self._active.pop(name, None)
-            elif name not in self._active:
-                decisions.append(_decision(name, sign, action, settings, iteration))
-        return decisions
-
-    def due(self, iteration: int) -> Decision | None:
-        """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
-        due = [d for d in self._active.values() if d.iteration == iteration and d.action in ("stop", "rollback")]
-        return min(due, key=lambda decision: decision.action != "stop", default=None)
-
-    def _action(self, rule: DecisionRule, settings: ConvergenceConfig) -> Action:
-        """Return the current action of a rule: "stop" instead of "rollback" after max_rollbacks."""
-        action = _configured(rule, settings)
-        return "stop" if action == "rollback" and self._rollbacks >= settings.max_rollbacks else action
-
-
-def _configured(rule: DecisionRule, settings: ConvergenceConfig) -> Action:
-    action: Action = getattr(settings, f"on_{rule}")
-    return action
-
-
-def _decision(rule: DecisionRule, sign: Sign, action: Action, settings: ConvergenceConfig, iteration: int) -> Decision:
-    assert action != "off"
-    return Decision(
-        iteration=iteration,
-        level="error" if action == "stop" and sign.level == "warning" else sign.level,
-        code=f"convergence_{rule}",
-        message=f"{sign.message}: {_consequence(rule, action, settings)}",
-        rule=rule,
-        action=action,
-        evidence=sign.evidence,
-    )
-
-
-def _consequence(rule: DecisionRule, action: Action, settings: ConvergenceConfig) -> str:
-    setting = f"convergence.on_{rule}"
-    match action:
-        case "stop" if _configured(rule, settings) == "rollback":
-            return f"the run stops after convergence.max_rollbacks = {settings.max_rollbacks} rollbacks"
-        case "stop":
-            return f"the run stops; to continue, --resume it with {setting} = 'off'"
-        case "rollback":
-            return f"the run is rolled back ({setting})"
-        case _:
-            return "the run continues"
+            case Alarm():
+                active.append(event)
+            case RunStarted():
+                unresolved = {}
+                active = [alarm for alarm in active if alarm.iteration <= (event.resumed_at or 0)]
+            case RunEnded():
+                unresolved = event.alarms
+    found = unresolved | {alarm.code: alarm.level for alarm in active}
+    return dict(sorted(found.items(), key=lambda item: -severity(item[1])))

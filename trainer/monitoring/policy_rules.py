@@ -8,7 +8,6 @@ from statistics import fmean
 
 from trainer.config.schema import Config
 from trainer.events import Iteration
-from trainer.monitoring import fixes
 from trainer.monitoring.history import History, Sign, mean, standard_errors, trained_scores
 
 WINDOW = 5
@@ -84,12 +83,7 @@ def kl_high(history: History, config: Config) -> Sign | None:
         evidence=sign.evidence | {"kl_coef": last.kl_coef, "policy_lr": last.policy_lr},
         advice="The policy moves away from the reference by more than the reward is worth. Raise kl_coef, lower the "
         "clip or the policy's learning rate; if the text is already broken, roll back first.",
-        fixes=[
-            fixes.raise_kl_coef(config, last.kl_coef),
-            fixes.lower_policy_lr(config),
-            fixes.lower_clip(config),
-            fixes.roll_back(history),
-        ],
+        fixes=["raise_kl_coef", "lower_policy_lr", "lower_clip", "roll_back"],
     )
 
 
@@ -158,7 +152,7 @@ def not_training(history: History, config: Config) -> Sign | None:
         {"kl": rows[-1].kl, "grad_norm": rows[-1].grad_norm, "policy_lr": rate},
         "Check optim.policy_lr, model.lora_targets (layers that the model has), and that the reward tells one response "
         "from another. If it does, lower kl_coef, raise the clip or raise the learning rate.",
-        [fixes.raise_policy_lr(config), fixes.pause()],
+        ["raise_policy_lr", "pause"],
     )
 
 
@@ -189,7 +183,7 @@ def kl_negative(history: History, config: Config) -> Sign | None:
         f"KL has been below 0 for {len(rows)} iterations, {kl:.3g} nats a sequence on average: {cause}",
         {"kl": kl, "sampler_mismatch": mismatch, "top_p": rollout.top_p, "top_k": rollout.top_k},
         advice,
-        [*fixes.sample_everything(config), fixes.pause()],
+        ["sample_all_p", "sample_all_k", "pause"],
     )
 
 
@@ -201,7 +195,7 @@ def sampling_bias(history: History, config: Config) -> Sign | None:
     if mismatch > LARGE_MISMATCH:
         message = f"the log-probs of sampler and trainer differ by {mismatch:.2g} nats a token"
         evidence = {"sampler_mismatch": mismatch, "kl": newest[-1].kl}
-        return Sign("warning", message, evidence, _BIASED, [fixes.pause()])
+        return Sign("warning", message, evidence, _BIASED, ["pause"])
     if config.rollout.top_p < 1 or config.rollout.top_k > 0:
         return None
     is_float32 = history.dtype == "float32"
@@ -228,7 +222,7 @@ def _surprise_off(rows: Sequence[Iteration], config: Config, least: float) -> Si
         f"{abs(gap) / error:.2g} standard errors apart",
         {"surprise": surprise, "entropy": entropy, "standard_error": error},
         _BIASED,
-        [fixes.pause()],
+        ["pause"],
     )
 
 
@@ -247,10 +241,5 @@ def entropy_collapse(history: History, config: Config) -> Sign | None:
         {"entropy": now, "early_entropy": start, "unique": last.unique, "kl": last.kl},
         "The policy writes nearly the same text each time and stops exploring. An entropy bonus, a lower learning "
         "rate or a higher kl_coef prevents this; a policy that has collapsed recovers only by rolling back.",
-        [
-            fixes.roll_back(history),
-            fixes.entropy_bonus(config),
-            fixes.lower_policy_lr(config),
-            fixes.raise_kl_coef(config, last.kl_coef),
-        ],
+        ["roll_back", "entropy_bonus", "lower_policy_lr", "raise_kl_coef"],
     )

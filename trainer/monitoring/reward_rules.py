@@ -7,8 +7,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from trainer.config.schema import Config
-from trainer.events import Evaluation
-from trainer.monitoring import fixes
+from trainer.events import Evaluation, Fix
 from trainer.monitoring.history import History, Sign, mean, source_parts, standard_errors, trained_scores
 from trainer.plurals import counted
 
@@ -53,16 +52,10 @@ def reward_hacking(history: History, config: Config) -> Sign | None:
     sign = _watched(history, config) or _judged(history, config) or _held_out(history, config)
     if sign is None:
         return None
-    last = history.run.newest(1)
     return sign._replace(
         advice="The policy exploits what the reward overrates. Label current samples, retrain the reward model and "
         "continue with it; until then a higher kl_coef, fewer epochs and more diverse prompts slow this down.",
-        fixes=[
-            fixes.pause(),
-            fixes.roll_back(history),
-            fixes.raise_kl_coef(config, last[0].kl_coef if last else 0.0),
-            fixes.fewer_epochs(config),
-        ],
+        fixes=["pause", "roll_back", "raise_kl_coef", "fewer_epochs"],
     )
 
 
@@ -80,16 +73,12 @@ def _watched(history: History, config: Config) -> Sign | None:
             continue
         before, after = ([row.parts.get(name, math.nan) for row in rows] for rows in windows)
         if standard_errors(before, after) > SURE and fmean(before) - fmean(after) > SMALLEST_FALL * abs(fmean(before)):
+            numbers = {"score": fmean(late), "early_score": fmean(early)}
             return Sign(
                 "error",
                 f"the trained score has risen from {fmean(early):.3g} to {fmean(late):.3g} while {name}, which is "
                 f"only watched, has fallen from {fmean(before):.3g} to {fmean(after):.3g}",
-                {
-                    "score": fmean(late),
-                    "early_score": fmean(early),
-                    name: fmean(after),
-                    f"early_{name}": fmean(before),
-                },
+                numbers | {name: fmean(after), f"early_{name}": fmean(before)},
             )
     return None
 
@@ -119,9 +108,11 @@ def _held_out(history: History, config: Config) -> Sign | None:
     if len(held) < 4 or config.reward.normalize == "batch":  # its mean score is always 0
         return None
     pairs = list(pairwise(held))
-    best = max(pairs[:-2], key=lambda pair: _mean_score(*pair), default=pairs[0])
-    before, now = _mean_score(*best), _mean_score(*pairs[-1])
-    error = math.sqrt((_error(*best) ** 2 + _error(*pairs[-1]) ** 2) / 2)
+    scores = [fmean(one.evaluation.score_mean for one in pair) for pair in pairs]
+    errors = [fmean(_error(one.evaluation) for one in pair) for pair in pairs]
+    place = max(range(len(pairs) - 2), key=scores.__getitem__, default=0)
+    best, before, now = pairs[place], scores[place], scores[-1]
+    error = math.sqrt((errors[place] ** 2 + errors[-1] ** 2) / 2)
     trained_before, trained_now = best[1].training_score, held[-1].training_score
     if not (before - now > SURE * error and trained_now >= trained_before):
         return None
@@ -133,13 +124,9 @@ def _held_out(history: History, config: Config) -> Sign | None:
     )
 
 
-def _mean_score(*held: tuple[Evaluation, float]) -> float:
-    return fmean(evaluation.score_mean for evaluation, _ in held)
-
-
-def _error(*held: tuple[Evaluation, float]) -> float:
-    """Return the standard error of one evaluation, averaged over `held`."""
-    return fmean(evaluation.score_std / math.sqrt(max(evaluation.prompts, 1)) for evaluation, _ in held)
+def _error(evaluation: Evaluation) -> float:
+    """Return the standard error of the mean score."""
+    return evaluation.score_std / math.sqrt(max(evaluation.prompts, 1))
 
 
 def length_exploitation(history: History, config: Config) -> Sign | None:
@@ -166,7 +153,7 @@ def length_exploitation(history: History, config: Config) -> Sign | None:
         {"length_correlation": correlation, "response_length": now, "early_response_length": start},
         "The policy is paid for length. Look at the samples: if the longer ones are not better, reward a length too, "
         "or set reward.overlong_penalty in a new run.",
-        [fixes.reward_length(config, start, deviation), fixes.pause(), fixes.roll_back(history)],
+        [_reward_length(config, start, deviation), "pause", "roll_back"],
     )
 
 
@@ -190,7 +177,7 @@ def truncation(history: History, config: Config) -> Sign | None:
         {"truncated": now, "early_truncated": start, "max_new_tokens": config.rollout.max_new_tokens},
         "The policy forgets to end its responses. Reward a length too, or begin a new run with a longer "
         "rollout.max_new_tokens, reward.missing_stop_penalty or reward.overlong_penalty.",
-        [fixes.reward_length(config, length, deviation), fixes.roll_back(history), fixes.pause()],
+        [_reward_length(config, length, deviation), "roll_back", "pause"],
     )
 
 
@@ -209,5 +196,19 @@ def repetition(history: History, config: Config) -> Sign | None:
         {"repetition": now, "early_repetition": start, "unique": last.unique},
         "The reward pays for repetition. Look at the samples; a higher kl_coef keeps the policy close to the "
         "reference's language, and a reward that reads the whole response does not pay for loops.",
-        [fixes.raise_kl_coef(config, last.kl_coef), fixes.roll_back(history), fixes.pause()],
+        ["raise_kl_coef", "roll_back", "pause"],
+    )
+
+
+def _reward_length(config: Config, target: float, deviation: float) -> Fix | None:
+    """Also reward a length: 16 tokens off cost one deviation of the score."""
+    if not (target >= 1 and deviation > 0):
+        return None
+    sources = [source.model_dump() for source in config.reward.sources]
+    length = {"kind": "length", "target": round(target), "tolerance": 16, "weight": float(f"{2 * deviation:.3g}")}
+    return Fix(
+        label=f"also reward a length of {counted(round(target), 'token')}",
+        action="set",
+        key="reward.sources",
+        value=[*sources, length],
     )

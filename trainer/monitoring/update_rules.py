@@ -9,7 +9,6 @@ from statistics import median, quantiles
 from trainer.confidence import is_rounding_error
 from trainer.config.schema import Config
 from trainer.events import Iteration
-from trainer.monitoring import fixes
 from trainer.monitoring.history import FIRST, History, Sign, mean
 from trainer.plurals import counted
 
@@ -95,7 +94,7 @@ def clip_saturation(history: History, config: Config) -> Sign | None:
         f"{100 * fraction:.0f}% of the tokens are clipped, {len(rows)} iterations in a row",
         {"clip_fraction": fraction, "approx_kl": rows[-1].approx_kl, "epochs": config.ppo.epochs},
         "The policy moves further in one iteration than the batch supports: use fewer epochs or a lower learning rate.",
-        [fixes.fewer_epochs(config), fixes.lower_policy_lr(config), fixes.roll_back(history)],
+        ["fewer_epochs", "lower_policy_lr", "roll_back"],
     )
 
 
@@ -115,7 +114,7 @@ def ratio_spike(history: History, config: Config) -> Sign | None:
         f"the policy has moved far from the one that wrote the batch: {reason}",
         {"log_ratio_max": row.log_ratio_max, "ratio_mean": row.ratio_mean, "spiked_steps": row.spiked_steps},
         f"{_UNSTABLE} Fewer epochs help as well.",
-        [fixes.lower_policy_lr(config), fixes.fewer_epochs(config), fixes.lower_clip(config), fixes.roll_back(history)],
+        ["lower_policy_lr", "fewer_epochs", "lower_clip", "roll_back"],
     )
 
 
@@ -126,8 +125,12 @@ def _spiked(row: Iteration) -> bool:
 def no_signal(history: History, config: Config) -> Sign | None:
     """Check for a reward that does not distinguish responses; a solved task does not count."""
     rows = history.run.newest(SILENT_ITERATIONS)
-    if not rows or not all(map(_silent, rows)) or _solved(history):
+    if not rows or not all(map(_silent, rows)):
         return None
+    known = history.scores.all_kept()
+    best = max((row.score_max for row in known), default=math.inf)
+    if known and known[-1].score_min >= best and not all(map(_no_spread, known)):
+        return None  # solved: all get the best score of the run, after some iteration in which they differed
     long = history.run.newest(LONG_SILENT_ITERATIONS)
     lasts = bool(long) and all(map(_silent, long))
     rows = long if lasts else rows
@@ -142,7 +145,7 @@ def no_signal(history: History, config: Config) -> Sign | None:
         {"score_std": last.score_std, "advantage_std": last.advantage_std, "steps": last.steps},
         "The reward is constant, or does not apply: check reward.sources. If it is only rare, use a larger batch, more "
         "samples per prompt, or a reward that gives partial credit.",
-        [fixes.pause()],
+        ["pause"],
     )
 
 
@@ -152,13 +155,6 @@ def _no_spread(row: Iteration) -> bool:
 
 def _silent(row: Iteration) -> bool:
     return _no_spread(row) or is_rounding_error(row.advantage_std) or (row.steps == 0 and row.skipped_steps == 0)
-
-
-def _solved(history: History) -> bool:
-    """Return whether all responses now get the best score of the run, after some iteration in which they differed."""
-    rows = history.scores.all_kept()
-    best = max((row.score_max for row in rows), default=math.inf)
-    return bool(rows) and rows[-1].score_min >= best and not all(map(_no_spread, rows))
 
 
 def critic_lost(history: History, config: Config) -> Sign | None:
@@ -176,7 +172,6 @@ def critic_lost(history: History, config: Config) -> Sign | None:
     loss = mean(row.value_loss for row in rows)
     runs_away = loss > GROWN_VALUE_LOSS * start
     # Values worse than a constant vary more than they explain: mostly noise of steps on few sequences.
-    slower, faster = fixes.lower_value_lr(config), fixes.raise_value_lr(config)
     return Sign(
         "error" if middle < LOST else "warning",
         f"explained variance has been below 0 for {len(rows)} iterations, with a median of {middle:.2g}"
@@ -190,7 +185,7 @@ def critic_lost(history: History, config: Config) -> Sign | None:
             "policy or its reward changes faster than it learns: raise value_lr."
         )
         + " A new run may begin with ppo.critic_warmup, or use no critic (ppo.estimator).",
-        [slower, fixes.roll_back(history) if runs_away else faster, fixes.pause()],
+        ["lower_value_lr", "roll_back" if runs_away else "raise_value_lr", "pause"],
     )
 
 
@@ -206,7 +201,7 @@ def critic_pull(history: History, config: Config) -> Sign | None:
         {"critic_share": share, "value_coef": config.ppo.value_coef, "value_loss": last[0].value_loss},
         "The critic, a head on the policy's own states, moves the policy more than the reward does: lower "
         "ppo.value_coef, or give it an adapter of its own in a new run (model.value_model = adapter).",
-        [fixes.lower_value_coef(config), fixes.pause()],
+        ["lower_value_coef", "pause"],
     )
 
 
@@ -225,7 +220,7 @@ def gradient_spike(history: History, config: Config) -> Sign | None:
         f"the gradient's norm is {norm:.3g}, {norm / middle:.0f} times the earlier median of {middle:.3g}",
         {"grad_norm_max": norm, "median": middle, "max_grad_norm": config.optim.max_grad_norm},
         f"{_UNSTABLE} If the samples have become worse since, roll back.",
-        [fixes.lower_policy_lr(config), fixes.roll_back(history), fixes.lower_clip(config)],
+        ["lower_policy_lr", "roll_back", "lower_clip"],
     )
 
 
@@ -246,7 +241,7 @@ def step_nan(history: History, config: Config) -> Sign | None:
         {"lost_steps": lost, "policy_lr": config.optim.policy_lr},
         "The weights are as before the step, but the cause remains: roll back to the last good checkpoint and lower "
         "the learning rate. Likely causes are half precision and unbounded rewards.",
-        [fixes.roll_back(history), fixes.lower_policy_lr(config), fixes.pause()],
+        ["roll_back", "lower_policy_lr", "pause"],
     )
 
 
@@ -278,7 +273,7 @@ def throughput(history: History, config: Config) -> Sign | None:
             else "The same work takes longer: look for other programs on this machine, for heat, and for a reward "
             "function that gets slower."
         ),
-        [fixes.pause()],
+        ["pause"],
     )
 
 
@@ -300,17 +295,16 @@ def straggler(history: History, config: Config) -> Sign | None:
         {"seconds_lost": mean(lost), "seconds": mean(seconds)},
         "On that host, check for other programs, overheating, swapping and slower hardware; rank 0 also runs the "
         "Python functions of the reward.",
-        [fixes.pause()],
+        ["pause"],
     )
 
 
 def _same_work(early: Sequence[Iteration], late: Sequence[Iteration]) -> bool:
-    def similar(a: float, b: float) -> bool:
-        return not (a > SIMILAR_WORK * b or b > SIMILAR_WORK * a)  # NaN, as in older journals, counts as similar
-
-    lengths = (mean(row.response_length for row in rows) for rows in (early, late))
-    passes = (mean(row.epochs_done for row in rows) for rows in (early, late))
-    return similar(*lengths) and similar(*passes)
+    for metric in ("response_length", "epochs_done"):
+        a, b = (mean(getattr(row, metric) for row in rows) for rows in (early, late))
+        if a > SIMILAR_WORK * b or b > SIMILAR_WORK * a:  # NaN, as in older journals, counts as similar
+            return False
+    return True
 
 
 def _slowest(early: Sequence[Iteration], late: Sequence[Iteration]) -> tuple[str, float]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trainer.errors import StorageError
 from trainer.events import BranchedFrom, Iteration, RewardModelStep, RunEnded, RunStarted
-from trainer.monitoring.alarms import active_alarms
+from trainer.monitoring.monitor import active_alarms
 from trainer.plurals import counted
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, read_config, run_folders

@@ -26,7 +26,7 @@ from trainer.events import (
     SettingChanged,
     StateChanged,
 )
-from trainer.monitoring.alarms import severity
+from trainer.monitoring.monitor import severity
 from trainer.plurals import counted
 from trainer.runs.listing import PPO, RunSummary
 from workbench.numbers import duration, gigabytes, number, percent

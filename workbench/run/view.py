@@ -27,7 +27,7 @@ from trainer.events import (
     State,
     StateChanged,
 )
-from trainer.monitoring.alarms import is_active_after
+from trainer.monitoring.monitor import is_active_after
 from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from scripted_run import FIXES, alarm, ended, iteration, started
 
 from trainer.events import Decision, Event, RolledBack, SettingChanged
-from trainer.monitoring.alarms import ACTIVE_ITERATIONS, active_alarms, is_active_after
+from trainer.monitoring.monitor import ACTIVE_ITERATIONS, active_alarms, is_active_after
 from trainer.runs.journal import Journal, read_journal
 from trainer.runs.journal_lines import event_in
 from workbench.run.sentences import evidence, title, urgent_first

@@ -12,7 +12,6 @@ from trainer.engine.live_settings import with_setting
 from trainer.events import (
     CheckpointSaved,
 )
-from trainer.monitoring.fixes import reward_length
 
 
 def test_fixes_are_computed_from_the_configuration() -> None:
@@ -47,8 +46,9 @@ def test_a_rollback_is_offered_once_there_is_a_checkpoint() -> None:
 
 def test_a_target_length_is_added_to_the_existing_sources() -> None:
     config = config_of(reward={"sources": ["lexicon", {"kind": "regex", "pattern": "a", "weight": 0.5}]})
-    fix = reward_length(config, 31.6, 0.25)
-    assert fix is not None
+    rows = healthy(40, truncated=from_20(0.35, 0.0), response_length=lambda n: 31.6, score_std=lambda n: 0.25)
+    fix = one(rows, config).fixes[0]
+    assert fix.label == "also reward a length of 32 tokens"
     sources = with_setting(config, fix.key, fix.value).reward.sources
     assert list(sources[:2]) == list(config.reward.sources)
     assert sources[2].model_dump() == {"kind": "length", "target": 32, "tolerance": 16, "weight": 0.5}
@@ -67,10 +67,11 @@ def test_an_entropy_bonus_is_started_or_doubled(now: float, then: float) -> None
     assert alarm.fixes[0].value == then
 
 
-def test_a_target_length_is_offered_only_where_length_and_score_determine_it() -> None:
-    assert reward_length(config_of(), 0.4, 0.25) is None
-    assert reward_length(config_of(), 32.0, 0.0) is None
-    assert reward_length(config_of(), 32.0, math.nan) is None
+@pytest.mark.parametrize(("length", "deviation"), [(0.4, 0.25), (32.0, 0.0), (32.0, math.nan)])
+def test_a_target_length_is_offered_only_where_length_and_score_determine_it(length: float, deviation: float) -> None:
+    rows = healthy(40, truncated=from_20(0.35, 0.0), response_length=lambda n: length, score_std=lambda n: deviation)
+    alarm = next(alarm for alarm in alarms(rows) if alarm.code == "truncation")
+    assert "reward.sources" not in [fix.key for fix in alarm.fixes]
 
 
 @pytest.mark.parametrize(("loss", "rates"), [(from_20(0.2, 0.1), [1e-5, 3e-4]), (from_20(0.4, 0.1), [1e-5])])

@@ -1,12 +1,15 @@
-"""Rules of [convergence]: whether a run has reached its goal, or goes so wrong that it should stop or roll back.
+"""Decisions by the rules of [convergence]: a run has reached its goal, or goes so wrong that it stops or rolls back.
 
 They look at windows of `convergence.window` iterations; a decision says what they found and what follows.
 """
 
 from __future__ import annotations
 
-from trainer.config.schema import Config
-from trainer.monitoring.history import History, Sign, window_mean
+from typing import Literal
+
+from trainer.config.schema import Action, Config, ConvergenceConfig
+from trainer.events import Decision, Event, RolledBack
+from trainer.monitoring.history import History, Rule, Sign, window_mean
 
 COLLAPSED_ENTROPY = 0.2
 """Share of the first entropy below which it has collapsed: a policy that sure of each token tries no others."""
@@ -96,3 +99,85 @@ def runaway_kl(history: History, config: Config) -> Sign | None:
         message = f"the KL is diverging: {kl:.3g} nats a sequence over {size} iterations, {kl_before:.3g} before"
         return Sign("warning", message, {"kl": kl, "kl_before": kl_before})
     return None
+
+
+DecisionRule = Literal["target", "plateau", "collapse", "degradation", "kl"]
+
+DECISION_RULES: dict[DecisionRule, Rule] = {
+    "target": target,
+    "plateau": plateau,
+    "collapse": collapse,
+    "degradation": degradation,
+    "kl": runaway_kl,
+}
+"""Rules of [convergence] that make decisions, by name; `convergence.on_NAME` is the action of each."""
+
+
+class Decisions:
+    """Decisions of the rules of [convergence], which depend on the run's events alone.
+
+    A rule decides when it begins to hold, and again after it has not held in between or the run was rolled back. A
+    decision takes effect when it is fed as an event itself, so that those in a journal are not made again.
+    """
+
+    def __init__(self) -> None:
+        self._active: dict[str, Decision] = {}
+        self._rollbacks = 0
+
+    def take(self, event: Event, settings: ConvergenceConfig) -> None:
+        """Note a decision that was reported, or a rollback."""
+        match event:
+            case RolledBack():
+                self._rollbacks += self.due(event.iteration) is not None
+                self._active = {}
+            case Decision() if event.rule in DECISION_RULES and event.action == self._action(event.rule, settings):
+                self._active[event.rule] = event
+
+    def new(self, history: History, config: Config, iteration: int) -> list[Decision]:
+        """Return the decisions to report now."""
+        settings, decisions = config.convergence, []
+        for name, rule in DECISION_RULES.items():
+            action = self._action(name, settings)
+            if action == "off" or (sign := rule(history, config)) is None:
+                self._active.pop(name, None)
+            elif name not in self._active:
+                decisions.append(
+                    Decision(
+                        iteration=iteration,
+                        level="error" if action == "stop" and sign.level == "warning" else sign.level,
+                        code=f"convergence_{name}",
+                        message=f"{sign.message}: {_consequence(name, action, settings)}",
+                        rule=name,
+                        action=action,
+                        evidence=sign.evidence,
+                    )
+                )
+        return decisions
+
+    def due(self, iteration: int) -> Decision | None:
+        """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
+        due = [d for d in self._active.values() if d.iteration == iteration and d.action in ("stop", "rollback")]
+        return min(due, key=lambda decision: decision.action != "stop", default=None)
+
+    def _action(self, rule: DecisionRule, settings: ConvergenceConfig) -> Action:
+        """Return the current action of a rule: "stop" instead of "rollback" after max_rollbacks."""
+        action = _configured(rule, settings)
+        return "stop" if action == "rollback" and self._rollbacks >= settings.max_rollbacks else action
+
+
+def _configured(rule: DecisionRule, settings: ConvergenceConfig) -> Action:
+    action: Action = getattr(settings, f"on_{rule}")
+    return action
+
+
+def _consequence(rule: DecisionRule, action: Action, settings: ConvergenceConfig) -> str:
+    setting = f"convergence.on_{rule}"
+    match action:
+        case "stop" if _configured(rule, settings) == "rollback":
+            return f"the run stops after convergence.max_rollbacks = {settings.max_rollbacks} rollbacks"
+        case "stop":
+            return f"the run stops; to continue, --resume it with {setting} = 'off'"
+        case "rollback":
+            return f"the run is rolled back ({setting})"
+        case _:
+            return "the run continues"

@@ -7,17 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from trainer.errors import StorageError
+from trainer.errors import DataError, StorageError
 from trainer.preferences.connection import SCHEMA
-from trainer.preferences.rows import (
-    DAMAGES,
-    choice_of,
-    guidelines_hash,
-    read_comparison,
-    read_item,
-    read_plan,
-    read_preference,
-)
+from trainer.preferences.rows import DAMAGES, guidelines_hash, stored_comparison, stored_item, stored_label, stored_plan
 from trainer.preferences.store import COMPARISON, PreferenceStore
 
 # Problems that SQL finds alone: a line each.
@@ -74,7 +66,7 @@ def check_store(store: PreferenceStore) -> list[str]:
                 try:
                     problem = _problem(what, *values)
                 except DAMAGES as error:
-                    problem = f"cannot be read ({error!r})"
+                    problem = f"cannot be read ({error if isinstance(error, DataError) else repr(error)})"
                 if problem:
                     found.append(f"{what} {id_}: {problem}")
         found += [line for query in _LINES for (line,) in store.rows(query)]
@@ -90,24 +82,21 @@ def _problem(what: str, *values: Any) -> str:
         fits = isinstance(text, str) and guidelines_hash(text) == key
         return "" if fits else "their hash does not match their text"
     if what == "session":
-        try:
-            read_plan(*values)
-        except DAMAGES as error:
-            return f"its plan cannot be read ({error!r})"
+        stored_plan(*values)
         return ""
     if what == "comparison":
         key, *columns = values
-        return "" if read_comparison(*columns).key == key else "its key does not match its prompt and completions"
+        return "" if stored_comparison(*columns).key == key else "its key does not match its prompt and completions"
     try:
-        comparison = read_comparison(*values[3:])
+        comparison = stored_comparison(*values[3:])
     except DAMAGES:
         return ""  # reported with the comparison
     if what == "session item":
         queue, payload, repeats = values[:3]
-        read_item(queue, payload, repeats, comparison)
+        stored_item(queue, payload, repeats, comparison)
         return ""
     labeller, payload, choice = values[:3]
-    fits = choice_of(read_preference(0, labeller, payload, comparison).judgement) == choice
+    fits = (stored_label(0, labeller, payload, comparison).judgement.choice or "ranking") == choice
     return "" if fits else f"its choice '{choice}' does not match its payload"
 
 

@@ -1,17 +1,18 @@
-"""Conversion of comparisons, judgements, items and plans to the values of a store's rows, and back.
+"""Preferences, items and plans as plain JSON values, and back: in the rows of a store, and in rows of the format k-way.
 
-Empty fields are left out of the JSON; text stays readable in it.
+The rules of the fields are tables. Every error names the place, the field, the value and the rule.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, get_args
 
-from trainer.errors import DataError
+from trainer.errors import DataError, shortened
 from trainer.preferences.records import (
     LATEST,
     STRENGTHS,
@@ -24,82 +25,223 @@ from trainer.preferences.records import (
     QueuePlan,
     SessionPlan,
     Text,
+    Verdict,
     columns_at,
 )
 
-Record = TypeVar("Record", Origin, Judgement, QueuePlan, SessionPlan)
-QUEUES = get_args(Queue)
+VERSION = 1  # of the format k-way
+Row = dict[str, Any]
+Rules = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""By field: whether a value fits, and what it must be."""
 
-DAMAGES = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+DAMAGES = (DataError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """Exceptions that reading a damaged row raises."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_EMPTY: tuple[Any, ...] = ("", None, (), {})
+_QUEUES, _VERDICTS = get_args(Queue), get_args(Verdict)
 
 
-def check_preference(preference: Preference) -> None:
-    """Raise DataError if `preference` makes no sense, because what is in a store stays there."""
-    if rule := _broken_rule(preference):
-        raise DataError(f"cannot save this preference: {rule}; correct it where it is made")
+def is_number(value: Any) -> bool:
+    """Return whether `value` is a finite number."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # no float is that large
+        return False
 
 
-def _broken_rule(preference: Preference) -> str:
-    """Return the rule that `preference` breaks; empty for none."""
-    comparison, judgement = preference.comparison, preference.judgement
-    k = len(comparison.completions)
-    places = sorted(place for group in judgement.ranking for place in group)
-    if not all(map(_is_text, (comparison.prompt, *comparison.completions))):
-        return "prompt and completions must be text, or messages with role and content"
-    if k < 2:
-        return f"a comparison needs at least 2 completions; this one has {k}"
-    if len(comparison.origins) not in (0, k):
-        return f"give an origin for all {k} completions or for none, not for {len(comparison.origins)}"
-    if judgement.verdict == "ranked" and (places != list(range(k)) or () in judgement.ranking):
-        return f"ranking = {judgement.ranking}: must name each place from 0 to {k - 1} once"
-    if judgement.verdict not in ("ranked", "both_bad", "skip"):
-        return f"verdict = {judgement.verdict!r}: must be ranked, both_bad or skip"
-    if judgement.verdict != "ranked" and judgement.ranking:
-        return f"verdict {judgement.verdict} must have no ranking, not {judgement.ranking}"
-    if judgement.strength not in STRENGTHS:
-        return f"strength = {judgement.strength!r}: must be 1, 2 or 3"
-    if len(set(judgement.order_shown)) < len(judgement.order_shown) or not set(judgement.order_shown) <= {*range(k)}:
-        return f"order_shown = {judgement.order_shown}: must name places 0 to {k - 1} at most once"
-    for name, value in (("seconds", judgement.seconds), ("time", judgement.time)):
-        if value is not None and not -LATEST < value < LATEST:  # reading would refuse such a float
-            return f"{name} = {value}: must be below {LATEST:,}"
-    return ""
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-def comparison_values(comparison: Comparison) -> tuple[str, str, str, str, str]:
-    """Return key, prompt, completions, origins and columns. Raises DataError if the columns are not JSON values."""
-    return (
-        comparison.key,
-        as_json(comparison.prompt),
-        as_json(comparison.completions),
-        as_json([_filled(origin) for origin in comparison.origins]),
-        as_json(comparison.columns),
-    )
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def read_comparison(prompt: str, completions: str, origins: str, columns: str) -> Comparison:
-    """Build the comparison in a row. Raises one of DAMAGES if the row is damaged."""
-    values = [json.loads(value) for value in (prompt, completions, origins, columns)]
-    if list(map(type, values[1:])) != [list, list, dict]:
-        raise TypeError("completions, origins or columns are of another type")
+def _is_list_of(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+_TEXT = (_is_text, "a string")
+_TEXTS = (lambda value: _is_list_of(value, _is_text), "a list of strings")
+_WHOLE = (_is_whole, "a whole number")
+_NUMBER = (is_number, "a number")
+_JUDGEMENT: Rules = {
+    "verdict": (lambda value: value in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
+    "strength": (lambda value: _is_whole(value) and value in STRENGTHS, f"one of {', '.join(map(str, STRENGTHS))}"),
+    "labeller": _TEXT,
+    "note": _TEXT,
+    "flags": _TEXTS,
+    "seconds": (lambda value: is_number(value) and 0 <= value < LATEST, f"a number from 0 to {LATEST:,}"),
+    "guidelines": _TEXT,
+    "time": (lambda value: is_number(value) and 0 <= value < LATEST, f"seconds since 1970, below {LATEST:,}"),
+}
+_ORIGIN: Rules = {
+    **dict.fromkeys(("source", "run", "checkpoint", "writer"), _TEXT),
+    **dict.fromkeys(("iteration", "row"), _WHOLE),
+}
+_QUEUE: Rules = {
+    "queue": (lambda value: value in _QUEUES, "a queue"),
+    "weight": _NUMBER,
+    "source": _TEXT,
+    **dict.fromkeys(("models", "keys", "columns"), _TEXTS),
+}
+_PLAN: Rules = {"repeats": _NUMBER, "random": _NUMBER, "limit": _WHOLE, "seed": _WHOLE}
+K_WAY_FIELDS = ("version", "prompt", "completions", *(field.name for field in fields(Judgement)), "origins", "columns")
+
+
+def values_of(record: Origin | Judgement) -> Row:
+    """Return the fields of a record by name, as JSON returns them."""
+    return {field.name: _listed(getattr(record, field.name)) for field in fields(record)}
+
+
+def _listed(value: Any) -> Any:
+    return [*map(_listed, value)] if isinstance(value, tuple) else value
+
+
+def _filled(values: Row) -> Row:
+    return {name: value for name, value in values.items() if value not in ("", None, [], {})}
+
+
+def preference_values(preference: Preference) -> Row:
+    """Return everything in `preference` but the id, which belongs to a store: a row of the format k-way."""
+    comparison = preference.comparison
+    return {
+        "version": VERSION,
+        "prompt": comparison.prompt,
+        "completions": list(comparison.completions),
+        **values_of(preference.judgement),
+        "origins": [values_of(origin) for origin in comparison.origins],
+        "columns": comparison.columns,
+    }
+
+
+def checked(values: Row, rules: Rules, place: str) -> Row:
+    """Return the fields of `values` that have a rule and are not null; lists become tuples. Raises DataError."""
+    found = {}
+    for name, (fits, rule) in rules.items():
+        if (value := values.get(name)) is None:
+            continue
+        if not fits(value):
+            raise DataError(f"{place}: {name} is {shortened(repr(value))}: must be {rule}")
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+def read_judgement(values: Row, k: int, place: str) -> Judgement:
+    """Build a judgement of `k` completions from some or all of its fields. Raises DataError."""
+    ranking, order = values.get("ranking") or [], values.get("order_shown") or []
+    known = checked(values, _JUDGEMENT, place)
+    verdict = known.get("verdict", "ranked")
+    fits = _is_list_of(ranking, lambda group: bool(group) and _is_list_of(group, _is_whole))
+    places = sorted(one for group in ranking for one in group) if fits else None
+    if places != (list(range(k)) if verdict == "ranked" else []):
+        rule = f"groups of the places 0 to {k - 1}, best first, as in [[1], [0, 2]]"
+        rule = rule if verdict == "ranked" else f"left out where the verdict is {verdict}"
+        raise DataError(f"{place}: ranking is {shortened(repr(ranking))}: must be {rule}")
+    if not _is_list_of(order, _is_whole) or len({*order}) < len(order) or not {*order} <= {*range(k)}:
+        raise DataError(
+            f"{place}: order_shown is {shortened(repr(order))}: must be places from 0 to {k - 1}, none twice"
+        )
+    return Judgement(ranking=tuple(map(tuple, ranking)), order_shown=tuple(order), **known)
+
+
+def read_origin(values: Any, place: str) -> Origin:
+    """Build an origin; its sampling is an object or the JSON of one. Raises DataError."""
+    if not isinstance(values, dict):
+        raise DataError(f"{place}: an origin must be an object")
+    sampling = from_json(values.get("sampling") or {}, place, "sampling")
+    if not isinstance(sampling, dict):
+        raise DataError(f"{place}: sampling must be an object")
+    return Origin(sampling=sampling, **checked(values, _ORIGIN, place))
+
+
+def read_comparison(values: Row, place: str) -> Comparison:
+    """Build a comparison from its fields. Raises DataError."""
+    given = completions_of(values, place)
+    origins, columns = values.get("origins") or [], values.get("columns") or {}
+    if not isinstance(origins, list) or len(origins) not in (0, len(given)):
+        raise DataError(f"{place}: origins must be a list of {len(given)}, one for each completion, or left out")
+    if not isinstance(columns, dict):
+        raise DataError(f"{place}: columns is {shortened(repr(columns))}: must be an object")
     return Comparison(
-        prompt=checked_text(values[0]),
-        completions=tuple(map(checked_text, values[1])),
-        origins=tuple(_typed(Origin(**origin)) for origin in values[2]),
-        columns=values[3],
+        prompt=text(cell(values, "prompt", place), place, "column 'prompt'"),
+        completions=tuple(text(one, place, f"completion {number}") for number, one in enumerate(given, 1)),
+        origins=tuple(read_origin(origin, place) for origin in origins),
+        columns=columns,
     )
 
 
-def checked_text(value: Any) -> Text:
-    """Return `value`, which was read from JSON. Raises one of DAMAGES if it is neither text nor messages."""
-    if not _is_text(value):
-        raise ValueError("neither text nor messages")
-    text: Text = value
-    return text
+def cell(values: Row, name: str, place: str) -> Any:
+    """Return the value of the column `name`. Raises DataError if there is none."""
+    if name not in values:
+        raise DataError(f"{place}: no column '{name}': the columns are {', '.join(map(str, values)) or 'none'}")
+    return values[name]
+
+
+def completions_of(values: Row, place: str) -> list[Any]:
+    """Return the column `completions`. Raises DataError unless it is a list of two or more."""
+    found = cell(values, "completions", place)
+    if not isinstance(found, list) or len(found) < 2:
+        raise DataError(f"{place}: completions is {shortened(repr(found))}: must be a list of two or more")
+    return found
+
+
+def text(value: Any, place: str, name: str) -> Text:
+    """Return `value` as plain text or messages, which keep only role and content. Raises DataError."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        messages = [{"role": one.get("role"), "content": _joined(one.get("content"))} for one in value]
+        if all(isinstance(one, str) for message in messages for one in message.values()):
+            return messages
+    raise DataError(
+        f'{place}: {name} is {shortened(repr(value))}: must be a string, or a list of messages {{"role": "user", '
+        '"content": "..."}'
+    )
+
+
+def _joined(content: Any) -> Any:
+    """Return the content of a message as text if it is in parts that are all text, as in {"type": "text", ...}."""
+    if not isinstance(content, list):
+        return content
+    parts = [one.get("text") if isinstance(one, dict) and one.get("type") == "text" else None for one in content]
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else None  # type: ignore[arg-type]
+
+
+def from_json(value: Any, place: str, name: str) -> Any:
+    """Return `value`, parsed if it is text, as CSV and Parquet store what has no fixed shape. Raises DataError."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise DataError(f"{place}: {name} is {shortened(repr(value))}: must be JSON") from None
+
+
+def as_json(value: Any) -> str:
+    """Return `value` as JSON text that can be encoded in UTF-8. Raises DataError if it is not a JSON value."""
+    try:
+        return as_utf8(_ENCODER.encode(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"cannot save this preference: {error}; give plain JSON values") from None
+
+
+def as_utf8(text: str) -> str:
+    r"""Write lone surrogates, which UTF-8 cannot encode, as \udc80: in JSON that is the same character."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def guidelines_hash(text: str) -> str:
+    """Return the hash that identifies guidelines in sessions and labels: 32 hex digits; empty for no text."""
+    return hashlib.sha256(as_utf8(text).encode()).hexdigest()[:32] if text else ""
+
+
+def checked_preference(preference: Preference) -> Preference:
+    """Return `preference` as a store returns it. Raises DataError if it makes no sense, for it would stay there."""
+    values, place = preference_values(preference), "cannot save this preference"
+    comparison = read_comparison(values, place)
+    judgement = read_judgement(values, len(comparison.completions), place)
+    return Preference(comparison=comparison, judgement=judgement)
 
 
 def in_stored_order(preference: Preference, stored: Comparison) -> Preference:
@@ -116,156 +258,62 @@ def in_stored_order(preference: Preference, stored: Comparison) -> Preference:
     return Preference(comparison=comparison, judgement=preference.judgement.reordered(places))
 
 
-def label_values(preference: Preference, stored: Comparison) -> dict[str, Any]:
-    """Return the fields of a label on `stored` by name.
-
-    These are the judgement's fields, and origins and columns if they are given and differ from the stored ones.
-    """
-    return judgement_values(preference.judgement) | _values_given(preference.comparison, stored)
+def stored_comparison(*columns: str) -> Comparison:
+    """Build a comparison from the JSON in a store's row. Raises one of DAMAGES."""
+    names = ("prompt", "completions", "origins", "columns")
+    return read_comparison(dict(zip(names, map(json.loads, columns), strict=True)), "row")
 
 
-def judgement_values(judgement: Judgement) -> dict[str, Any]:
-    """Return the fields of a judgement by name, as JSON returns them; without the labeller, who has a column."""
-    values = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in _filled(judgement).items()
-        if name != "labeller"
-    }
-    if "ranking" in values:
-        values["ranking"] = [list(group) for group in values["ranking"]]
-    return values
+def comparison_columns(comparison: Comparison) -> tuple[str, str, str, str]:
+    """Return the JSON that `stored_comparison` reads. Raises DataError if the columns are not JSON values."""
+    origins = [_filled(values_of(origin)) for origin in comparison.origins]
+    return as_json(comparison.prompt), as_json(comparison.completions), as_json(origins), as_json(comparison.columns)
 
 
-def choice_of(judgement: Judgement) -> str:
-    """Return the value of the column `choice`."""
-    return judgement.choice or "ranking"
+def label_values(judgement: Judgement) -> Row:
+    """Return the fields of a label that are not empty; without the labeller, who has a column."""
+    return _filled(values_of(judgement) | {"labeller": None})
 
 
-def read_preference(id_: int, labeller: str, payload: str, comparison: Comparison) -> Preference:
-    """Build the label `id_` on `comparison`, with the origins and columns that came with it.
+def payload(values: Row, given: Comparison, stored: Comparison) -> str:
+    """Return `values` as JSON, with the origins and columns of `given` if they differ from those of `stored`."""
+    if given.origins and given.origins != stored.origins:
+        values = values | {"origins": [_filled(values_of(origin)) for origin in given.origins]}
+    if given.columns and given.columns != stored.columns:
+        values = values | {"columns": given.columns}
+    return as_json(values)
 
-    Raises one of DAMAGES if the payload is damaged.
-    """
+
+def _as_given(payload: str, stored: Comparison) -> tuple[Row, Comparison]:
+    """Return the values in a payload, and `stored` with the origins and columns that came with them."""
     values = json.loads(payload)
-    comparison = _as_given(comparison, values)
-    values["ranking"] = tuple(tuple(group) for group in values.get("ranking", ()))
-    for name in ("flags", "order_shown"):
-        values[name] = tuple(values.get(name, ()))
-    judgement = _typed(Judgement(labeller=labeller, **values))
-    preference = Preference(comparison=comparison, judgement=judgement, id=id_)
-    if rule := _broken_rule(preference):
-        raise ValueError(rule)
-    return preference
+    if values.keys() - {*K_WAY_FIELDS}:
+        raise ValueError(f"unknown field in {shortened(payload)}")
+    if "origins" in values:
+        stored = replace(stored, origins=tuple(read_origin(origin, "row") for origin in values["origins"]))
+    return values, replace(stored, columns=dict(values["columns"])) if "columns" in values else stored
 
 
-def item_values(shown: Preference, stored: Comparison) -> dict[str, Any]:
-    """Return the fields of an item by name, without its queue and what it repeats.
+def stored_label(id_: int, labeller: str, payload: str, stored: Comparison) -> Preference:
+    """Build the label `id_` on `stored`, with the origins and columns that came with it. Raises one of DAMAGES."""
+    values, comparison = _as_given(payload, stored)
+    judgement = read_judgement(values | {"labeller": labeller}, len(stored.completions), "row")
+    return Preference(comparison=comparison, judgement=judgement, id=id_)
 
-    shown: how the item is shown, with its completions in the order of `stored`.
-    """
-    return {"order_shown": list(shown.judgement.order_shown)} | _values_given(shown.comparison, stored)
 
-
-def read_item(queue: Queue, payload: str, repeats: int | None, comparison: Comparison) -> Item:
-    """Build the item on `comparison`, with the origins and columns that came with it.
-
-    Raises one of DAMAGES if it is damaged.
-    """
-    values = json.loads(payload)
-    comparison = _as_given(comparison, values)
+def stored_item(queue: Queue, payload: str, repeats: int | None, stored: Comparison) -> Item:
+    """Build the item on `stored`, with the origins and columns that came with it. Raises one of DAMAGES."""
+    values, comparison = _as_given(payload, stored)
     order = tuple(values["order_shown"])
-    if queue not in QUEUES or not isinstance(repeats, int | None):
+    if queue not in _QUEUES or not isinstance(repeats, int | None):
         raise ValueError("unknown queue, or an invalid repeated label")
     if sorted(order) != [*range(len(comparison.completions))]:
         raise ValueError("order_shown does not name each completion once")
     return Item(comparison=comparison, queue=queue, order=order, repeats=repeats or 0)
 
 
-def read_plan(text: str) -> SessionPlan:
-    """Build the plan in a session's row from JSON with its fields by name. Raises one of DAMAGES if it is damaged."""
+def stored_plan(text: str) -> SessionPlan:
+    """Build the plan in a session's row from JSON with its fields by name. Raises one of DAMAGES."""
     values = json.loads(text)
-    queues = (
-        _typed(QueuePlan(**queue | {name: tuple(queue.get(name, ())) for name in ("models", "keys", "columns")}))
-        for queue in values.pop("queues")
-    )
-    return _typed(SessionPlan(queues=tuple(queues), **values))
-
-
-def guidelines_hash(text: str) -> str:
-    """Return the hash that identifies guidelines in sessions and labels: 32 hex digits; empty for no text."""
-    return hashlib.sha256(as_utf8(text).encode()).hexdigest()[:32] if text else ""
-
-
-def as_json(value: Any) -> str:
-    """Return `value` as JSON text that can be encoded in UTF-8. Raises DataError if it is not a JSON value."""
-    try:
-        return as_utf8(_ENCODER.encode(value))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"cannot save this preference: {error}; give plain JSON values") from None
-
-
-def as_utf8(text: str) -> str:
-    r"""Write lone surrogates, which UTF-8 cannot encode, as \udc80: in JSON that is the same character."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _values_given(given: Comparison, stored: Comparison) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    if given.origins and given.origins != stored.origins:
-        values["origins"] = [_filled(origin) for origin in given.origins]
-    if given.columns and given.columns != stored.columns:
-        values["columns"] = given.columns
-    return values
-
-
-def _as_given(stored: Comparison, values: dict[str, Any]) -> Comparison:
-    """Return `stored` with the origins and columns from `values`, which are removed from these."""
-    if "origins" in values:
-        stored = replace(stored, origins=tuple(_typed(Origin(**origin)) for origin in values.pop("origins")))
-    if "columns" in values:
-        stored = replace(stored, columns=dict(values.pop("columns")))
-    return stored
-
-
-def _typed(record: Record) -> Record:
-    """Return `record`; raise TypeError if a field has the wrong type, as in a row that another program wrote.
-
-    Raises ValueError for NaN and for numbers that are too large.
-    """
-    for name, types, members in _TYPES[type(record)]:
-        value: Any = getattr(record, name)
-        sound = isinstance(value, types)
-        if not sound or (members and not all(isinstance(member, members) for member in value)):
-            raise TypeError(f"{name} is {value!r:.60}")
-        if isinstance(value, float) and not -LATEST < value < LATEST:  # NaN too
-            raise ValueError(f"{name} is {value}")
-    return record
-
-
-def _is_text(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(message["role"], str) and isinstance(message["content"], str) for message in value)
-    return isinstance(value, str)
-
-
-def _filled(record: Origin | Judgement) -> dict[str, Any]:
-    values = ((name, getattr(record, name)) for name, _, _ in _TYPES[type(record)])
-    return {name: value for name, value in values if value not in _EMPTY}
-
-
-def _types(hint: Any) -> tuple[Any, Any]:
-    """Return the types of a value with this annotation, and those of its members; None for any."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if kind is tuple:
-        return tuple, _types(inner[0])[0]
-    if kind is UnionType:
-        return tuple(_types(one)[0] for one in inner), None
-    if kind is Literal:  # which text it is, rules check
-        return str, None
-    return (float, int) if hint is float else kind or hint, None
-
-
-_TYPES = {  # name, types, types of the members
-    record: tuple((name, *_types(hint)) for name, hint in get_type_hints(record).items())
-    for record in (Origin, Judgement, QueuePlan, SessionPlan)
-}
+    queues = tuple(QueuePlan(**checked(queue, _QUEUE, "row")) for queue in values["queues"])
+    return SessionPlan(queues=queues, **checked(values, _PLAN, "row"))

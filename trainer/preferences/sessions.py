@@ -31,15 +31,14 @@ from trainer.preferences.rows import (
     DAMAGES,
     as_json,
     as_utf8,
-    check_preference,
-    choice_of,
+    checked_preference,
     guidelines_hash,
-    item_values,
-    judgement_values,
-    read_comparison,
-    read_item,
-    read_plan,
-    read_preference,
+    label_values,
+    payload,
+    stored_comparison,
+    stored_item,
+    stored_label,
+    stored_plan,
 )
 from trainer.preferences.store import COMPARISON, LABELS, PreferenceStore
 
@@ -297,7 +296,7 @@ class LabelSession:
 
     def _labelled(self, item: SessionItem, judgement: Judgement) -> int:
         """Append the label of `item`, and return its id."""
-        now = time.time()
+        now, store, place = time.time(), self._store, (self._begun.id, item.position)
         judgement = replace(
             judgement,
             labeller=self._begun.labeller,
@@ -305,15 +304,12 @@ class LabelSession:
             order_shown=item.item.order,
             time=now if judgement.time is None else judgement.time,
         )
-        store, place = self._store, (self._begun.id, item.position)
-        label = Preference(comparison=item.item.comparison, judgement=judgement)
-        check_preference(label)
+        judgement = checked_preference(Preference(comparison=item.item.comparison, judgement=judgement)).judgement
         query = "SELECT comparison, payload FROM session_items WHERE session = ? AND position = ?"
         ((comparison, shown),) = store.rows(query, place)
-        given = {name: value for name, value in json.loads(shown).items() if name != "order_shown"}
-        payload, labeller = as_json(judgement_values(judgement) | given), as_utf8(judgement.labeller)
-        values = (now, "label", comparison, labeller, "", choice_of(judgement), payload, None, *place)
-        return store.append(*values)
+        values, labeller = as_json(json.loads(shown) | label_values(judgement)), as_utf8(judgement.labeller)
+        choice = judgement.choice or "ranking"
+        return store.append(now, "label", comparison, labeller, "", choice, values, None, *place)
 
     def _append_item(self, position: int, item: Item) -> None:
         store, k = self._store, len(item.comparison.completions)
@@ -324,11 +320,13 @@ class LabelSession:
         repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
         if item.repeats and not store.rows(repeated, (item.repeats, found.id)):
             raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")
-        payload = as_json(item_values(found.label, found.comparison))
+        values = payload(
+            {"order_shown": list(found.label.judgement.order_shown)}, found.label.comparison, found.comparison
+        )
         store.connection.execute(
             """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
             VALUES (?, ?, ?, ?, ?, ?)""",
-            (self._begun.id, position, found.id, item.queue, payload, item.repeats or None),
+            (self._begun.id, position, found.id, item.queue, values, item.repeats or None),
         )
 
     def _read(self, condition: str, **values: int | None) -> list[SessionItem]:
@@ -337,9 +335,9 @@ class LabelSession:
         for position, label, *row in self._store.rows(f"{_ITEMS} {condition}", {**values, "session": self._begun.id}):
             queue, payload, repeats, labeller, judgement, *columns = row
             try:
-                comparison = read_comparison(*columns)
-                item = read_item(queue, payload, repeats, comparison)
-                preference = None if label is None else read_preference(label, labeller, judgement, comparison)
+                comparison = stored_comparison(*columns)
+                item = stored_item(queue, payload, repeats, comparison)
+                preference = None if label is None else stored_label(label, labeller, judgement, comparison)
             except DAMAGES:
                 raise self._store.unreadable(f"item {position} of session {self._begun.id}") from None
             found.append(SessionItem(position=position, item=item, label=preference))
@@ -349,7 +347,7 @@ class LabelSession:
 def _record(store: PreferenceStore, row: tuple[Any, ...]) -> SessionRecord:
     id_, began, labeller, plan, guidelines, items, done, count, last = row
     try:
-        read = read_plan(plan)
+        read = stored_plan(plan)
         if list(map(type, (began, labeller, guidelines, items, done))) != [float, str, str, int, int]:
             raise TypeError("a column is of another type")
         if items != count or last >= items:

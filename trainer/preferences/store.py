@@ -19,14 +19,13 @@ from trainer.preferences.rows import (
     DAMAGES,
     as_json,
     as_utf8,
-    check_preference,
-    choice_of,
-    comparison_values,
+    checked_preference,
+    comparison_columns,
     in_stored_order,
-    judgement_values,
     label_values,
-    read_comparison,
-    read_preference,
+    payload,
+    stored_comparison,
+    stored_label,
 )
 
 PAGE = 500  # rows read at once
@@ -310,26 +309,27 @@ class PreferenceStore:
 
         Raises DataError if the label makes no sense.
         """
-        check_preference(label)
-        values = comparison_values(label.comparison)
+        label = checked_preference(label)
+        key = label.comparison.key
         row = self.connection.execute(
             f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names
-            (values[0],),
+            (key,),
         ).fetchone()
         if row is None:
             query = "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)"
-            id_, stored = self.insert(query, values), label.comparison
+            id_, stored = self.insert(query, (key, *comparison_columns(label.comparison))), label.comparison
         else:
             id_, stored = row[0], self.comparison(*row)
-            if stored.key != values[0]:  # else places could not be mapped to its completions
+            if stored.key != key:  # else places could not be mapped to its completions
                 raise self.unreadable(f"comparison {id_}")
         return FoundComparison(id_, stored, in_stored_order(label, stored), is_new=row is None)
 
     def append_label(self, found: FoundComparison, source: str, now: float) -> int:
         """Append the label of `found`, which was made outside sessions, and return its id."""
-        judgement, payload = found.label.judgement, as_json(label_values(found.label, found.comparison))
-        labeller, choice = as_utf8(judgement.labeller), choice_of(judgement)
-        return self.append(now, "label", found.id, labeller, as_utf8(source), choice, payload, None, None, None)
+        judgement = found.label.judgement
+        values = payload(label_values(judgement), found.label.comparison, found.comparison)
+        labeller, choice = as_utf8(judgement.labeller), judgement.choice or "ranking"
+        return self.append(now, "label", found.id, labeller, as_utf8(source), choice, values, None, None, None)
 
     def has_label(self, found: FoundComparison, source: str) -> bool:
         """Return whether exactly the judgement of `found` is stored and not undone."""
@@ -340,23 +340,22 @@ class PreferenceStore:
             (found.id, as_utf8(judgement.labeller), as_utf8(source)),
         )
         given = {"origins": None, "columns": None}  # with the label; they may differ
-        values = judgement_values(judgement) | given
         try:
-            return any(json.loads(payload) | given == values for (payload,) in payloads)
+            return any(json.loads(one) | given == label_values(judgement) | given for (one,) in payloads)
         except DAMAGES:
             raise self.unreadable(f"a label on comparison {found.id}") from None
 
     def comparison(self, id_: int, *values: str) -> Comparison:
         """Build the comparison `id_` from these columns. Raises StorageError if it is damaged."""
         try:
-            return read_comparison(*values)
+            return stored_comparison(*values)
         except DAMAGES:
             raise self.unreadable(f"comparison {id_}") from None
 
-    def label(self, id_: int, labeller: str, payload: str, *comparison: str) -> Preference:
+    def label(self, id_: int, labeller: str, values: str, *comparison: str) -> Preference:
         """Build the label `id_` from the columns of `LABELS`. Raises StorageError if it is damaged."""
         try:
-            return read_preference(id_, labeller, payload, read_comparison(*comparison))
+            return stored_label(id_, labeller, values, stored_comparison(*comparison))
         except DAMAGES:
             raise self.unreadable(f"label {id_}") from None
 

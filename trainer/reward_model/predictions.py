@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.confidence import Interval
-from trainer.errors import StorageError, cannot_write
+from trainer.errors import DataError, StorageError, cannot_write
 from trainer.events import plain
 from trainer.files import PRIVATE, open_regular, whole_file
 from trainer.preferences.records import Text
-from trainer.preferences.rows import as_json, checked_text
+from trainer.preferences.rows import as_json, text
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s
     import pyarrow as pa
@@ -199,14 +199,16 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
                 chosen=array("d", decided["chosen_reward"].to_pylist()),
                 rejected=array("d", decided["rejected_reward"].to_pylist()),
                 pairs=[
-                    PairPrediction(**row | {name: checked_text(json.loads(row[name])) for name in _TEXTS})
+                    PairPrediction(
+                        **row | {name: text(json.loads(row[name]), "held-out pairs", name) for name in _TEXTS}
+                    )
                     for row in rows.to_pylist()
                 ],
                 total=total,
             )
     except FileNotFoundError:
         raise StorageError(f"no '{path}': the first evaluation on held-out pairs writes it") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+    except (DataError, OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StorageError(f"'{path}' is damaged ({reason}): delete it; the next evaluation writes it again") from None
 

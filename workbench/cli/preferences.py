@@ -23,9 +23,9 @@ from trainer.preferences.formats import (
     read_preferences,
     write_preferences,
 )
-from trainer.preferences.formats.k_way import k_way_row
 from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Preference
+from trainer.preferences.rows import preference_values
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end, padded
 from workbench.labelling.plans import labeller_name, login_name
@@ -234,7 +234,9 @@ def list_(args: argparse.Namespace) -> int:
         newest = store.newest(args.limit, labeller=args.labeller, source=args.source)
         found = list(_some(iter(newest), store.path, _selection(args)))
     for preference in found:
-        output.data(json.dumps({"id": preference.id} | k_way_row(preference)) if args.json else _line(preference))
+        output.data(
+            json.dumps({"id": preference.id} | preference_values(preference)) if args.json else _line(preference)
+        )
     return 0
 
 

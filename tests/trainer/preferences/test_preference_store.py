@@ -277,21 +277,24 @@ def test_counts_agree_with_counting(store: PreferenceStore) -> None:
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        (replace(A, judgement=Judgement(ranking=((0,),))), "each place from 0 to 1 once"),
-        (replace(A, judgement=Judgement(ranking=((0,), (1,), (1,)))), "each place"),
-        (replace(A, judgement=Judgement(ranking=((0,), (2,)))), "each place"),
-        (replace(A, judgement=Judgement(ranking=((0, 1), ()))), "each place"),
-        (replace(A, judgement=Judgement()), "each place"),
-        (replace(A, judgement=Judgement(verdict="skip", ranking=((0,), (1,)))), "verdict skip must have no ranking"),
-        (replace(A, judgement=Judgement.chosen("a", strength=4)), "1, 2 or 3"),
-        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 2))), "order_shown = "),
-        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 0))), "order_shown = "),
-        (replace(A, judgement=Judgement.chosen("a", time=2.0**36)), ": must be below 68,719,476,736"),
-        (replace(A, judgement=Judgement.chosen("a", seconds=float("nan"))), "seconds = nan: must be below"),
-        (replace(A, comparison=replace(A.comparison, origins=(Origin(),))), "for none, not for 1"),
+        (replace(A, judgement=Judgement(ranking=((0,),))), "groups of the places 0 to 1"),
+        (replace(A, judgement=Judgement(ranking=((0,), (1,), (1,)))), "groups of the places"),
+        (replace(A, judgement=Judgement(ranking=((0,), (2,)))), "groups of the places"),
+        (replace(A, judgement=Judgement(ranking=((0, 1), ()))), "groups of the places"),
+        (replace(A, judgement=Judgement()), "groups of the places"),
+        (
+            replace(A, judgement=Judgement(verdict="skip", ranking=((0,), (1,)))),
+            "must be left out where the verdict is skip",
+        ),
+        (replace(A, judgement=Judgement.chosen("a", strength=4)), "one of 1, 2, 3"),
+        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 2))), "order_shown is "),
+        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 0))), "order_shown is "),
+        (replace(A, judgement=Judgement.chosen("a", time=2.0**36)), "below 68,719,476,736"),
+        (replace(A, judgement=Judgement.chosen("a", seconds=float("nan"))), "seconds is nan: must be a number"),
+        (replace(A, comparison=replace(A.comparison, origins=(Origin(),))), "origins must be a list of 2"),
         (replace(A, comparison=replace(A.comparison, columns={"at": Path()})), "plain JSON values"),
-        (replace(A, comparison=Comparison(prompt="p", completions=("one",))), "at least 2 completions"),
-        (replace(A, comparison=Comparison(prompt="p", completions=("one", None))), "text, or messages"),  # type: ignore[arg-type]
+        (replace(A, comparison=Comparison(prompt="p", completions=("one",))), "a list of two or more"),
+        (replace(A, comparison=Comparison(prompt="p", completions=("one", None))), "a string, or a list of messages"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_labels_are_not_saved(store: PreferenceStore, given: Preference, rule: str) -> None:

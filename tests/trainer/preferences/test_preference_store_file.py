@@ -259,12 +259,18 @@ def test_labels_in_an_unreadable_log_are_not_silently_skipped(open_folder: Path)
     [
         ("UPDATE comparisons SET prompt = '\"other\"' WHERE id = 1", "comparison 1: its key does not match its"),
         ("UPDATE comparisons SET completions = '[\"x\"' WHERE id = 1", "comparison 1: cannot be read (JSONDecodeError"),
-        ("UPDATE comparisons SET prompt = '7' WHERE id = 1", "comparison 1: cannot be read (ValueError"),
+        ("UPDATE comparisons SET prompt = '7' WHERE id = 1", "comparison 1: cannot be read (row: column 'prompt' is 7"),
         ("UPDATE events SET payload = '{' WHERE id = 1", "event 1: cannot be read (JSONDecodeError"),
         ("UPDATE events SET payload = '[]' WHERE id = 1", "event 1: cannot be read (AttributeError"),
         (f"UPDATE events SET payload = '{'[' * 99999}' WHERE id = 1", "event 1: cannot be read (RecursionError"),
-        ("UPDATE events SET payload = '{\"mood\": 1}' WHERE id = 1", "event 1: cannot be read (TypeError"),
-        ("UPDATE events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1", "event 1: cannot be read (ValueError"),
+        (
+            "UPDATE events SET payload = '{\"mood\": 1}' WHERE id = 1",
+            "event 1: cannot be read (ValueError('unknown field",
+        ),
+        (
+            "UPDATE events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1",
+            "event 1: cannot be read (row: ranking is [[0]]",
+        ),
         ("UPDATE events SET choice = 'b' WHERE id = 1", "event 1: its choice 'b' does not match its payload"),
         ("UPDATE events SET comparison = 9 WHERE id = 1", "events 1: refers to a missing row of comparisons"),
         ("UPDATE events SET undoes = 9 WHERE id = 4", "event 4: undoes 9, which is not a label"),

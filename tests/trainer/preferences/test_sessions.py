@@ -144,7 +144,7 @@ def test_an_item_takes_the_order_of_the_store_and_keeps_its_own_origins_and_colu
         (item(order=(0,)), "its order shows 1 of 2 completions"),
         (item(order=(0, 2)), "order_shown"),
         (item(repeats=99), "99, which it repeats, is not a label of its comparison"),
-        (replace(item(), comparison=Comparison(prompt="p", completions=("x",))), "at least 2 completions"),
+        (replace(item(), comparison=Comparison(prompt="p", completions=("x",))), "a list of two or more"),
     ],
 )
 def test_invalid_items_are_refused_with_all_others_of_the_same_write(
@@ -275,7 +275,7 @@ def test_relabelling_undoes_the_old_label_and_is_the_newest(store: PreferenceSto
     assert current(session) == 1
     with pytest.raises(UsageError, match="item 2 has no label to change"):
         session.relabel(1, A)
-    with pytest.raises(DataError, match="each place from 0 to 1 once"):
+    with pytest.raises(DataError, match="groups of the places 0 to 1"):
         session.relabel(0, Judgement(ranking=((0,),)))
     assert session.item(0).label is not None, "the undo went with the label that could not be kept"
     assert check_store(store) == []
@@ -360,7 +360,7 @@ def test_the_database_itself_lets_nobody_change_a_session(session: LabelSession,
     ("statement", "problem"),
     [
         ("UPDATE guidelines SET text = 'Be rude.'", "guidelines 1: their hash does not match their text"),
-        ("UPDATE sessions SET plan = '{}'", "session 1: its plan cannot be read (KeyError"),
+        ("UPDATE sessions SET plan = '{}'", "session 1: cannot be read (KeyError"),
         ("UPDATE sessions SET guidelines = 'f00'", "sessions 1: refers to a missing row of guidelines"),
         ("DELETE FROM session_items WHERE position = 1", "session 1: an item is missing"),
         ("UPDATE session_items SET payload = '{}' WHERE id = 2", "session item 2: cannot be read (KeyError"),

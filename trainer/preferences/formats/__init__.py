@@ -5,6 +5,7 @@ To add a format: write a function that reads a row, or one that makes rows, in `
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,26 +15,27 @@ from typing import NamedTuple
 
 from trainer.data.readers import SourceRow, source_rows
 from trainer.errors import DataError, UsageError
-from trainer.preferences.formats.k_way import Row, Ties, WriteOptions, k_way_rows, read_k_way
+from trainer.preferences.formats.columns import ColumnNames, Ties, WriteOptions, same_completions
+from trainer.preferences.formats.files import write_rows
 from trainer.preferences.formats.published import (
     arena_sides,
     column_rows,
     is_unjudged,
+    k_way_rows,
     kto_rows,
     read_arena,
     read_columns,
     read_hh,
+    read_k_way,
     read_trl,
     read_trl_implicit,
     read_ultrafeedback,
     read_unjudged,
-    same_completions,
     trl_implicit_rows,
     trl_rows,
 )
-from trainer.preferences.formats.row_writer import write_rows
-from trainer.preferences.formats.values import ColumnNames, check_encodable
 from trainer.preferences.records import ASSISTANT, HUMAN, Preference, as_messages, content_hash, contents, ranked_pairs
+from trainer.preferences.rows import Row
 
 __all__ = [
     "FORMATS_IN",
@@ -45,6 +47,7 @@ __all__ = [
     "write_preferences",
 ]
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 _REPORTED = 20  # broken rows reported one by one
 
 
@@ -149,30 +152,30 @@ def _preferences(
     seen: set[int] = set()
     for row in rows:
         try:
-            check_encodable(row)
+            _ENCODER.encode(row.columns).encode()
             preference = format.read(row, names, reading.source)
             preference = _conversation(preference) if conversational else preference
+            completions = preference.comparison.completions
             if not format.verbatim:
-                _check_completions(preference, row.place)
+                ranked = ranked_pairs(preference.judgement)
+                if any(completions[better] == completions[worse] for better, worse in ranked):
+                    raise same_completions(row.place)
+                if any(not "".join(contents(completion)).strip() for completion in completions):
+                    raise DataError(f"{row.place}: a completion is empty: remove the row")
         except RecursionError:
             reading.count_broken(DataError(f"{row.place}: nested too deeply"))
-            continue
+        except UnicodeEncodeError as error:  # no file and no database can hold it
+            unit = f"\\u{ord(error.object[error.start]):04x}"
+            problem = f"has half a surrogate pair ({unit}), which is not text: remove it"
+            reading.count_broken(DataError(f"{row.place}: {problem}"))
         except DataError as error:
             reading.count_broken(error)
-            continue
-        reading.rows += 1
-        content = content_hash(preference)
-        reading.duplicates += content in seen
-        seen.add(content)
-        yield replace(preference, place=row.place)
-
-
-def _check_completions(preference: Preference, place: str) -> None:
-    completions = preference.comparison.completions
-    if any(completions[better] == completions[worse] for better, worse in ranked_pairs(preference.judgement)):
-        raise same_completions(place)
-    if any(not "".join(contents(completion)).strip() for completion in completions):
-        raise DataError(f"{place}: a completion is empty: remove the row")
+        else:
+            reading.rows += 1
+            content = content_hash(preference)
+            reading.duplicates += content in seen
+            seen.add(content)
+            yield replace(preference, place=row.place)
 
 
 def _detect(row: SourceRow, names: ColumnNames) -> str:
@@ -237,23 +240,29 @@ def write_preferences(
     chosen = FORMATS_OUT[format]
     if path.suffix.lower() not in chosen.suffixes:
         raise UsageError(f"'{path}': format {format} is written to {' or '.join(chosen.suffixes)}")
-    options = WriteOptions(ties, provenance, Counter())
-    rows = _rows(preferences, chosen, options)
-    count = 0
+    options, count = WriteOptions(ties, provenance, Counter()), 0
 
-    def counted() -> Iterator[Row]:
+    def made() -> Iterator[Row]:
         nonlocal count
-        first = next(rows, None)
-        if first is None:
+        is_text = None
+        for row in _rows(preferences, chosen, options):
+            count += 1
+            first = isinstance(next(iter(row.values())), str)
+            is_text = first if is_text is None else is_text
+            if first != is_text and not chosen.verbatim:  # other trainers assume that all rows are like the first one
+                kinds = ("text", "messages") if is_text else ("messages", "text")
+                raise DataError(
+                    f"format {format}: row 1 is {kinds[0]}, row {count} is {kinds[1]}: write messages for all, "
+                    "with trl-conversational or kto-conversational"
+                )
+            yield row
+        if not count:
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(options.left_out.items()))
             raise DataError(
                 f"no preference to write as {format}: {f'left out {reasons}' if reasons else 'there are none'}"
             )
-        for row in chain([first], rows if chosen.verbatim else _alike(first, rows, format)):
-            count += 1
-            yield row
 
-    write_rows(path, counted(), overwrite=overwrite)
+    write_rows(path, made(), overwrite=overwrite)
     return ExportSummary(path, count, dict(sorted(options.left_out.items())))
 
 
@@ -265,22 +274,6 @@ def _rows(preferences: Iterable[Preference], format: Format, options: WriteOptio
         if not format.verbatim and (format.conversational or len(kinds) > 1):
             preference = _conversation(preference)
         yield from format.rows(preference, options)
-
-
-def _alike(first: Row, rows: Iterator[Row], format: str) -> Iterator[Row]:
-    """Yield `rows`; raise DataError where their texts are not of the kind of the first one's.
-
-    Other trainers assume that all rows of a file are like the first one.
-    """
-    [(name, text), *_] = first.items()
-    for number, row in enumerate(rows, 2):
-        if isinstance(row[name], str) != isinstance(text, str):
-            kinds = ("text", "messages") if isinstance(text, str) else ("messages", "text")
-            raise DataError(
-                f"format {format}: row 1 is {kinds[0]}, row {number} is {kinds[1]}: write messages for all, "
-                "with trl-conversational or kto-conversational"
-            )
-        yield row
 
 
 def _conversation(preference: Preference) -> Preference:

@@ -1,4 +1,4 @@
-"""Formats that others publish and train on: TRL, HH-RLHF, UltraFeedback, Arena, KTO, and columns with a choice."""
+"""Rows of each format, read and made: TRL, HH-RLHF, UltraFeedback, Arena, KTO, columns with a choice, and k-way."""
 
 from __future__ import annotations
 
@@ -11,32 +11,26 @@ from typing import Any, get_args
 
 from trainer.data.readers import SourceRow
 from trainer.errors import DataError, UsageError, shortened
-from trainer.preferences.formats.k_way import (
-    Provenance,
-    Row,
-    WriteOptions,
-    judgement_fields,
-    provenance_values,
-    read_provenance,
-)
-from trainer.preferences.formats.values import (
+from trainer.preferences.formats.columns import (
     ColumnNames,
-    cell,
-    completion_cells,
-    is_number,
+    Provenance,
+    WriteOptions,
     number_of,
     other_columns,
+    plain,
     prompt_cell,
-    text,
+    provenance_values,
+    read_provenance,
+    split_cells,
+    split_messages,
+    split_transcripts,
     text_cell,
 )
 from trainer.preferences.records import (
     ASSISTANT,
-    HUMAN,
     Choice,
     Comparison,
     Judgement,
-    Messages,
     Origin,
     Preference,
     Text,
@@ -45,6 +39,19 @@ from trainer.preferences.records import (
     is_tie,
     ranked_pairs,
     tied_pairs,
+)
+from trainer.preferences.rows import (
+    K_WAY_FIELDS,
+    VERSION,
+    Row,
+    cell,
+    completions_of,
+    is_number,
+    preference_values,
+    read_comparison,
+    read_judgement,
+    text,
+    values_of,
 )
 
 _TRL_SIDES = ("chosen", "rejected")
@@ -76,7 +83,8 @@ def read_trl(row: SourceRow, names: ColumnNames, source: str) -> Preference:
             prompt, (chosen, rejected) = beginning, answers
     if len({isinstance(one, str) for one in (prompt, chosen, rejected)}) > 1:
         prompt, (chosen, rejected) = as_messages(prompt, (chosen, rejected))
-    return _chosen(row, names, source, (prompt, chosen, rejected), names.prompt)
+    used = (names.prompt, names.chosen, names.rejected)
+    return _pair(row, names, source, (prompt, chosen, rejected), used)
 
 
 def read_trl_implicit(row: SourceRow, names: ColumnNames, source: str) -> Preference:
@@ -84,31 +92,7 @@ def read_trl_implicit(row: SourceRow, names: ColumnNames, source: str) -> Prefer
 
     Raises DataError.
     """
-    return _chosen(row, names, source, _split(row, names.chosen, names.rejected))
-
-
-def _split(row: SourceRow, first: str, second: str) -> tuple[Text, Text, Text]:
-    """Split the texts of two columns into prompt and completions. Raises DataError."""
-    one, other = text_cell(row, first), text_cell(row, second)
-    parts: tuple[Text, Text, Text] | None = None
-    if one == other and isinstance(one, str):  # nothing shows where the prompt ends
-        raise same_completions(row.place)
-    if isinstance(one, list) and isinstance(other, list):
-        parts = split_messages(one, other)
-    elif isinstance(one, str) and isinstance(other, str):
-        both = one.startswith(HUMAN) and other.startswith(HUMAN)
-        parts = split_transcripts(one, other) if both else split_texts(one, other)
-    if parts is None or not parts[0]:
-        raise DataError(
-            f"{row.place}: {first} and {second} have no common beginning to be the prompt, or nothing after it: "
-            "give the prompt a column of its own"
-        )
-    return parts
-
-
-def same_completions(place: str) -> DataError:
-    """Return the error for a row that prefers a completion to the same one."""
-    return DataError(f"{place}: the chosen and the rejected completion are the same: remove the row")
+    return _pair(row, names, source, split_cells(row, names.chosen, names.rejected), (names.chosen, names.rejected))
 
 
 def read_hh(row: SourceRow, names: ColumnNames, source: str) -> Preference:
@@ -120,7 +104,7 @@ def read_hh(row: SourceRow, names: ColumnNames, source: str) -> Preference:
             f"{row.place}: {names.chosen} and {names.rejected} share no {ASSISTANT!r}: must be transcripts "
             "that begin alike; remove the row, or read the source as trl-implicit"
         )
-    return _chosen(row, names, source, parts)
+    return _pair(row, names, source, parts, (names.chosen, names.rejected))
 
 
 def trl_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
@@ -128,11 +112,10 @@ def trl_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
     judgement = preference.judgement
     if judgement.verdict != "ranked":
         options.left_out[judgement.verdict] += 1
-        return
-    if tied := sum(1 for _ in tied_pairs(judgement)):
+    elif tied := sum(1 for _ in tied_pairs(judgement)):
         options.left_out["tie"] += tied
     for places in ranked_pairs(judgement):
-        pair = _part(preference, places, replace(judgement, ranking=((0,), (1,))))
+        pair = _part(preference, *places)
         chosen, rejected = pair.comparison.completions
         row: Row = {"prompt": pair.comparison.prompt, "chosen": chosen, "rejected": rejected}
         yield row | (provenance_values(pair, _TRL_SIDES) if options.provenance else {})
@@ -149,7 +132,7 @@ def read_columns(row: SourceRow, names: ColumnNames, source: str) -> Preference:
     """Read a row of a prompt, two completions and a choice between them. Raises DataError."""
     parts = (prompt_cell(row, names.prompt), text_cell(row, names.a), text_cell(row, names.b))
     used = (names.prompt, names.a, names.b, names.choice)
-    return _pair(row, names, source, parts, _choice(row, names), _CHOICE_SIDES, used)
+    return _pair(row, names, source, parts, used, _choice(row, names), _CHOICE_SIDES)
 
 
 def arena_sides(columns: Collection[str]) -> tuple[str, str] | None:
@@ -171,7 +154,7 @@ def read_arena(row: SourceRow, names: ColumnNames, source: str) -> Preference:
             given = ", ".join(f"{name} = {shortened(repr(row.columns.get(name)))}" for name in _WINNERS)
             raise DataError(f"{row.place}: {given}: exactly one must be 1")
         choice = _WINNERS[won[0]]
-    return _pair(row, names, source, parts, choice, _CHOICE_SIDES, (*used, "winner", *_WINNERS))
+    return _pair(row, names, source, parts, (*used, "winner", *_WINNERS), choice, _CHOICE_SIDES)
 
 
 def _arena_parts(row: SourceRow) -> tuple[tuple[Text, Text, Text], tuple[str, ...]]:
@@ -179,9 +162,13 @@ def _arena_parts(row: SourceRow) -> tuple[tuple[Text, Text, Text], tuple[str, ..
     sides = arena_sides(row.columns)
     assert sides is not None
     used = sides if sides == _ARENA_SIDES[0] else ("prompt", *sides)
-    values = {name: _from_list(cell(row, name)) for name in used}
+    values = {name: cell(row.columns, name, row.place) for name in used}
+    for name, value in values.items():
+        if isinstance(value, str) and value.startswith("["):  # a list as JSON, as in CSV
+            with contextlib.suppress(ValueError):
+                values[name] = json.loads(value)
     if sides == used:
-        return _split(SourceRow(row.place, values), *sides), used
+        return split_cells(SourceRow(row.place, values), *sides), used
     prompts, *answers = values.values()
     if isinstance(prompts, list) and all(isinstance(one, list) for one in answers):  # the turns of a dialogue
         if len({*map(len, (prompts, *answers))}) > 1:
@@ -192,42 +179,32 @@ def _arena_parts(row: SourceRow) -> tuple[tuple[Text, Text, Text], tuple[str, ..
                 for turn in zip(prompts, side, strict=True)
                 for role, content in zip(("user", "assistant"), turn, strict=True)
             ]
-        return _split(SourceRow(row.place, values), *sides), used
+        return split_cells(SourceRow(row.place, values), *sides), used
     whole = SourceRow(row.place, values)
     return (prompt_cell(whole, "prompt"), text_cell(whole, sides[0]), text_cell(whole, sides[1])), used
-
-
-def _from_list(value: Any) -> Any:
-    """Return `value`, or the list that it is as JSON, as in CSV."""
-    if isinstance(value, str) and value.startswith("["):
-        with contextlib.suppress(ValueError):
-            return json.loads(value)
-    return value
 
 
 def column_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
     """Yield a row for every two completions, in the order of the comparison; ties as the options say."""
     judgement, k = preference.judgement, len(preference.comparison.completions)
+    pairs, ties = list(ranked_pairs(judgement)), list(tied_pairs(judgement))
     if judgement.verdict == "skip":
         options.left_out["skip"] += 1
     elif judgement.verdict == "both_bad":
-        for places in combinations(range(k), 2):
-            yield _choice_row(_part(preference, places, judgement), options)
-    else:
-        for first, second in ranked_pairs(judgement):
-            places, ranking = ((first, second), ((0,), (1,))) if first < second else ((second, first), ((1,), (0,)))
-            yield _choice_row(_part(preference, places, replace(judgement, ranking=ranking)), options)
-        for first, second in tied_pairs(judgement):
-            if options.ties == "drop":
-                options.left_out["tie"] += 1
-            else:
-                places = (min(first, second), max(first, second))
-                yield _choice_row(_part(preference, places, replace(judgement, ranking=((0, 1),))), options)
+        pairs = list(combinations(range(k), 2))
+    elif ties and options.ties == "drop":
+        options.left_out["tie"] += len(ties)
+        ties = []
+    for places in (*pairs, *ties):
+        pair = _part(preference, *sorted(places))
+        a, b = pair.comparison.completions
+        row: Row = {"prompt": pair.comparison.prompt, "a": a, "b": b, "choice": pair.judgement.choice}
+        yield row | (provenance_values(pair, _CHOICE_SIDES) if options.provenance else {})
 
 
 def _choice(row: SourceRow, names: ColumnNames) -> Choice:
     """Return the choice in a row. Raises DataError, and UsageError for numbers of which the meaning is not known."""
-    given = cell(row, names.choice)
+    given = cell(row.columns, names.choice, row.place)
     value = given.strip().lower() if isinstance(given, str) else given
     value = {"true": True, "false": False}.get(value, number_of(value)) if isinstance(value, str) else number_of(value)
     wrong = f"{row.place}: column '{names.choice}' is {shortened(repr(given))}"
@@ -250,12 +227,6 @@ def _choice(row: SourceRow, names: ColumnNames) -> Choice:
     return choice
 
 
-def _choice_row(pair: Preference, options: WriteOptions) -> Row:
-    a, b = pair.comparison.completions
-    row: Row = {"prompt": pair.comparison.prompt, "a": a, "b": b, "choice": pair.judgement.choice}
-    return row | (provenance_values(pair, _CHOICE_SIDES) if options.provenance else {})
-
-
 def kto_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
     """Yield the best completions as desirable and the worst as not; those between are left out."""
     comparison, judgement = preference.comparison, preference.judgement
@@ -270,8 +241,32 @@ def kto_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
             options.left_out["completion between the best and the worst"] += sum(map(len, between))
     for place, label in labels.items():
         row: Row = {"prompt": comparison.prompt, "completion": comparison.completions[place], "label": label}
-        one = _part(preference, (place,), judgement)
-        yield row | (provenance_values(one, ("completion",)) if options.provenance else {})
+        one = provenance_values(_part(preference, place), ("completion",)) if options.provenance else {}
+        yield row | one
+
+
+def read_k_way(row: SourceRow, _names: ColumnNames, _source: str) -> Preference:
+    """Read everything in a preference; prompt, completions and ranking are enough, unknown fields go to the columns.
+
+    What was recorded is kept as it is: equal completions that were ranked apart stay so. Raises DataError.
+    """
+    version = row.columns.get("version")
+    if version is not None and version != VERSION:
+        raise DataError(f"{row.place}: version is {shortened(repr(version))}, this program reads {VERSION}: update it")
+    comparison = read_comparison(row.columns, row.place)
+    columns = {**other_columns(row, *K_WAY_FIELDS), **plain(comparison.columns)}
+    return Preference(
+        comparison=replace(comparison, columns=columns),
+        judgement=read_judgement(row.columns, len(comparison.completions), row.place),
+    )
+
+
+def k_way_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
+    """Yield the row of a preference; none for a tie that is to be dropped."""
+    if options.ties == "drop" and is_tie(preference.judgement):
+        options.left_out["tie"] += 1
+    else:
+        yield preference_values(preference)
 
 
 def is_unjudged(row: SourceRow, names: ColumnNames) -> bool:
@@ -289,10 +284,13 @@ def read_unjudged(row: SourceRow, names: ColumnNames, source: str) -> Preference
     columns = row.columns
     used: tuple[str, ...] = (names.prompt, names.a, names.b)
     if "completions" in columns:
-        used, given = (names.prompt, "completions"), completion_cells(row)
+        used, given = (names.prompt, "completions"), completions_of(row.columns, row.place)
         prompt = prompt_cell(row, names.prompt)
     elif {*used} <= columns.keys() or arena_sides(columns) is None:
-        prompt, given = prompt_cell(row, names.prompt), [cell(row, names.a), cell(row, names.b)]
+        prompt, given = (
+            prompt_cell(row, names.prompt),
+            [cell(row.columns, name, row.place) for name in (names.a, names.b)],
+        )
     else:
         (prompt, *given), used = _arena_parts(row)
     completions = tuple(text(one, row.place, f"completion {number}") for number, one in enumerate(given, 1))
@@ -321,7 +319,7 @@ def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Prefe
     """
     prompt = names.prompt if names.prompt in row.columns else "instruction"
     texts, scores, origins = [], [], []
-    for number, completion in enumerate(completion_cells(row), 1):
+    for number, completion in enumerate(completions_of(row.columns, row.place), 1):
         fields = completion if isinstance(completion, dict) else {}
         texts.append(text(fields.get("response"), row.place, f"response {number}"))
         score: Any = fields.get(_SCORE)
@@ -344,49 +342,45 @@ def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Prefe
     )
 
 
-def _chosen(row: SourceRow, names: ColumnNames, source: str, parts: tuple[Text, Text, Text], *used: str) -> Preference:
-    used = (*used, names.chosen, names.rejected)
-    return _pair(row, names, source, parts, "a", _TRL_SIDES, used)
-
-
 def _pair(
     row: SourceRow,
     names: ColumnNames,
     source: str,
     parts: tuple[Text, Text, Text],
-    choice: Choice,
-    sides: tuple[str, str],
     used: tuple[str, ...],
+    choice: Choice = "a",
+    sides: tuple[str, str] = _TRL_SIDES,
 ) -> Preference:
     """Build the preference of a prompt and two completions, which our provenance columns call `sides`.
 
     Columns not `used` stay with it. Raises DataError for values that break a rule.
     """
-    prompt, *completions = parts
     known = read_provenance(row, sides)
     if known is None:
-        given: dict[str, Any] = {
-            "strength": names.strength and number_of(row.columns.get(names.strength)),
-            "labeller": names.labeller and row.columns.get(names.labeller),
-            "note": names.note and row.columns.get(names.note),
-        }
+        roles = {"strength": names.strength, "labeller": names.labeller, "note": names.note}
+        given = {field: row.columns.get(name) for field, name in roles.items() if name}
+        if "strength" in given:
+            given["strength"] = number_of(given["strength"])
         known = Provenance(
-            {field: value for field, value in given.items() if value not in ("", None)},
+            {field: value for field, value in given.items() if value != ""},
             _origins(row, source, 2),
-            other_columns(row, *used, names.strength, names.labeller, names.note),
+            other_columns(row, *used, *roles.values()),
         )
+    chosen = values_of(Judgement.chosen(choice))
+    judgement = {**known.judgement, "verdict": chosen["verdict"], "ranking": chosen["ranking"]}
     return Preference(
-        comparison=Comparison(
-            prompt=prompt, completions=tuple(completions), origins=known.origins, columns=known.columns
-        ),
-        judgement=Judgement.chosen(choice, **judgement_fields(known.judgement, 2, row.place)),
+        comparison=Comparison(prompt=parts[0], completions=parts[1:], origins=known.origins, columns=known.columns),
+        judgement=read_judgement(judgement, 2, row.place),
     )
 
 
-def _part(preference: Preference, places: tuple[int, ...], judgement: Judgement) -> Preference:
-    """Return `preference` with only the completions at `places`, in that order, judged by `judgement`."""
-    comparison = preference.comparison
-    shown = preference.judgement.order_shown
+def _part(preference: Preference, *places: int) -> Preference:
+    """Return `preference` with only the completions at `places`, in that order."""
+    comparison, judgement = preference.comparison, preference.judgement
+
+    def kept(given: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(places.index(place) for place in given if place in places)
+
     return Preference(
         comparison=Comparison(
             prompt=comparison.prompt,
@@ -394,62 +388,9 @@ def _part(preference: Preference, places: tuple[int, ...], judgement: Judgement)
             origins=tuple(comparison.origins[place] for place in places) if comparison.origins else (),
             columns=columns_at(comparison.columns, places, len(comparison.completions)),
         ),
-        judgement=replace(judgement, order_shown=tuple(places.index(place) for place in shown if place in places)),
+        judgement=replace(
+            judgement,
+            ranking=tuple(filter(None, map(kept, judgement.ranking))),
+            order_shown=kept(judgement.order_shown),
+        ),
     )
-
-
-def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
-    """Split two transcripts into (prompt, first completion, second completion).
-
-    The cut is after the last "Assistant:" of their common beginning. Prompt and completion together are the transcript,
-    character by character. Returns None if the two share no assistant turn.
-    """
-    start = first.rfind(ASSISTANT, 0, common_length(first, second))
-    end = start + len(ASSISTANT)
-    return (first[:end], first[end:], second[end:]) if start >= 0 else None
-
-
-def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
-    """Split two texts that begin alike into (prompt, first completion, second completion).
-
-    The cut is before the last word boundary of what they share. A word that differs only after its first letters goes
-    to the completions, whole, with the white space in front of it; so does the last shared word if one text ends there.
-    Returns None if no word would be left for the prompt.
-    """
-    beginning = first[: common_length(first, second)]
-    after = first[len(beginning) :][:1], second[len(beginning) :][:1]
-    if not beginning[-1:].isspace() and not all(one == "" or one.isspace() for one in after):
-        beginning = _without_last_word(beginning)
-    if min(len(first.rstrip()), len(second.rstrip())) <= len(beginning):
-        beginning = _without_last_word(beginning)
-    end = len(beginning.rstrip())
-    return (first[:end], first[end:], second[end:]) if end else None
-
-
-def split_messages(first: Messages, second: Messages) -> tuple[Messages, Messages, Messages]:
-    """Split two conversations into (prompt, first completion, second completion).
-
-    The prompt is the messages that both begin with; each completion keeps at least one message, and begins with one of
-    the assistant if any of those that both have is.
-    """
-    room = min(len(first), len(second)) - 1
-    cut = next((place for place in range(room) if first[place] != second[place]), room)
-    answers = (place for place in range(cut, 0, -1) if first[place]["role"] == second[place]["role"] == "assistant")
-    cut = next(answers, cut)
-    return first[:cut], first[cut:], second[cut:]
-
-
-def common_length(first: str, second: str) -> int:
-    """Return how many characters two texts have in common at their beginning, by bisection."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _without_last_word(text: str) -> str:
-    return text.rsplit(None, 1)[0] if len(text.split(None, 1)) > 1 else ""

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 from trainer.config import load_config
 from trainer.data import load_prompts
 from trainer.errors import DataError, ModelError, StorageError, TrainerError, UsageError, one_line
-from trainer.preferences.formats.values import plain, text
+from trainer.preferences.formats.columns import plain
 from trainer.preferences.queues import Ask, Drawn, QueueContext, QueueInputs, Report, Wait, awaited, only_new
 from trainer.preferences.records import Comparison, Messages, Origin, QueuePlan, Text, as_messages
+from trainer.preferences.rows import text
 from trainer.questions import Question, Writer
 from trainer.runs.folder import RunFolder, open_run, read_config
 from trainer.runs.samples import kept_iterations, read_samples, sample_schema, sample_settings

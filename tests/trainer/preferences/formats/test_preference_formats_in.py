@@ -19,7 +19,7 @@ from preference_rows import assistant, bare, pair, read_all, user, write_lines
 
 from trainer.errors import DataError, UsageError
 from trainer.preferences.formats import FORMATS_IN, ColumnNames, read_preferences
-from trainer.preferences.formats.published import common_length, split_texts, split_transcripts
+from trainer.preferences.formats.columns import common_length, split_texts, split_transcripts
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin, as_messages
 
 SKY = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 
 _ADVICE = {  # what helps, by the system's error number
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space"),
@@ -90,6 +92,15 @@ def cannot_write(what: str, error: Exception, then: str = "") -> StorageError:
     advice = _ADVICE.get(number, "check the disk, its free space and your permissions") if number else ""
     advice = advice or "check the free space and your permissions"  # mlx and pyarrow do not say which
     return StorageError(f"cannot write {what}: {reason}; {advice}{then}")
+
+
+@contextlib.contextmanager
+def writing(what: str, then: str = "") -> Iterator[None]:
+    """Turn an OSError of the block into the StorageError that `what` cannot be written; see `cannot_write`."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(what, error, then) from None
 
 
 class BusyError(StorageError):

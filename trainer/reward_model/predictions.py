@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.confidence import Interval
-from trainer.errors import DataError, StorageError, cannot_write
+from trainer.errors import DataError, StorageError, writing
 from trainer.events import plain
 from trainer.files import PRIVATE, open_regular, whole_file
 from trainer.preferences.records import Text
@@ -162,11 +162,8 @@ def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) ->
         [column([row[field.name] for row in rows], field.type) for field in schema],
         schema=schema.with_metadata(metadata),
     )
-    try:
-        with whole_file(path, mode=mode) as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS)
-    except OSError as error:
-        raise cannot_write(f"'{path}'", error, ", then continue with --resume") from None
+    with writing(f"'{path}'", ", then continue with --resume"), whole_file(path, mode=mode) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS)
 
 
 def read_predictions(path: Path, pairs: int | None = None) -> Predictions:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.errors import StorageError, cannot_write, shortened
+from trainer.errors import StorageError, shortened, writing
 from trainer.files import is_folder, open_file, read_json, remove, write_whole
 from trainer.runs.folder import RunFolder
 
@@ -54,10 +54,8 @@ def read_best(folder: RunFolder) -> Best | None:
 
 def write_best(folder: RunFolder, best: Best) -> None:
     """Write best.json, whole or not at all. Raises StorageError."""
-    try:
+    with writing(f"'{folder.best}'", ", or choose another folder with --set run.dir=FOLDER"):
         write_whole(folder.best, json.dumps(best._asdict(), indent=2) + "\n")
-    except OSError as error:
-        raise cannot_write(f"'{folder.best}'", error, ", or choose another folder with --set run.dir=FOLDER") from None
 
 
 def best_checkpoint(folder: RunFolder) -> Path | None:

@@ -25,13 +25,15 @@ from typing import Any, cast
 from trainer.config import AnyConfig
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
-from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.errors import StorageError, UsageError, cannot_write, writing
 from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, read_toml, write_whole
 from trainer.runs.lock import Lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
 _PAIRS_BYTES = 1024  # more than pairs.sha256 ever has
 _FRESH_SECONDS = 60.0  # progress.json is written several times a second during a phase
+
+_ELSEWHERE = ", or choose another folder with --set run.dir=FOLDER"
 
 PROMPTS_BYTES = 1 << 28
 """Largest prompts.sha256 that is read: that of ten million prompts."""
@@ -119,10 +121,8 @@ def write_config(folder: RunFolder, config: AnyConfig) -> None:
     """Write `config` as the configuration of `folder`, with its name and package versions, whole or not at all."""
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
     header = "\n".join(f"{name} {version}" for name, version in versions().items())
-    try:
+    with writing(f"'{folder.config}'", _ELSEWHERE):
         write_whole(folder.config, config_text(config, header))
-    except OSError as error:
-        raise _storage_error(folder.config, error) from None
 
 
 def read_config(folder: RunFolder) -> dict[str, Any]:
@@ -150,11 +150,9 @@ def check_name_is_free(config: AnyConfig) -> None:
     Raises StorageError if the folder of that name cannot be looked for.
     """
     path = Path(config.run.dir) / config.run.name
-    try:
+    with writing(f"'{path}'", _ELSEWHERE):
         if config.run.name and path.exists() and not _is_unborn(RunFolder(path)):
             raise _in_use(config)
-    except OSError as error:
-        raise _storage_error(path, error) from None
 
 
 def expected_run(config: AnyConfig, preset_name: str) -> RunFolder:
@@ -317,10 +315,8 @@ def _in_use(config: AnyConfig) -> UsageError:
 def _candidates(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
     """Yield the folder that `config` names, or those of the preset's next free numbers; create their parent."""
     runs_dir = Path(config.run.dir).resolve()
-    try:
+    with writing(f"'{runs_dir}'", _ELSEWHERE):
         runs_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _storage_error(runs_dir, error) from None
     if config.run.name:
         yield RunFolder(runs_dir / config.run.name)
         return
@@ -362,7 +358,9 @@ def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
     except (OSError, StorageError) as error:
         if made:
             shutil.rmtree(folder.root, ignore_errors=True)  # so its name is free for the next attempt
-        raise (error if isinstance(error, StorageError) else _storage_error(folder.root, error)) from None
+        raise (
+            error if isinstance(error, StorageError) else cannot_write(f"'{folder.root}'", error, _ELSEWHERE)
+        ) from None
     return True
 
 
@@ -378,7 +376,3 @@ def _is_unborn(folder: RunFolder) -> bool:
     except OSError:
         return False
     return True
-
-
-def _storage_error(path: Path, error: OSError) -> StorageError:
-    return cannot_write(f"'{path}'", error, ", or choose another folder with --set run.dir=FOLDER")

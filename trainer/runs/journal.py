@@ -14,12 +14,13 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from trainer.errors import StorageError, cannot_write
+from trainer.errors import StorageError, writing
 from trainer.events import (
     SCHEMA_VERSION,
     Alarm,
@@ -69,12 +70,11 @@ class Journal:
         self.path = path
         self._shared = shared
         self._unwritten = b""
-        try:
+        with self._writing():
             self._file = self._opened()
-        except OSError as error:
-            raise self._storage_error(error) from None
         try:
-            self._unwritten = self._opening()
+            with self._writing():
+                self._unwritten = self._opening()
             self._write()
         except BaseException:
             self._file.close()
@@ -94,10 +94,8 @@ class Journal:
         try:
             self._write()
         finally:
-            try:
+            with self._writing():  # a network file system may report a failed write only now
                 self._file.close()
-            except OSError as error:  # a network file system may report a failed write only now
-                raise self._storage_error(error) from None
 
     def _opened(self) -> FileIO:
         """Open the file for appending, with the permissions of now: those of the run may have changed since."""
@@ -111,29 +109,24 @@ class Journal:
 
     def _opening(self) -> bytes:
         """Return what precedes the first event: a new journal's header, or the newline that a cut line lacks."""
-        try:
-            size = self._file.seek(0, os.SEEK_END)
-            self._file.seek(0)
-            if b"\n" not in self._file.readline():
-                self._file.truncate(0)  # new, or cut within the header: nothing to keep
-                created = datetime.now(UTC).isoformat(timespec="microseconds")
-                return _line({"journal": SCHEMA_VERSION, "created": created})
-            self._file.seek(size - 1)
-            return b"" if self._file.read(1) == b"\n" else b"\n"
-        except OSError as error:
-            raise self._storage_error(error) from None
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(0)
+        if b"\n" not in self._file.readline():
+            self._file.truncate(0)  # new, or cut within the header: nothing to keep
+            created = datetime.now(UTC).isoformat(timespec="microseconds")
+            return _line({"journal": SCHEMA_VERSION, "created": created})
+        self._file.seek(size - 1)
+        return b"" if self._file.read(1) == b"\n" else b"\n"
 
     def _write(self, durable: bool = False) -> None:
-        try:
+        with self._writing():
             while self._unwritten:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
             if durable:
                 os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._storage_error(error) from None
 
-    def _storage_error(self, error: OSError) -> StorageError:
-        return cannot_write(f"journal '{self.path}'", error, ", then continue with --resume")
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(f"journal '{self.path}'", ", then continue with --resume")
 
 
 class JournalReader:

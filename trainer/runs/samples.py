@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from trainer.errors import StorageError, cannot_write
+from trainer.errors import StorageError, writing
 from trainer.files import PRIVATE, open_regular, own_folder, whole_file
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no samples avoid
@@ -166,12 +166,10 @@ def write_samples(
     table = pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
     longest = max((len(tokens) for row in rows if (tokens := row.get("tokens")) is not None), default=0) or 1
     rows_a_group = max(_GROUP_TOKENS // longest, 1)
-    try:
+    with writing(f"samples '{path}'", ", or keep none with --set run.save_samples=false"):
         own_folder(path.parent)
         with whole_file(path, mode=mode) as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=rows_a_group)
-    except OSError as error:
-        raise cannot_write(f"samples '{path}'", error, ", or keep none with --set run.save_samples=false") from None
 
 
 def kept_iterations(folder: RunFolder) -> list[int]:

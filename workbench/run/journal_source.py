@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import queue
@@ -187,15 +188,32 @@ class RunOnDisk(JournalSource):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.kl_target: float | None = None  # nats a sequence, when it last started; None if kl_coef is fixed
         self._asked: dict[Path, Future[Answer]] = {}  # by the path of the answer
         self._to_ask: queue.SimpleQueue[tuple[Question, Future[Answer]]] = queue.SimpleQueue()
 
     def take(self) -> list[Event]:
         """Return what is new in the journal; pass on new questions, and the answers that have arrived."""
-        self._pass_on()
+        while not self._to_ask.empty():
+            question, future = self._to_ask.get()
+            if future.cancelled():
+                continue
+            try:
+                self._asked[inbox.ask(self.folder, question)] = future
+            except TrainerError as error:
+                give(future, error)
         if self._asked:
             self._take_answers()
-        return super().take()
+        events = super().take()
+        if any(isinstance(event, RunStarted) for event in events):
+            self.kl_target = self._read_kl_target()
+        return events
+
+    def _read_kl_target(self) -> float | None:
+        with contextlib.suppress(StorageError, ValueError, LookupError, TypeError, OverflowError):
+            ppo = read_config(self._run)["ppo"]
+            return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
+        return None
 
     def close(self) -> None:
         """Fail the open questions with UsageError, because nobody takes answers any more."""
@@ -215,16 +233,6 @@ class RunOnDisk(JournalSource):
         future: Future[Answer] = Future()
         self._to_ask.put((question, future))
         return future
-
-    def _pass_on(self) -> None:
-        while not self._to_ask.empty():
-            question, future = self._to_ask.get()
-            if future.cancelled():
-                continue
-            try:
-                self._asked[inbox.ask(self.folder, question)] = future
-            except TrainerError as error:
-                give(future, error)
 
     def _take_answers(self) -> None:
         live = self._run.is_live()  # checked first: then all answers of a trainer that has ended are there

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.config import Config
-from trainer.errors import ChangedPromptsError, StorageError, TrainerError, UsageError
-from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, SettingChanged, StateChanged
+from trainer.errors import ChangedPromptsError, TrainerError, UsageError
+from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, StateChanged
 from trainer.questions import Answer, Question
 from trainer.runs.checkpoint_index import checkpoints
-from trainer.runs.folder import RunFolder, check_name_is_free, read_config
+from trainer.runs.folder import RunFolder, check_name_is_free
 from workbench.run.history import History
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.threads import PolicyThread, Train, TrainingThread
@@ -23,19 +23,7 @@ from workbench.run.view import STARTING, RunView
 from workbench.system.children import continue_headless
 from workbench.system.output import bug_line, data
 
-
-def kl_target(folder: Path) -> float | None:
-    """Return the target KL of the run in `folder`, nats a sequence; None for a fixed kl_coef, or if unknown."""
-    try:
-        ppo = read_config(RunFolder(folder))["ppo"]
-        return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
-    except (StorageError, ValueError, LookupError, TypeError, OverflowError):
-        return None
-
-
 Request = Literal["start", "pause", "resume", "step", "checkpoint", "stop"]
-_TELL_TARGET = RunStarted | SettingChanged  # events after which `kl_target` may be another
-
 
 _LINGERS = 3.0  # seconds that a process may take after the end of its run
 
@@ -46,7 +34,6 @@ class Found(NamedTuple):
     run: TrainingThread | RunOnDisk
     events: list[Event]
     past: list[History]  # pieces of a long journal's past, newest first
-    kl_target: tuple[float | None] | None  # None: not read
 
 
 class Supervisor:
@@ -57,16 +44,20 @@ class Supervisor:
 
     def __init__(self, train: Train | None = None) -> None:
         self._train = train
-        self._thread: TrainingThread | None = None  # `run` while it is trained here
         self._policies: PolicyThread | None = None  # set once a run that has ended is asked
-        self._past: RunOnDisk | None = None  # the journal to be read further, from its newest part backwards
-        self._target_is_old = False  # `kl_target` has to be read again
         self.run: TrainingThread | RunOnDisk | None = None
+        self._attach(None)
+
+    def _attach(self, run: TrainingThread | RunOnDisk | None) -> None:
+        """Let go of the run so far, and show `run` from its beginning."""
+        self.close()
+        self.run = run
         self.view = RunView()
         self._on_changed_data: Callable[[str], object] | None = None
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
-        self._ending = ""  # "stopping" or "aborting", once asked for
-        self._pausing = False  # asked for; the trainer pauses at its next small step
+        self._thread = run if isinstance(run, TrainingThread) else None  # while it is trained here
+        self._past = run if isinstance(run, RunOnDisk) else None  # the journal to be read further, backwards
+        self._requested: Literal["", "pausing", "stopping", "aborting"] = ""  # and not done yet
         self._ended_at = -math.inf  # when the end of the run was read, on the monotonic clock
 
     @property
@@ -82,10 +73,8 @@ class Supervisor:
     @property
     def note(self) -> str:
         """Activity that the run's own events do not report, such as `pausing`; empty for none."""
-        if self._ending:
-            return self._ending
-        if self._pausing:
-            return "pausing"
+        if self._requested:
+            return self._requested
         # Long after the end of the run, a live process is not the one that trained it until then.
         is_over = self.view.ended is not None and time.monotonic() - self._ended_at > _LINGERS
         if isinstance(self.run, RunOnDisk) and self.run.live and (self.view.started is None or is_over):
@@ -111,18 +100,19 @@ class Supervisor:
 
     def allows(self, request: Request) -> bool:
         """Return whether `request` makes sense now."""
+        pausing, ending = self._requested == "pausing", self._requested in ("stopping", "aborting")
         paused = self.view.state == "paused"
         match request:
             case "start":
                 return not self.under_way
             case "pause":
-                return self.under_way and not paused and not self._pausing and not self._ending
+                return self.under_way and not paused and not self._requested
             case "resume":
-                return self.under_way and (paused or self._pausing) and not self._ending
+                return self.under_way and (paused or pausing) and not ending
             case "step":
-                return not self._ending
+                return not ending
             case "checkpoint" | "stop":
-                return self.under_way and not self._ending
+                return self.under_way and not ending
 
     def start(
         self,
@@ -148,10 +138,16 @@ class Supervisor:
             check_name_is_free(config)
         thread = TrainingThread(config, resume=resume, preset=preset, train=self._train, accept_data=accept_data)
         self._attach(thread)
-        self._thread = thread
         self._on_changed_data = on_changed_data
-        if resume is not None:
-            self._show_what_was(*(past or self.opened(resume)))
+        if config.ppo.kl_controller == "adaptive":
+            self.view.kl_target = config.ppo.kl_target
+        if resume is not None:  # show its journal, so that its charts do not start empty
+            self._past, found = past or self.opened(resume)
+            for event in found.events:
+                self.view.take(event)
+            for chunk in found.past:
+                self.view.history.prepend(chunk)
+            self.view.ended = None
         self.view.take(StateChanged(state="loading"))  # at once: the trainer reports it after seconds of imports
         if one_iteration:
             thread.send("step")
@@ -165,13 +161,12 @@ class Supervisor:
     def opened(folder: Path) -> tuple[RunOnDisk, Found]:
         """Read the run in `folder` for `show`. May be called on any thread."""
         run = RunOnDisk(folder)
-        return run, _found(run, run, folder, with_target=True)
+        return run, _found(run, run)
 
     def show(self, run: RunOnDisk, found: Found) -> None:
         """Show a run that was `opened`. Raises UsageError while another run trains here."""
         self.check_free()
         self._attach(run)
-        self._past = run
         self.fold(found)
         self._ended_at = -math.inf
 
@@ -181,17 +176,20 @@ class Supervisor:
             raise UsageError("no run yet: start one")
         self.run.send(request)
         if request in ("pause", "resume"):
-            self._pausing = request == "pause"
+            self._requested = "pausing" if request == "pause" else ""
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
+        self._trainer(f"set {key}").send("set", key=key, value=value)
+
+    def _trainer(self, action: str) -> TrainingThread | RunOnDisk:
         if self.run is None or not self.under_way:
-            raise UsageError(f"cannot set {key}: no run is training; start one")
-        self.run.send("set", key=key, value=value)
+            raise UsageError(f"cannot {action}: no run is training; start one")
+        return self.run
 
     def fixes(self, alarm: Alarm) -> list[Fix]:
         """Return the available fixes of an active alarm; none for a run that cannot be steered any more."""
-        if not self.under_way or self._ending or alarm not in self.view.alarms:
+        if not self.allows("checkpoint") or alarm not in self.view.alarms:
             return []
         known = ("set", "rollback", "pause") if self.allows("pause") else ("set", "rollback")
         return [fix for fix in alarm.fixes if fix.action in known]  # a newer version may know more
@@ -204,9 +202,7 @@ class Supervisor:
             case "pause":
                 self.ask("pause")
             case "rollback":
-                if self.run is None or not self.under_way:
-                    raise UsageError("cannot roll back: no run is training; start one")
-                self.run.send("rollback", to=None, reason=reason)
+                self._trainer("roll back").send("rollback", to=None, reason=reason)
 
     def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
         """Ask the run's model to write: its trainer while it is under way, else one of its `saved_policies`.
@@ -236,15 +232,9 @@ class Supervisor:
         """Release the policies that were loaded, and drop open questions. A run that is trained here goes on."""
         if self._policies is not None:
             self._policies.close()
-        self._policies = self._on_changed_data = None
+        self._policies = None
         if isinstance(self.run, RunOnDisk):
             self.run.close()
-
-    def poll(self) -> bool:
-        """Fold what is new into the view; return whether anything was. Reads files."""
-        changed = self.take()
-        found = self.look()
-        return (found is not None and self.fold(found)) or changed
 
     def take(self) -> bool:
         """Fold the events of a run that trains here into the view; return whether there were any. Reads no file."""
@@ -259,31 +249,26 @@ class Supervisor:
     @property
     def has_to_look(self) -> bool:
         """Return whether `look` may find something."""
-        return isinstance(self.run, RunOnDisk) or self._past is not None or self._target_is_old
+        return isinstance(self.run, RunOnDisk) or self._past is not None
 
     def look(self) -> Found | None:
         """Read what is new in the run's folder; the view stays as it is. May be called on any thread, one at a time."""
-        if self.run is None or not self.has_to_look:
-            return None
-        return _found(self.run, self._past, self.folder, with_target=self._target_is_old)
+        return None if self.run is None else _found(self.run, self._past)
 
     def fold(self, found: Found) -> bool:
         """Fold what `look` has found into the view; return whether anything changed."""
         if found.run is not self.run:  # another run is shown since
             return False
-        changed = self._fold(found.events)
-        if found.kl_target is not None:
-            (self.view.kl_target,) = found.kl_target
-            self._target_is_old = False
-            changed = True
+        self._fold(found.events)
         for chunk in found.past:
             self.view.history.prepend(chunk)
-            changed = True
         if isinstance(self.run, RunOnDisk):
             self.view.problems = self.run.problems
+            if any(isinstance(event, RunStarted) for event in found.events):
+                self.view.kl_target = self.run.kl_target
         elif not found.past:
             self._past = None
-        return changed
+        return bool(found.events or found.past)
 
     def _fold(self, events: Sequence[Event]) -> bool:
         for event in events:
@@ -295,21 +280,20 @@ class Supervisor:
                 # the screen ignores keys. Undone when the run is over.
                 gc.collect()
                 gc.freeze()
-        self._target_is_old |= any(isinstance(event, _TELL_TARGET) for event in events)
-        if self.view.state == "paused" or not self.under_way:
-            self._pausing = False
+        if self._requested == "pausing" and (self.view.state == "paused" or not self.under_way):
+            self._requested = ""
         return bool(events)
 
     def stop(self, reason: str = "stopped by the user") -> None:
         """Ask the run to save a checkpoint and end."""
         if self.run is not None:
-            self._ending = "stopping" if self.trains_here else ""
+            self._requested = "stopping" if self.trains_here else ""
             self.run.send("stop", reason=reason)
 
     def abort(self) -> None:
         """Ask the run to end at once, without a checkpoint."""
         if self.run is not None:
-            self._ending = "aborting" if self.trains_here else ""
+            self._requested = "aborting" if self.trains_here else ""
             self.run.send("abort")
 
     def wait(self) -> None:
@@ -338,27 +322,9 @@ class Supervisor:
             name = self.view.started.name if self.view.started else "a run"
             raise UsageError(f"{name} is training here: stop it, or quit and detach it")
 
-    def _attach(self, run: TrainingThread | RunOnDisk) -> None:
-        self.close()
-        self.run = run
-        self.view = RunView()
-        self.failure = self._ending = ""
-        self._pausing = False
-        self._thread = None
-        self._past = None
-
-    def _show_what_was(self, past: RunOnDisk, found: Found) -> None:
-        """Show the journal of a run that is about to continue, so that its charts do not start empty."""
-        self._past = past
-        for event in found.events:
-            self.view.take(event)
-        for chunk in found.past:
-            self.view.history.prepend(chunk)
-        self.view.ended = None
-
     def _conclude(self, thread: TrainingThread) -> None:
         self._thread = None
-        self._ending = ""
+        self._requested = ""
         gc.unfreeze()
         gc.collect()  # 0.1 s once, so that the model is gone before another is loaded
         try:
@@ -375,10 +341,9 @@ class Supervisor:
             self.view.is_starting = False
 
 
-def _found(run: TrainingThread | RunOnDisk, past: RunOnDisk | None, folder: Path | None, *, with_target: bool) -> Found:
+def _found(run: TrainingThread | RunOnDisk, past: RunOnDisk | None) -> Found:
     events = run.take() if isinstance(run, RunOnDisk) else []
     chunks: list[History] = []
     while past is not None and len(chunks) < 2 and (chunk := past.earlier()) is not None:  # each reading is short
         chunks.append(chunk)
-    with_target |= any(isinstance(event, _TELL_TARGET) for event in events)
-    return Found(run, events, chunks, (kl_target(folder),) if with_target and folder else None)
+    return Found(run, events, chunks)

@@ -58,7 +58,7 @@ class RunView:
     """The state of a run. `take` folds in one event, live or from a journal.
 
     Lists keep only the newest 500 events or 2000 marks, so that a run may go on for ever. The reader of the run sets
-    what no event reports: `problems` and `kl_target`.
+    what no event reports: `problems`, and the first `kl_target`.
     """
 
     started: RunStarted | None = None
@@ -111,6 +111,8 @@ class RunView:
                 self._add_alert(event)
             case SettingChanged():
                 _keep(self.settings, event)
+                if event.key == "ppo.kl_target" and self.kl_target is not None and isinstance(event.value, float):
+                    self.kl_target = event.value
                 self._mark(event.iteration, "setting", f"{event.key} {in_words(event.old)} -> {in_words(event.value)}")
             case SamplesWritten():
                 self.samples = event

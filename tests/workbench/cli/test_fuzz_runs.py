@@ -41,13 +41,12 @@ from workbench.config.document import ConfigDocument
 from workbench.headless.rich import dashboard
 from workbench.headless.summary import summary
 from workbench.kit.pane_strip import status_pieces
-from workbench.reward_model.run_reader import RewardRunLister
 from workbench.run.journal_source import JournalSource, whole_run
+from workbench.run.run_listing import read_runs
 from workbench.run.sentences import sentences
-from workbench.run.supervisor import kl_target
+from workbench.run.supervisor import Supervisor
 from workbench.run.view import RunView
 from workbench.runs.details import read_detail
-from workbench.runs.pane import read_runs
 from workbench.runs.table import COLUMNS
 from workbench.training.alarms import alarm_lines
 from workbench.training.timeline import timeline
@@ -148,9 +147,8 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
     with contextlib.suppress(TrainerError):
         read_predictions(run / HELD_OUT)
     read_detail(folder)
-    kl_target(run)
+    Supervisor().watch(run)
     compare_runs([folder, RunFolder(run.with_name("b"))])
-    RewardRunLister(run.parent).list()
     with contextlib.suppress(TrainerError):
         assert ConfigDocument.of_run(run).problems is not None
     with contextlib.suppress(TrainerError):

@@ -22,13 +22,14 @@ from trainer.config import Config
 from trainer.engine.control import Control
 from trainer.engine.inbox import Inbox
 from trainer.errors import StorageError, UsageError
+from trainer.events import SettingChanged
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from workbench.kit.pane_strip import status_pieces
 from workbench.run import supervisor as module
 from workbench.run.journal_source import RunOnDisk
-from workbench.run.supervisor import Supervisor, kl_target
+from workbench.run.supervisor import Supervisor
 from workbench.run.threads import PolicyThread
 
 
@@ -38,10 +39,17 @@ def _garbage_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gc", create_autospec(gc))
 
 
+def poll(supervisor: Supervisor) -> None:
+    """Look for what is new, as the screen does."""
+    supervisor.take()
+    if (found := supervisor.look()) is not None:
+        supervisor.fold(found)
+
+
 def poll_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
     tick, waited = threading.Event(), 0
     while not condition():
-        supervisor.poll()
+        poll(supervisor)
         tick.wait(0.01)
         waited += 1
         assert waited < 3000, "the condition did not come about within 30 s"
@@ -194,9 +202,14 @@ def test_the_target_of_the_kl_is_that_of_the_run_and_follows_its_settings() -> N
     save_config(config.model_copy(update={"ppo": ppo}), folder / "config.toml")
     supervisor.watch(folder)
     assert supervisor.view.kl_target == 4.5
-    (folder / "config.toml").write_text("broken [")
-    supervisor.watch(folder)
-    assert supervisor.view.kl_target is None
+    with closing(Journal(folder / "events.jsonl")) as journal:
+        journal.emit(SettingChanged(iteration=2, key="ppo.kl_target", old=4.5, value=6.0))
+    poll(supervisor)
+    assert supervisor.view.kl_target == 6.0
+    for content in ("broken [", f'ppo = {{ kl_controller = "adaptive", kl_target = 1{"0" * 400} }}\n'):
+        (folder / "config.toml").write_text(content)
+        supervisor.watch(folder)
+        assert supervisor.view.kl_target is None
 
 
 def test_a_run_whose_process_was_killed_is_shown_as_interrupted() -> None:
@@ -429,16 +442,16 @@ def test_a_run_of_another_process_answers_by_its_inbox() -> None:
         supervisor.watch(folder)
         assert supervisor.saved_policies() == []
         futures = [supervisor.ask_model(QUESTION) for _ in range(3)]
-        supervisor.poll()
+        poll(supervisor)
         inbox.take()
         (_, reply_to_first, _), (_, reply_to_second, _), _ = [asked.args for asked in control.ask.call_args_list]
         reply_to_first(answered(QUESTION))
         assert not futures[0].done()
-        supervisor.poll()
+        poll(supervisor)
         assert [future.done() for future in futures] == [True, False, False]
         (folder / "control/answers").mkdir(exist_ok=True)
         reply_to_second(answered(QUESTION, iteration=7))
-    supervisor.poll()
+    poll(supervisor)
     assert [future.result(30).iteration for future in futures[:2]] == [0, 7], "written before the run ended"
     with pytest.raises(UsageError, match="run 'elsewhere' ended before it answered"):
         futures[2].result(30)
@@ -451,20 +464,15 @@ def test_a_broken_answer_and_one_that_nobody_waits_for_are_reported() -> None:
         inbox = Inbox(folder / "control", create_autospec(Control, instance=True), pytest.fail)
         supervisor.watch(folder)
         broken = supervisor.ask_model(QUESTION)
-        supervisor.poll()
+        poll(supervisor)
         (name,) = [path.name for path in (folder / "control").glob("*.json")]
         inbox.take()
         (folder / "control/answers").mkdir()
         (folder / "control/answers" / name).write_text("{")
-        supervisor.poll()
+        poll(supervisor)
         with pytest.raises(StorageError, match="cannot be read"):
             broken.result(30)
         left = supervisor.ask_model(QUESTION)
         supervisor.watch(make_run("other"))
         with pytest.raises(UsageError, match="the question was cancelled"):
             left.result(30)
-
-
-def test_a_target_too_large_for_a_float_is_unknown(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text(f'ppo = {{ kl_controller = "adaptive", kl_target = 1{"0" * 400} }}\n')
-    assert kl_target(tmp_path) is None

@@ -15,8 +15,8 @@ from token_samples import token_sample
 
 from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder
-from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
-from workbench.kit.docs import DocScreen
+from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Dialog, Reply, TextPromptScreen
+from workbench.kit.help import DocScreen
 from workbench.kit.jump import JumpScreen
 from workbench.labelling.plans import SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
@@ -27,8 +27,7 @@ from workbench.runs.new_configuration import SetupScreen, questions
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_screen import AskScreen, StartingPoint
 from workbench.samples.prompt_history import PromptHistoryScreen
-from workbench.screen.dialogs import QuitScreen, TrustScreen, UnsavedScreen
-from workbench.screen.run_question import Plan, RunQuestion
+from workbench.screen.dialogs import Plan, QuitScreen, RunQuestion, TrustScreen, UnsavedScreen
 from workbench.training.alarms import AlarmScreen, FixScreen
 from workbench.training.metric_choice import ChooseMetricsScreen
 
@@ -44,7 +43,7 @@ STORE = Path("preferences.db")
 DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     AdvantageScreen: lambda: AdvantageScreen(token_sample(), 0),
     AlarmScreen: lambda: AlarmScreen([scripted_run.alarm(1)], lambda _: FIXES),
-    AnswerScreen: lambda: AnswerScreen("Which?", [Answer("a", "A")]),
+    AnswerScreen: lambda: AnswerScreen("Which?", [Reply("a", "A")]),
     AskScreen: lambda: AskScreen(cast("Any", no_labels), StartingPoint(), temperature=1.0, max_new_tokens=4),
     ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),

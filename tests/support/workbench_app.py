@@ -24,9 +24,8 @@ from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.pane_strip import TopLines
 from workbench.opening import Opening
 from workbench.run import supervisor
-from workbench.screen.dialogs import QuitScreen
+from workbench.screen.dialogs import QuitScreen, RunQuestion
 from workbench.screen.main_screen import MainScreen
-from workbench.screen.run_question import RunQuestion
 
 HOME = "home"
 

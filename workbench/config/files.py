@@ -15,7 +15,7 @@ from trainer.files import parse_toml, read_given
 from trainer.plurals import counted
 from workbench.config.changes import ConfigEditor
 from workbench.config.document import ConfigDocument, OverwriteError, read_text
-from workbench.kit.dialog import Answer, AnswerScreen, TextPromptScreen
+from workbench.kit.dialog import AnswerScreen, Reply, TextPromptScreen
 from workbench.kit.saving import no_name
 from workbench.text import visible
 
@@ -72,7 +72,7 @@ def open_another(pane: ConfigEditor) -> None:
 
     async def ask() -> None:
         found = await asyncio.to_thread(sources, Path(), *([path.parent] if path else []))
-        answers = [Answer(one.source, one.name, _about(one)) for one in found] + [Answer("", "another file …")]
+        answers = [Reply(one.source, one.name, _about(one)) for one in found] + [Reply("", "another file …")]
         source = await pane.app.push_screen_wait(AnswerScreen("Open a configuration", answers))
         if source == "":
             folder = f"{path.parent}/" if path else ""
@@ -120,9 +120,12 @@ async def _problem_of_saving(pane: ConfigEditor, path: Path, kept: str = "") -> 
         try:
             await _write(pane, document, path)
         except OverwriteError as error:
-            answers = [Answer("stay", "Cancel", "keep the file"), Answer("overwrite", "Overwrite", "replace the file")]
+            answers = [
+                Reply("stay", "Cancel", "keep the file"),
+                Reply("overwrite", "Overwrite", "replace the file"),
+            ]
             if error.path == document.path:
-                answers.insert(1, Answer("reload", "Reload", "from disk; undo restores your changes"))
+                answers.insert(1, Reply("reload", "Reload", "from disk; undo restores your changes"))
             match await pane.app.push_screen_wait(AnswerScreen(str(error), answers)):
                 case "overwrite":
                     await _write(pane, document, path, overwrite=True)

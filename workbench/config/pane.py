@@ -26,7 +26,7 @@ from workbench.config.form import ConfigForm, FieldHelp
 from workbench.config.rows import CHANGED, ConfigRows, FieldRow, SectionRow, keys_of, rows_of
 from workbench.config.toml import line_of, load_writer
 from workbench.config.views import ConfigBody, ConfigHeading, ProblemsList, SearchLine
-from workbench.kit.dialog import Answer, AnswerScreen
+from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import Pane
 from workbench.run.view import RunView
@@ -224,7 +224,7 @@ class ConfigPane(Pane):
         elif not editable(row.field, row.value):
             self._body.show_toml(line_of(row.key, self.document.lines))
         elif kind_of(row.field) == "choice":
-            choices = [Answer(one, one, "current" if one == row.value else "") for one in row.field.schema["enum"]]
+            choices = [Reply(one, one, "current" if one == row.value else "") for one in row.field.schema["enum"]]
             self.app.push_screen(AnswerScreen(row.key, choices), partial(self._take_choice, row.key))
         else:
             self.form.edit(row)

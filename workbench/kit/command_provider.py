@@ -89,7 +89,7 @@ class WorkbenchCommands(Provider):
         return Content.assemble(title, "  ", (about, "not bold dim"), "  ", (command.key, "not bold"))
 
 
-class Found(NamedTuple):
+class PaletteEntry(NamedTuple):
     """A thing that a `Finder` found. name and detail: any text; control characters are shown as symbols."""
 
     name: str
@@ -104,7 +104,7 @@ class Finder(Provider):
     MOST: ClassVar[int] = 20  # lines
 
     @abstractmethod
-    async def find(self, words: str) -> Sequence[Found]:
+    async def find(self, words: str) -> Sequence[PaletteEntry]:
         """Return what contains all of `words`, the best first; with none of them, everything. Reads in a thread."""
 
     async def search(self, query: str) -> Hits:

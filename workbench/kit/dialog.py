@@ -10,7 +10,7 @@ from textual import events, work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
@@ -123,6 +123,11 @@ class ConfirmScreen(Dialog[bool]):
     def on_mount(self) -> None:
         self.query_one(self.FOCUSED).focus()
 
+    def action_read(self, pages: int) -> None:
+        """Scroll the detail of a subclass that has one to scroll, and keys for it."""
+        detail = self.query_one(VerticalScroll)
+        detail.scroll_relative(y=pages * max(detail.size.height - 1, 1), animate=False)
+
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
@@ -132,7 +137,7 @@ def button_label(key: str, text: str) -> Content:
     return Content.assemble((key, "bold"), " ", visible(text))
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """One answer of an `AnswerScreen`."""
 
     id: str
@@ -144,7 +149,7 @@ _WIDTH = 72  # columns of a dialog at most
 _FRAME = 9  # columns of a dialog around an answer, with a scroll bar
 
 
-def _answer_lines(answer: Answer, wide: int, room: int) -> Content:
+def _answer_lines(answer: Reply, wide: int, room: int) -> Content:
     """Return the title in `wide` columns, and beside it the text in lines of `room` columns."""
     # The text is not muted: on the row under the cursor, muted text cannot be read in every theme.
     title = Content.styled(padded(visible(answer.title), wide), "bold")
@@ -159,7 +164,7 @@ class AnswerScreen(Dialog[str | None]):
         Binding("escape", "dismiss", "cancel", id="answer.cancel", tooltip="Close without a change")
     ]
 
-    def __init__(self, question: str, answers: Sequence[Answer]) -> None:
+    def __init__(self, question: str, answers: Sequence[Reply]) -> None:
         super().__init__()
         self._question, self._answers = question, answers
 

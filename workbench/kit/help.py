@@ -1,20 +1,24 @@
-"""The help: what the focused pane or the dialog is for and all its keys, read from the bindings themselves."""
+"""The help: what the focused pane or the dialog is for, all its keys, and the pages of the documentation."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import ScrollableContainer, Vertical, VerticalScroll
-from textual.widgets import Input, Static
+from textual.widgets import Input, Markdown, Static
 
+from workbench.kit.command_provider import Finder, PaletteEntry, around
 from workbench.kit.dialog import Dialog
-from workbench.kit.docs import DocScreen
 from workbench.kit.drawing import scroll_bindings
 from workbench.kit.keys import keys_of, remapped, with_keys
 from workbench.kit.pane import Pane
@@ -187,3 +191,65 @@ class HelpScreen(Dialog[None]):
     def action_scroll(self, how: str) -> None:
         """Scroll the table at once. how: the name of a widget's action, such as `scroll_up` or `page_up`."""
         getattr(self.query_one(VerticalScroll), f"scroll_{how.removeprefix('scroll_')}")(animate=False)
+
+
+def docs_dir() -> Path:
+    """Return the folder of the pages: inside an installed package, or beside it in the source tree."""
+    package = Path(__file__).parents[1]
+    inside = package / "docs"
+    return inside if inside.is_dir() else package.parent / "docs"
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Read the pages by name, without .md."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(docs_dir().glob("*.md"))}
+
+
+class DocScreen(Dialog[None]):
+    """A page of the documentation. Links to other pages open them here; others are only shown."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "close", id="docs.close", tooltip="Close the page"),
+    ]
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._page = page
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"), VerticalScroll():
+            yield Markdown(open_links=False)
+
+    async def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        await self._show(self._page)
+
+    @on(Markdown.LinkClicked)
+    async def _follow(self, event: Markdown.LinkClicked) -> None:
+        await self._show(event.href.partition("#")[0].removesuffix(".md"))
+
+    async def _show(self, page: str) -> None:
+        text = (await asyncio.to_thread(pages)).get(page)
+        if text is None:
+            self.warn(f"{page} is not a page of the documentation")
+            return
+        await self.query_one(Markdown).update(text)
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+
+
+class DocsFinder(Finder):
+    """Finder of the pages of the documentation, by their words; a page with the words as typed comes first."""
+
+    KIND: ClassVar[str] = "docs"
+
+    async def find(self, words: str) -> list[PaletteEntry]:
+        texts = {page: " ".join(text.split()) for page, text in (await asyncio.to_thread(pages)).items()}
+        found = [page for page, text in texts.items() if has_words(f"{page} {text}", words)]
+        found.sort(key=lambda page: words.casefold() not in texts[page].casefold())
+        return [
+            PaletteEntry(page, f"{page}.md  {around(texts[page], words)}", partial(self._open, page)) for page in found
+        ]
+
+    def _open(self, page: str) -> None:
+        self.app.push_screen(DocScreen(page))

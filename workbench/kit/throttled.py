@@ -25,33 +25,15 @@ class Throttled:
         if self._under_way or time.monotonic() < self._rest_until:
             return None
         self._under_way = True
+
+        def timed() -> tuple[T, float]:
+            began = time.thread_time()  # the processor time that the trainer does not get
+            return reading(), time.thread_time() - began
+
         try:
-            found, seconds = await asyncio.to_thread(_timed, reading)
+            found, seconds = await asyncio.to_thread(timed)
         finally:
             self._under_way = False
         if self._rests:
             self._rest_until = time.monotonic() + _REST * seconds
         return found
-
-
-class Latest:
-    """Readings on threads, one at a time; of those that wait for their turn, only the newest is done.
-
-    Unlike an exclusive worker, it shows what a slow reading finds even if another is requested again and again.
-    """
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._requested = 0
-
-    async def read(self, reading: Callable[[], T]) -> T | None:
-        """Return what `reading` finds, on a thread; None if another one was requested before its turn came."""
-        self._requested = mine = self._requested + 1
-        async with self._turn:
-            return await asyncio.to_thread(reading) if mine == self._requested else None
-
-
-def _timed(reading: Callable[[], T]) -> tuple[T, float]:
-    """Return what `reading` finds, and the processor time that the trainer did not get, in seconds."""
-    began = time.thread_time()
-    return reading(), time.thread_time() - began

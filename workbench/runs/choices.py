@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.binding import BindingType
@@ -29,7 +28,7 @@ class Choice(NamedTuple):
     text: str
 
 
-class Facts(NamedTuple):
+class HomeFacts(NamedTuple):
     """Content of the pane besides the runs: choices, the labels added since the last visit, and the machine."""
 
     choices: Sequence[Choice] = ()
@@ -37,21 +36,8 @@ class Facts(NamedTuple):
     machine: str = ""
 
 
-class HomeActions(Protocol):
-    """Actions of the screen that the pane calls, on the screen's thread."""
-
-    @property
-    def here(self) -> Path | None:
-        """Folder of the run that trains in this process."""
-
-    def first_facts(self) -> Facts:
-        """Return the facts that are known before anything is read."""
-
-    def facts(self) -> Callable[[Workspace], Facts]:
-        """Return a function, to be called on a thread, that reads the facts."""
-
-    def choose(self, what: str) -> None:
-        """Do what a choice says; a dialog that it opens is there on return."""
+FactsReader = Callable[[], Callable[[Workspace | None], HomeFacts]]
+"""Returns a function that reads the facts on a thread; for None in place of the runs, it reads no file."""
 
 
 class HomeChoices(CursorList[Choice]):

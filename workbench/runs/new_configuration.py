@@ -46,28 +46,28 @@ class Option(NamedTuple):
     field: str = ""
 
 
-class Question(NamedTuple):
+class SetupQuestion(NamedTuple):
     """A question with its answers."""
 
     title: str
     options: Sequence[Option]
 
 
-def questions(reward_models: Sequence[Path]) -> list[Question]:
+def questions(reward_models: Sequence[Path]) -> list[SetupQuestion]:
     """Return the questions. reward_models: the folders of those in this workspace, the newest first."""
     models = [
         Option(visible(folder.name), "reward model trained here", partial(_reward_model, folder))
         for folder in reward_models
     ]
     return [
-        Question(
+        SetupQuestion(
             "Which model?",
             [
                 Option("Starter", "SmolLM2-135M: trains on a laptop", lambda _: {"model.path": "starter"}),
                 Option("Another model", "a folder, or a name on the Hugging Face hub", _model, "folder or owner/name"),
             ],
         ),
-        Question(
+        SetupQuestion(
             "Which prompts?",
             [
                 Option(
@@ -81,7 +81,7 @@ def questions(reward_models: Sequence[Path]) -> list[Question]:
                 ),
             ],
         ),
-        Question(
+        SetupQuestion(
             "What is rewarded?",
             [
                 Option("Cheerful words", "the sentiment lexicon, packaged", lambda _: _source("lexicon")),
@@ -217,7 +217,7 @@ class SetupScreen(Dialog[Given | None]):
         Binding("escape", "dismiss", "back", id="setup.back", tooltip="Go back one question; before the first, close"),
     ]
 
-    def __init__(self, question: Question, number: int, count: int, before: Given | None = None) -> None:
+    def __init__(self, question: SetupQuestion, number: int, count: int, before: Given | None = None) -> None:
         super().__init__()
         self._question, self._number, self._count = question, number, count
         self._before = before

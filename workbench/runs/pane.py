@@ -27,10 +27,10 @@ from workbench.kit.drawing import CutText
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.saving import ask_and_save, run_name_problem
-from workbench.kit.throttled import Latest, Throttled
+from workbench.kit.throttled import Throttled
 from workbench.run.run_listing import Glance
 from workbench.run.view import RunView
-from workbench.runs.choices import Facts, HomeActions, HomeChoices
+from workbench.runs.choices import FactsReader, HomeChoices, HomeFacts
 from workbench.runs.curves import RunCurves
 from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.export import write_comparison
@@ -38,7 +38,7 @@ from workbench.runs.glances import GlanceReader, Workspace, news, since_text
 from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
 from workbench.text import visible
 
-RunRequest = Literal["open", "resume", "branch", "duplicate"]
+RunRequest = Literal["open", "resume", "branch", "duplicate"]  # about the run under the cursor
 
 _INTERVAL = 2.0  # seconds between looks at the folder
 _ROOMY = 26  # lines from which there are large curves below the table
@@ -47,8 +47,8 @@ _ROOMY = 26  # lines from which there are large curves below the table
 class RunsPane(Pane):
     """Pane with what can be done, a table of runs, details of the selected one and a comparison of the marked ones.
 
-    actions: of the choices above the runs; None for none. since: the last visit, unix seconds, 0 for never. It reads on
-    threads, and only while it is displayed or runs train elsewhere.
+    facts: reads the choices above the runs; None for none. since: the last visit, unix seconds, 0 for never. It reads
+    on threads, and only while it is displayed or runs train elsewhere.
     """
 
     TITLE = "Home"
@@ -97,6 +97,13 @@ class RunsPane(Pane):
             self.what = what
             self.folder = folder
 
+    class Chosen(Message):
+        """Posted when a choice is made. what: its name for the program."""
+
+        def __init__(self, what: str) -> None:
+            super().__init__()
+            self.what = what
+
     class CompareChanged(Message):
         """Posted when other runs are to be compared: two or more, or none any more."""
 
@@ -113,13 +120,12 @@ class RunsPane(Pane):
             self.to = to
 
     def __init__(
-        self, runs_dir: Path, actions: HomeActions | None = None, since: float = 0.0, *, id: str | None = None
+        self, runs_dir: Path, facts: FactsReader | None = None, since: float = 0.0, *, id: str | None = None
     ) -> None:
         super().__init__(id=id)
         self.runs_dir = runs_dir
-        self._actions, self._since = actions, since
-        self._facts = Facts()
-        self._here: Path | None = None  # the run that trains in this process
+        self._facts_reader, self._since = facts, since
+        self._facts = HomeFacts()
         self._reader = GlanceReader()
         self._workspace: Workspace | None = None
         self._throttled = Throttled()
@@ -128,14 +134,13 @@ class RunsPane(Pane):
         self._marked: list[str] = []  # in the order of marking
         self._compared: list[Path] = []  # as last posted to the app
         self._open = ""  # name of the run on the screen, if it is in this folder
-        self._detail_reading, self._comparing = Latest(), Latest()
         self._in_trash = False
         self._glances: dict[str, Glance] = {}  # of all runs, before the filter, by name
         self._trashed: list[RunFolder] = []  # by this pane, the last one last
 
     def compose(self) -> ComposeResult:
         choices = HomeChoices()
-        choices.display = choices.can_focus = self._actions is not None
+        choices.display = choices.can_focus = self._facts_reader is not None
         yield choices
         yield RunTable()
         yield FilterField("name, state, model, reward")
@@ -148,8 +153,8 @@ class RunsPane(Pane):
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
         self._show_reading()
-        if self._actions is not None:
-            self._facts = self._actions.first_facts()  # so that the keys work while the runs are read
+        if self._facts_reader is not None:
+            self._facts = self._facts_reader()(None)  # so that the keys work while the runs are read
         self._show_facts()
         self.set_interval(_INTERVAL, self._look)
 
@@ -169,9 +174,6 @@ class RunsPane(Pane):
 
     def show_run(self, view: RunView) -> None:
         self.query_one(RunTable).show_marks(self._marked, self._open)
-        if self._actions is not None and self._actions.here != self._here:
-            self._here = self._actions.here
-            self.refresh_runs()
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the runs in another folder."""
@@ -209,12 +211,11 @@ class RunsPane(Pane):
     @work(group="listing")
     async def _read(self) -> None:
         throttled, folder, before = self._throttled, self._folder, self._workspace
-        facts = self._actions.facts() if self._actions is not None else None
+        facts = self._facts_reader() if self._facts_reader is not None else lambda _: HomeFacts()
 
-        def read() -> tuple[Workspace | None, Facts]:
+        def read() -> tuple[Workspace | None, HomeFacts]:
             workspace = self._reader.read(folder, before)
-            shown = workspace or before
-            return workspace, facts(shown) if facts is not None and shown is not None else Facts()
+            return workspace, facts(workspace or before)
 
         found = await throttled.read(read)
         if found is None or throttled is not self._throttled:  # a refresh was requested since
@@ -267,17 +268,17 @@ class RunsPane(Pane):
             names = [self.selected.name] if self.selected else []
         self.query_one(RunCurves).show([self._glances[name] for name in names if name in self._glances])
 
-    @work(group="detail")
+    @work(group="detail", exclusive=True)
     async def _read_detail(self, folder: RunFolder) -> None:
-        detail = await self._detail_reading.read(partial(read_detail, folder))
-        if detail is not None and self.selected is not None and detail.folder == self.selected.folder:
+        detail = await asyncio.to_thread(read_detail, folder)
+        if self.selected is not None and detail.folder == self.selected.folder:
             self._detail = detail
             self._show_detail()
 
-    @work(group="comparison")
+    @work(group="comparison", exclusive=True)
     async def _compare(self, folders: list[RunFolder]) -> None:
-        found = await self._comparing.read(partial(compare_runs, folders))
-        if found is not None and [folder.name for folder in folders] == self._marked:
+        found = await asyncio.to_thread(compare_runs, folders)
+        if [folder.name for folder in folders] == self._marked:
             self._comparison = found
             self._show_comparison()
 
@@ -379,8 +380,8 @@ class RunsPane(Pane):
         """Do the choice with this key, or the one under the cursor."""
         selected = self.query_one(HomeChoices).selected
         chosen = next((choice for choice in self._facts.choices if choice.key == key), None) if key else selected
-        if chosen is not None and self._actions is not None:
-            self._actions.choose(chosen.what)
+        if chosen is not None:
+            self.post_message(self.Chosen(chosen.what))
 
     def action_ask(self, what: RunRequest) -> None:
         if (run := self.selected) is not None:

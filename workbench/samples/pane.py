@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
-from workbench.kit.dialog import Answer, AnswerScreen
+from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save
 from workbench.run.sample_query import EXAMPLES, Contains, Order
@@ -284,7 +284,7 @@ class SamplesPane(Pane):
                 ask_and_save(self, "Export to which file?", file, write)
 
         answers = [
-            Answer(stem + suffix, title, text)
+            Reply(stem + suffix, title, text)
             for stem, (title, keys) in sets.items()
             for suffix, text in _FORMATS.items()
             if keys

@@ -1,19 +1,38 @@
-"""Dialogs of the main screen: what should happen to the run when the user leaves, and whether to trust code."""
+"""Dialogs of the main screen: before a run starts, when the user leaves, and whether to trust code."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
 from textual.widgets import Button, Static
 
+from trainer.config import Config, config_warnings
+from trainer.engine.branching import BranchPlan, plan_warnings
+from trainer.events import plain
+from trainer.plurals import counted
 from trainer.rewards.code import Code
-from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, button_label
+from trainer.runs.checkpoint_files import newest_checkpoint
+from trainer.runs.checkpoint_index import iteration_of
+from trainer.runs.folder import RunFolder, expected_run
+from trainer.runs.listing import summary_of
+from workbench.config.estimates import estimate
+from workbench.config.fields import fields_by_key, shown, toml_line
+from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, button_label
+from workbench.numbers import gigabytes
+from workbench.run.sentences import change_words
 from workbench.system.code_trust import code_text
+from workbench.system.machine import room_for
+from workbench.system.output import PROGRAM
 from workbench.text import visible
+
+_NAMED = 4  # most changed settings that are named
 
 
 class QuitScreen(AnswerScreen):
@@ -25,9 +44,9 @@ class QuitScreen(AnswerScreen):
 
     def __init__(self, run: str) -> None:
         answers = (
-            Answer("stop", "Stop and save", "save a checkpoint, then leave"),
-            Answer("detach", "Detach", "continue headless; watch shows it again"),
-            Answer("abort", "Abort", "leave at once, without a checkpoint"),
+            Reply("stop", "Stop and save", "save a checkpoint, then leave"),
+            Reply("detach", "Detach", "continue headless; watch shows it again"),
+            Reply("abort", "Abort", "leave at once, without a checkpoint"),
         )
         super().__init__(f"{run} is training. What should happen to it?", answers)
 
@@ -78,6 +97,112 @@ class TrustScreen(ConfirmScreen):
                 yield Static(f"{head}\n{code_text(code)}\n", markup=False)
         yield from super().compose_detail()
 
-    def action_read(self, pages: int) -> None:
-        code = self.query_one(".code")
-        code.scroll_relative(y=pages * max(code.size.height - 1, 1), animate=False)
+
+class Plan(NamedTuple):
+    """Summary of the run that would start, for the user to agree to."""
+
+    question: str
+    facts: Sequence[tuple[str, str]]
+    """Pairs of a label and a text, the most important first."""
+    warnings: Sequence[str]
+
+
+def start_plan(config: Config, preset: str, changed: Sequence[str], *, one_iteration: bool) -> Plan:
+    """Return the plan of a new run. Reads files; raises UsageError for a name in use, StorageError.
+
+    preset: what the run is named after. changed: keys of the settings that differ from it.
+    """
+    folder = expected_run(config, preset)
+    what = "one iteration, then pause" if one_iteration else str(config.ppo.iterations)
+    differs = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} more" if changed[_NAMED:] else "")
+    facts = [
+        *_material(config, what),
+        ("run folder", str(folder.root)),
+        _memory(config),
+        *([("changed", differs)] if differs else []),
+    ]
+    return Plan("Start this run?", facts, config_warnings(config))
+
+
+def resume_plan(folder: Path, config: Config) -> Plan:
+    """Return the plan of continuing the run in `folder` with `config`. Reads files."""
+    run = RunFolder(folder)
+    checkpoint, damaged = newest_checkpoint(run)
+    if checkpoint is None:
+        begins = "no checkpoint was saved: the run begins again"
+    else:
+        begins = f"{checkpoint.name}, iteration {iteration_of(checkpoint)} of {config.ppo.iterations}"
+    facts = [
+        ("checkpoint", begins),
+        *_material(config, str(config.ppo.iterations)),
+        ("run folder", str(folder)),
+        _memory(config),
+    ]
+    return Plan(f"Resume {run.name}?", facts, damaged + config_warnings(config))
+
+
+def branch_question(plan: BranchPlan) -> Plan:
+    """Return the plan of making the one branch of `plan` and training it, and the command that makes several."""
+    [branch] = plan.branches
+    at, last = branch.branched_from.iteration, branch.config.ppo.iterations
+    changes = [change_words(key, old, new) for key, (old, new) in plan.changes.items()]
+    settings = [word for key, (_, new) in plan.changes.items() for word in ("--set", toml_line(key, plain(new)))]
+    seeds = [*settings, *(["--control"] if settings else []), "--seeds", "3"]
+    state = summary_of(RunFolder(plan.parent.root.with_name(branch.name))).state if not branch.is_new else ""
+    facts = [
+        ("branch", f"{branch.name}, iterations {at + 1} to {last}{f'; exists already, {state}' if state else ''}"),
+        ("changed", ", ".join(changes) or "no setting: it does the same as the run from there on"),
+        *_material(branch.config, str(last - at)),
+        _memory(branch.config),
+        ("three seeds", shlex.join([PROGRAM, "branch", str(plan.parent.root), "--at", str(at), *seeds])),
+    ]
+    return Plan(f"Branch {plan.parent.name} after iteration {at}?", facts, plan_warnings(plan))
+
+
+def _material(config: Config, iterations: str) -> list[tuple[str, str]]:
+    rollout, model = config.rollout, config.model
+    quantised = "" if model.quantize == "off" else f", {model.quantize}"
+    reward = fields_by_key()["reward.sources"]
+    sources = [source.model_dump() if hasattr(source, "model_dump") else source for source in config.reward.sources]
+    batch = f"{counted(rollout.batch_size, 'response')} of up to {counted(rollout.max_new_tokens, 'token')} each"
+    return [
+        ("model", f"{model.path}{quantised}, LoRA rank {model.lora_rank}"),
+        ("prompts", config.data.prompts),
+        ("reward", shown(reward, sources)),
+        ("iterations", f"{iterations}; {batch}" if iterations.isdecimal() else iterations),
+    ]
+
+
+def _memory(config: Config) -> tuple[str, str]:
+    needed = estimate(config)
+    if needed.memory_bytes is None:
+        return "memory", f"unknown: {needed.basis.rpartition('; ')[2]}"
+    total = room_for(config.model)
+    more = ": does not fit" if needed.memory_bytes > total else ""
+    return "memory", f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
+
+
+class RunQuestion(ConfirmScreen):
+    """Asks whether to train as planned. Enter agrees: the question says what will happen."""
+
+    FOCUSED: ClassVar[str] = "#yes"
+    KEYS: ClassVar[tuple[str, str]] = ("enter", "esc")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "train", key_display="enter", id="confirm.yes", tooltip="Train as planned"),
+        Binding("n,escape", "dismiss(False)", "cancel", id="confirm.no", tooltip="Close without a change"),
+        Binding("pagedown", "read(1)", "read on", show=False, id="run-question.on", tooltip="Scroll the plan down"),
+        Binding("pageup", "read(-1)", "back", show=False, id="run-question.back", tooltip="Scroll the plan up"),
+    ]
+
+    def __init__(self, plan: Plan, yes: str) -> None:
+        super().__init__(plan.question, yes=yes, no="Cancel")
+        self._plan = plan
+
+    def compose_detail(self) -> ComposeResult:
+        with VerticalScroll(classes="plan", can_focus=False):
+            for label, text in self._plan.facts:
+                with Horizontal():
+                    yield Static(label, classes="label")
+                    yield Static(visible(text), markup=False)
+            for warning in self._plan.warnings:
+                yield Static(Content.assemble(("⚠ ", "$text-warning"), visible(warning)))

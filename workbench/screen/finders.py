@@ -11,8 +11,8 @@ from textual.command import Provider
 from workbench.config.fields import search
 from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
-from workbench.kit.command_provider import Finder, Found, around
-from workbench.kit.docs import DocsFinder
+from workbench.kit.command_provider import Finder, PaletteEntry, around
+from workbench.kit.help import DocsFinder
 from workbench.numbers import score_text
 from workbench.run.run_listing import read_runs
 from workbench.run.sample_table import SampleKey
@@ -26,11 +26,11 @@ class RunFinder(Finder):
 
     KIND: ClassVar[str] = "run"
 
-    async def find(self, words: str) -> list[Found]:
+    async def find(self, words: str) -> list[PaletteEntry]:
         pane = self.screen.query_one(RunsPane)
         listing = await asyncio.to_thread(read_runs, pane.runs_dir)
         return [
-            Found(run.name, detail, partial(pane.post_message, RunsPane.Requested("open", run.folder.root)))
+            PaletteEntry(run.name, detail, partial(pane.post_message, RunsPane.Requested("open", run.folder.root)))
             for run in (listing.runs if listing else ())
             if has_words(f"{run.name} {(detail := f'{run.state}   {run.model}   {run.reward}')}", words)
         ]
@@ -41,8 +41,8 @@ class SettingFinder(Finder):
 
     KIND: ClassVar[str] = "setting"
 
-    async def find(self, words: str) -> list[Found]:
-        return [Found(field.key, field.help, partial(self._open, field.key)) for field in search(words)]
+    async def find(self, words: str) -> list[PaletteEntry]:
+        return [PaletteEntry(field.key, field.help, partial(self._open, field.key)) for field in search(words)]
 
     async def _open(self, key: str) -> None:
         await self.app.run_action("screen.show_pane('config')")
@@ -54,11 +54,11 @@ class PresetFinder(Finder):
 
     KIND: ClassVar[str] = "preset"
 
-    async def find(self, words: str) -> list[Found]:
+    async def find(self, words: str) -> list[PaletteEntry]:
         if not self.screen.query_one(ConfigPane).check_action("open", ()):
             return []
         return [
-            Found(preset.name, preset.purpose, partial(self._open, preset.name))
+            PaletteEntry(preset.name, preset.purpose, partial(self._open, preset.name))
             for preset in await asyncio.to_thread(sources)
             if has_words(f"{preset.name} {preset.purpose}", words)
         ]
@@ -73,10 +73,10 @@ class SampleFinder(Finder):
 
     KIND: ClassVar[str] = "sample"
 
-    async def find(self, words: str) -> list[Found]:
+    async def find(self, words: str) -> list[PaletteEntry]:
         samples = await self.screen.query_one(SamplesPane).find(words, self.MOST)
         return [
-            Found(
+            PaletteEntry(
                 around(sample.prompt + sample.completion, words),
                 f"iteration {sample.key.iteration}, row {sample.key.row + 1}, {score_text(sample.score)}",
                 partial(self._open, sample.key),

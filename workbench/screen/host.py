@@ -9,21 +9,11 @@ from typing import Any, Protocol, TypeVar
 from textual.app import App
 
 from trainer.errors import TrainerError
-from workbench.config.document import ConfigDocument
+from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Kind
 from workbench.labelling.pane import LabelPane
 
 T = TypeVar("T")
-
-
-class ConfigView(Protocol):
-    """The part of the Config pane that the controllers use."""
-
-    @property
-    def document(self) -> ConfigDocument: ...
-    def show_document(self, document: ConfigDocument) -> None: ...
-    def focus_field(self, key: str) -> None: ...
-    def save(self, then: Callable[[], object]) -> None: ...
 
 
 class Host(Protocol):
@@ -34,7 +24,7 @@ class Host(Protocol):
     @property
     def is_active(self) -> bool: ...
     @property
-    def config(self) -> ConfigView: ...
+    def config(self) -> ConfigPane: ...
     @property
     def label(self) -> LabelPane: ...
     @property

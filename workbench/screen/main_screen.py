@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -17,8 +18,10 @@ from textual.events import DescendantFocus
 from textual.screen import Screen
 from textual.widgets import Static
 
-from trainer.config.schema import RunConfig
-from trainer.runs.folder import TRASH
+from trainer.config import load_config
+from trainer.config.schema import RolloutConfig, RunConfig
+from trainer.errors import TrainerError
+from trainer.runs.folder import TRASH, RunFolder
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner, Kind
@@ -37,13 +40,15 @@ from workbench.reward_model.pane import RewardModelPane
 from workbench.run.journal_source import whole_run
 from workbench.run.metrics import DEFAULT
 from workbench.run.supervisor import Request, Supervisor
+from workbench.runs.choices import HomeFacts
+from workbench.runs.glances import Workspace
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
+from workbench.samples.ask_screen import AskScreen, StartingPoint
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
-from workbench.screen.asking import ask_about
 from workbench.screen.finders import FINDERS
-from workbench.screen.home import HomeController
+from workbench.screen.home import home_facts, next_run
 from workbench.screen.host import attempt
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
@@ -129,10 +134,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.label = LabelPane(self.labelling.request, id="label")
         self._panes = Panes(self, self.supervisor, self.settle, "training" if opening.has_run else "home")
         self._listed = self.runs_dir  # the folder whose runs the panes list
-        workspace = str(Path.cwd())
-        self._home = HomeController(
-            self, self.supervisor, self.steering, self.labelling, settings.visits.get(workspace, 0.0)
-        )
+        self._since = settings.visits.get(str(Path.cwd()), 0.0)
         self._looking = Throttled(rests=False)
         self._situation: _Situation | None = None
         self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
@@ -142,11 +144,11 @@ class MainScreen(MountedWhole, Screen[None]):
         yield TopLines()
         yield Banner(id="banner")
         with Vertical(id="panes"):
-            yield RunsPane(self._listed, self._home, self._home.since, id="home")
+            yield RunsPane(self._listed, self._home_facts, self._since, id="home")
             with Horizontal(id="top"):
                 yield self.config
                 yield self._training
-                yield SamplesPane(partial(ask_about, self, self.supervisor), id="samples")
+                yield SamplesPane(self._ask_models, id="samples")
             yield self.label
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
@@ -301,6 +303,24 @@ class MainScreen(MountedWhole, Screen[None]):
         for banner in self.query(Banner):
             banner.settle(about)
 
+    async def _ask_models(self, start: StartingPoint) -> None:
+        """Show the dialog that asks the run's models: the trainer's if it is under way, else a saved one."""
+        if (folder := self.supervisor.folder) is None:
+            return
+
+        def read() -> tuple[RolloutConfig, list[str]]:
+            rollout = RolloutConfig()
+            with suppress(TrainerError):  # the configuration cannot be read
+                rollout = load_config(RunFolder(folder).config).rollout
+            return rollout, self.supervisor.saved_policies()
+
+        rollout, checkpoints = await asyncio.to_thread(read)
+        if folder == self.supervisor.folder:
+            ask, most = self.supervisor.ask_model, rollout.max_new_tokens
+            self.app.push_screen(
+                AskScreen(ask, start, temperature=rollout.temperature, max_new_tokens=most, checkpoints=checkpoints)
+            )
+
     def action_copy_text(self) -> None:
         copy_selection(self)
 
@@ -355,11 +375,30 @@ class MainScreen(MountedWhole, Screen[None]):
     def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
         self.labelling.label_again(message.keys)
 
+    def _home_facts(self) -> Callable[[Workspace | None], HomeFacts]:
+        """Return a function that reads what Home offers and says, as of now."""
+        store = self.labelling.worker.path
+        return partial(home_facts, next_run(self.config.document, self.supervisor, self.runs_dir, store, self._since))
+
+    @on(RunsPane.Chosen)
+    def _choose(self, message: RunsPane.Chosen) -> None:
+        match message.what:
+            case "train":
+                self.steering.request("start")
+            case "label":
+                self.action_show_pane("label")
+                if self.label.worker is None:
+                    self.labelling.request("start")
+            case "configure":
+                self.steering.new_configuration()
+            case pane:
+                self.action_show_pane(pane)
+
     @on(RunsPane.Requested)
     def _run_requested(self, message: RunsPane.Requested) -> None:
         match message.what:
             case "open":
-                self._home.open(message.folder)
+                self.steering.open_run(message.folder)
             case "resume":
                 self.steering.resume(message.folder)
             case "branch":

@@ -100,12 +100,6 @@ class Panes:
         if before != name:
             self._settle(before)
 
-    def _widen(self, pane: Pane, *, is_wide: bool) -> None:
-        """Give half of the dashboard to `pane`, or only its usual share."""
-        if pane.has_class("-wide") != is_wide:
-            pane.set_class(is_wide, "-wide", update=False)  # without restyling all that is in the pane
-            self._screen.app.stylesheet.apply(pane)
-
     def _arrange(self) -> None:
         screen = self._screen
         width, height = screen.app.size
@@ -114,7 +108,10 @@ class Panes:
             was, pane.display = pane.display, pane.id in shown
             if pane.display and not was:
                 pane.update_run(self._supervisor.view)
-        self._widen(self._pane("config"), is_wide=self.current == "config" and "training" in shown)
+        config, is_wide = self._pane("config"), self.current == "config" and "training" in shown
+        if config.has_class("-wide") != is_wide:  # half of the dashboard, or its usual share
+            config.set_class(is_wide, "-wide", update=False)  # without restyling all that is in the pane
+            screen.app.stylesheet.apply(config)
         screen.query_one("#top").display = bool({*shown} & {*DASHBOARD})
         drawer = screen.query_one("#bottom")
         drawer.display = bool({*shown} & {*DRAWER})

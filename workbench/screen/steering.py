@@ -18,11 +18,20 @@ from trainer.runs.journal import read_journal
 from trainer.runs.listing import is_complete, summary_of
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.labelling.plans import labelling_material
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Request, Supervisor
-from workbench.screen.dialogs import TrustScreen, UnsavedScreen
+from workbench.screen.dialogs import (
+    Plan,
+    RunQuestion,
+    TrustScreen,
+    UnsavedScreen,
+    branch_question,
+    resume_plan,
+    start_plan,
+)
+from workbench.screen.home import ask_for_settings, configured
 from workbench.screen.host import Host, attempt, tried
-from workbench.screen.run_question import Plan, RunQuestion, branch_question, resume_plan, start_plan
 from workbench.system.code_trust import trusted_code, untrusted_code
 from workbench.training.alarms import AlarmScreen, FixScreen
 
@@ -56,9 +65,12 @@ class Steering:
         """Show the run in `folder` in the Training pane, and its configuration.
 
         A run that trains is controlled through that configuration, so with unsaved changes it opens only if the user
-        discards them.
+        discards them. The one that trains here is on the screen already.
         """
-        self._screen.ask(self._watch(folder, "training"))
+        if self._supervisor.trains_here and self._supervisor.shows(folder):
+            self._screen.action_show_pane("training")
+        else:
+            self._screen.ask(self._watch(folder, "training"))
 
     def resume(self, folder: Path, overrides: Sequence[str] = (), *, agreed: bool = False) -> None:
         """Resume the run in `folder` on this process's trainer thread, once the user agrees to the plan.
@@ -121,6 +133,23 @@ class Steering:
                 then()
 
         self._screen.ask(open_it())
+
+    def new_configuration(self) -> None:
+        """Ask for model, prompts and reward, and open the answers in Config, based on the quickstart or the file."""
+
+        async def ask() -> None:
+            screen = self._screen
+            material = await tried(screen, asyncio.to_thread(labelling_material, screen.runs_dir), "configuration")
+            settings = await ask_for_settings(screen.app, material.models if material else [])
+            if settings is None:
+                return
+            source = screen.config.document.path or "quickstart"
+            document = await tried(screen, asyncio.to_thread(configured, source, settings), "configuration")
+            if document is not None:
+                screen.config.show_document(document)
+                screen.action_show_pane("config")
+
+        self.when_nothing_is_lost(lambda: self._screen.ask(ask()))
 
     def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
         """Call `action`, which discards the configuration on the screen; ask first if it has unsaved changes.
@@ -217,6 +246,11 @@ class Steering:
             return
         done = found[0].ppo.iterations
 
+        def problem(count: str) -> str:
+            count = count.strip()
+            whole = count.isdecimal() and len(count) < 10 and int(count)
+            return "" if whole else "Enter a number of iterations, 1 or more"
+
         async def add(count: str) -> str:
             nonlocal found
             try:
@@ -227,7 +261,7 @@ class Steering:
 
         if (planned := await asyncio.to_thread(plan, found[0])) is None:
             question = f"{run.name} is complete after {done} iterations. How many more?"
-            if await app.push_screen_wait(TextPromptScreen(question, str(done), _count_problem, add)) is None:
+            if await app.push_screen_wait(TextPromptScreen(question, str(done), problem, add)) is None:
                 return
         elif not agreed and not await app.push_screen_wait(RunQuestion(planned, "Resume run")):
             return
@@ -361,9 +395,3 @@ class Steering:
     def _edit(self, document: ConfigDocument) -> None:
         """Show another configuration, unless the user keeps unsaved changes."""
         self.when_nothing_is_lost(lambda: self._screen.config.show_document(document))
-
-
-def _count_problem(text: str) -> str:
-    """Return why `text` is not a number of iterations; empty if it is one."""
-    text = text.strip()
-    return "" if text.isdecimal() and len(text) < 10 and int(text) else "Enter a number of iterations, 1 or more"

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Button, Input, Static
 
-from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, TextPromptScreen
+from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, TextPromptScreen
 
 NOTHING = object()
 
@@ -38,7 +38,7 @@ async def asked(screen: Screen[Any], size: tuple[int, int] = (60, 20)) -> AsyncI
 
 @pytest.mark.parametrize("text", ["short", "of many words " * 12])
 async def test_rules_between_answers_of_several_lines_are_no_answers(text: str) -> None:
-    answers = [Answer(name, name.upper(), text) for name in "abc"]
+    answers = [Reply(name, name.upper(), text) for name in "abc"]
     async with asked(AnswerScreen("Which?", answers)) as (app, pilot):
         lines = ["".join(part.text for part in strip) for strip in app.screen._compositor.render_strips()]
         assert sum("─────" in line for line in lines) == 2 + 2 * (text != "short"), "the frame, and two rules"

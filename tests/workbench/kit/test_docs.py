@@ -10,7 +10,7 @@ from textual.widgets import Markdown
 from waiting import until
 from workbench_app import screen_text, workbench
 
-from workbench.kit.docs import DocScreen, DocsFinder, pages
+from workbench.kit.help import DocScreen, DocsFinder, pages
 from workbench.kit.pane import Pane
 
 

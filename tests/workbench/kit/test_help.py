@@ -17,8 +17,17 @@ from waiting import until
 from workbench_app import workbench
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.docs import DocScreen
-from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, about, help_rows, matching
+from workbench.kit.help import (
+    EVERYWHERE,
+    FOCUSED,
+    DocScreen,
+    HelpRow,
+    HelpScreen,
+    HelpTable,
+    about,
+    help_rows,
+    matching,
+)
 from workbench.kit.pane import Pane
 
 

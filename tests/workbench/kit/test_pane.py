@@ -15,7 +15,7 @@ from themed_app import ThemedApp
 from waiting import until
 
 from workbench.app import WorkbenchApp
-from workbench.kit.dialog import Answer, AnswerScreen
+from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.pane import MountedWhole
 from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.opening import Opening
@@ -47,7 +47,7 @@ async def test_a_second_quick_key_does_not_close_the_screen_below() -> None:
     app = Host()
     async with app.run_test() as pilot:
         below = app.screen
-        app.push_screen(dialog := AnswerScreen("Which?", [Answer("go", "Go"), Answer("stay", "Stay")]), app.take)
+        app.push_screen(dialog := AnswerScreen("Which?", [Reply("go", "Go"), Reply("stay", "Stay")]), app.take)
         await until(pilot, lambda: dialog.is_mounted)
         dialog.dismiss("go")
         dialog.dismiss("stay")

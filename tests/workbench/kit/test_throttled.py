@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from functools import partial
 
 import pytest
 
 from workbench.kit import throttled
-from workbench.kit.throttled import Latest, Throttled
+from workbench.kit.throttled import Throttled
 
 
 async def test_a_second_reading_does_not_begin_while_one_is_under_way() -> None:
@@ -37,22 +36,6 @@ async def test_a_reading_that_fails_is_repeated() -> None:
     with pytest.raises(ZeroDivisionError):
         await limit.read(lambda: 1 // 0)
     assert await limit.read(lambda: "found") == "found"
-
-
-async def test_a_slow_reading_is_shown_and_of_those_that_wait_for_it_only_the_newest_is_done() -> None:
-    go_on, latest, begun = threading.Event(), Latest(), []
-
-    def reading(name: str) -> str:
-        begun.append(name)
-        go_on.wait(60)
-        return name
-
-    tasks = [asyncio.create_task(latest.read(partial(reading, name))) for name in ("slow", "superseded", "newest")]
-    while not begun:
-        await asyncio.sleep(0)
-    go_on.set()
-    assert await asyncio.gather(*tasks) == ["slow", None, "newest"]
-    assert begun == ["slow", "newest"]
 
 
 def _costly() -> str:

@@ -13,9 +13,9 @@ import pytest
 from trainer.errors import UsageError
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen
+from workbench.screen.dialogs import RunQuestion
 from workbench.screen.host import attempt, tried
 from workbench.screen.reward_models import RewardModels
-from workbench.screen.run_question import RunQuestion
 from workbench.screen.steering import Steering
 
 

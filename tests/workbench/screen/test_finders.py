@@ -19,7 +19,7 @@ from workbench_app import press_when_asked, settle, status, workbench
 
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow
-from workbench.kit.command_provider import Finder, Found, around
+from workbench.kit.command_provider import Finder, PaletteEntry, around
 from workbench.kit.dialog import ConfirmScreen
 from workbench.samples.pane import SamplesPane
 
@@ -86,9 +86,9 @@ async def test_the_palette_finds_and_opens_one_of_each_kind(tmp_path: Path, monk
 class HostileFinder(Finder):
     KIND = "run"
 
-    async def find(self, words: str) -> Sequence[Found]:
+    async def find(self, words: str) -> Sequence[PaletteEntry]:
         assert words == "x y", "the kind is not one of the words"
-        return [Found(HOSTILE, HOSTILE * 50, list)]
+        return [PaletteEntry(HOSTILE, HOSTILE * 50, list)]
 
 
 async def test_a_hit_is_text_on_two_lines_and_never_markup() -> None:

@@ -16,13 +16,18 @@ from workbench_app import press_when_asked, screen_text, status, workbench
 from trainer.config import Config
 from trainer.runs.folder import RunFolder
 from workbench.config.pane import ConfigPane
-from workbench.screen.run_question import RunQuestion, resume_plan, start_plan
+from workbench.screen.dialogs import RunQuestion, resume_plan, start_plan
+from workbench.screen.main_screen import MainScreen
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def shown_on_top(screen: MainScreen) -> str:
+    return screen_text(screen.app.screen)  # type: ignore[arg-type]
 
 
 def checkpoint(folder: Path, iteration: int) -> None:
@@ -75,12 +80,11 @@ async def test_a_run_starts_only_by_enter_typed_at_its_question(size: tuple[int,
         await pilot.press("f2")
         focused = screen.focused
         await pilot.press("space")
-        await until(pilot, lambda: isinstance(screen.app.screen, RunQuestion))
-        text = screen_text(screen.app.screen)  # type: ignore[arg-type]
+        await until(pilot, lambda: "enter train" in shown_on_top(screen))
+        text = shown_on_top(screen)
         for words in ("Start this run?", "story-openings", "quickstart-0001", "enter Start run", "esc Cancel"):
             assert words in text
-        await until(pilot, lambda: "enter train" in screen_text(screen.app.screen))  # type: ignore[arg-type]
-        footer = screen_text(screen.app.screen).splitlines()[-1]  # type: ignore[arg-type]
+        footer = text.splitlines()[-1]
         assert footer.endswith("▏esc cancel  ? help  q quit")
         assert " y " not in footer
         assert " n " not in footer
@@ -92,8 +96,7 @@ async def test_a_run_starts_only_by_enter_typed_at_its_question(size: tuple[int,
         assert screen.focused is focused, "the user is where they were"
         assert screen.query_one(ConfigPane).display
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(screen.app.screen, RunQuestion))
-        assert "one iteration, then pause" in screen_text(screen.app.screen)  # type: ignore[arg-type]
+        await until(pilot, lambda: "one iteration, then pause" in shown_on_top(screen))
         await press_when_asked(pilot, "enter")
         await until(pilot, lambda: screen.supervisor.view.started is not None)
 
@@ -106,10 +109,8 @@ async def test_a_run_resumes_only_by_enter_and_unless_cancelled() -> None:
         await pilot.press("f7")
         await until(pilot, lambda: "past" in screen_text(screen))
         await pilot.press("r")
-        await until(pilot, lambda: isinstance(screen.app.screen, RunQuestion))
-        text = screen_text(screen.app.screen)  # type: ignore[arg-type]
-        assert "Resume past?" in text
-        assert "step-000002, iteration 2 of 100" in text
+        await until(pilot, lambda: "step-000002, iteration 2 of 100" in shown_on_top(screen))
+        assert "Resume past?" in shown_on_top(screen)
         await press_when_asked(pilot, "escape")
         await until(pilot, lambda: screen.app.screen is screen)
         assert screen.query_one(ConfigPane).document is before

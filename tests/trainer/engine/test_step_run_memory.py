@@ -11,22 +11,16 @@ from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from runs_helper import Recorder, comparable, tiny_config, within
 
-from trainer.config import SCHEMAS
-from trainer.config.loading import load_config_as
 from trainer.engine.training import train_dpo, train_reward_model
-from trainer.errors import OutOfMemoryError
 from trainer.events import (
     Alert,
     DPOStep,
     Event,
     RewardModelStep,
     RunEnded,
-    RunStarted,
     SettingChanged,
 )
 from trainer.files import read_toml
-from trainer.memory.estimate import changed, footprint_of
-from trainer.memory.shape import shape_of
 
 Train = Callable[..., Recorder]
 KINDS = {"reward model": RewardModelStep, "dpo": DPOStep}
@@ -88,30 +82,3 @@ def test_an_evaluation_that_fails_is_repeated(kind: str, train: Train) -> None:
     assert change.key == "optim.micro_batch_tokens"
     (ended,) = healed.of(RunEnded)
     assert ended.state == "done"
-
-
-def test_one_comparison_that_does_not_fit_ends_the_run_with_advice(kind: str, train: Train) -> None:
-    seen, fail = Recorder(), fails("update", 2, times=100)
-
-    def watch(event: Event) -> None:
-        seen.emit(event)
-        fail(event)
-
-    with pytest.raises(OutOfMemoryError, match=r"'update' does not fit .*optim\.grad_checkpoint = true"):
-        train("a", watch)
-    (ended,) = seen.of(RunEnded)
-    assert (ended.state, ended.exit_code, ended.iteration) == ("failed", 3, 1)
-
-
-def test_what_does_not_fit_is_lowered_before_the_first_step(kind: str, train: Train, tmp_path: Path) -> None:
-    plain = train("a", lambda event: None, "eval.every=0")
-    config = load_config_as(SCHEMAS[kind.replace(" ", "-")], tmp_path / "runs" / "a" / "config.toml")
-    shape, _ = shape_of(config.model.path)
-    assert shape is not None
-    peak = footprint_of(config, shape, 20, gpu=False).peak
-    smaller = footprint_of(changed(config, "optim.micro_batch_tokens", 80), shape, 20, gpu=False).peak
-    assert smaller < peak
-    limit = f"model.memory_limit={(peak + smaller) / 2e9}"
-    (started,) = train("b", lambda event: None, "eval.every=0", limit).of(RunStarted)
-    assert any("optim.micro_batch_tokens lowered from" in warning for warning in started.warnings)
-    assert not any("lowered" in warning for warning in plain.of(RunStarted)[0].warnings)

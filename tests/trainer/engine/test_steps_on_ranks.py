@@ -13,24 +13,21 @@ import numpy as np
 import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
-from ranks_helper import Ended, ended, hurt, largest_difference, started, wait_for
+from ranks_helper import Ended, ended, hurt, largest_difference, started
 from runs_helper import comparable, newest_checkpoint, outcome
 
 from trainer.config import AnyConfig
 from trainer.config.loading import config_text
 from trainer.distributed.ranks import Ranks
-from trainer.engine.inbox import send
 from trainer.engine.training import check_shares, train_dpo, train_reward_model
 from trainer.errors import UsageError
 from trainer.events import (
-    Alert,
     DPOEvaluation,
     Evaluation,
     Event,
     RewardModelEvaluation,
     RewardModelStep,
     RunEnded,
-    SettingChanged,
 )
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.runs.folder import RunFolder
@@ -163,56 +160,6 @@ patch.object(RewardLearner, "train", dying).start()
     for run in found:
         run["events"] = [{key: value for key, value in event.items() if key != "ranks"} for event in run["events"]]
     assert found[0] == found[1]
-
-
-def test_a_failed_allocation_on_one_rank_makes_the_parts_smaller_on_all(whole: Path) -> None:
-    patch = """
-import trainer
-from trainer.engine import reward_model as reward_model_run
-from trainer.reward_model import reward_learner
-accumulate, score_sequences = reward_learner.accumulate, reward_model_run.score_sequences
-steps, budgets = [], []
-def failing_step(*args, **kwargs):
-    steps.append(1)
-    if len(steps) == 2:
-        raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
-    return accumulate(*args, **kwargs)
-def failing_scores(score, sequences, budget, *others):  # from the fifth on, until the micro-batches are smaller
-    budgets.append(budget)
-    if len(budgets) >= 5 and budget >= budgets[4]:
-        raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
-    return score_sequences(score, sequences, budget, *others)
-patch.object(reward_learner, "accumulate", failing_step).start()
-patch.object(reward_model_run, "score_sequences", failing_scores).start()
-"""
-    results = run_two(whole, commands("reward-model", whole, "healed", patch=patch))
-    assert [result.code for result in results] == [0, 0], results
-    events = events_of(whole, "healed")
-    assert [event.code for event in events if isinstance(event, Alert)].count("out_of_memory") == 2
-    changes = [event for event in events if isinstance(event, SettingChanged)]
-    assert [change.key for change in changes] == ["optim.micro_batch_tokens"] * 2
-    assert changes[1].value < changes[0].value
-    assert largest_difference(measured(whole, "healed"), measured(whole, "one")) < 1e-5
-
-
-def test_a_run_on_two_ranks_is_paused_and_stopped_between_steps(tmp_path: Path) -> None:
-    both = commands("dpo", tmp_path, "steered", "train.epochs=100", "eval.every=0", "checkpoint.every=0")
-    run = RunFolder(tmp_path / "runs" / "steered")
-
-    def seen(text: str) -> bool:
-        return run.events.exists() and text in run.events.read_text()
-
-    with started(tmp_path, both) as processes:
-        wait_for(lambda: seen('"event":"dpo_step"'))
-        send(run.root, "pause")
-        wait_for(lambda: seen('"state":"paused"'))
-        send(run.root, "stop")
-        results = ended(tmp_path, processes)
-    assert [result.code for result in results] == [130, 0], results
-    end = next(event for event in events_of(tmp_path, "steered") if isinstance(event, RunEnded))
-    assert end.state == "stopped"
-    steps = [event for event in events_of(tmp_path, "steered") if isinstance(event, RewardModelStep)]
-    assert steps[-1].iteration == end.iteration
 
 
 def test_a_step_of_fewer_comparisons_than_ranks_is_refused(tmp_path: Path) -> None:

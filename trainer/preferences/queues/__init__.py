@@ -50,43 +50,13 @@ class QueueContext:
     wake: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Sign that a queue has nothing for now. why: in words, as in "the policy is writing pair 3"."""
 
     why: str
 
 
 Drawn = Comparison | Wait
-
-
-@dataclass(slots=True)
-class Supply:
-    """Number of comparisons that a queue has.
-
-    total: counts all of them, those included that are not new; None while that is not known. drawn: how many of them
-    are used up.
-    """
-
-    total: Callable[[], int | None] = lambda: None
-    drawn: int = 0
-
-    @property
-    def left(self) -> int | None:
-        """Return how many are left at most; None if that is not known."""
-        total = self.total()
-        return None if total is None else max(total - self.drawn, 0)
-
-
-class QueueInputs(NamedTuple):
-    """Inputs of one queue. random_share: smallest share of pairs that an ordered queue draws at random."""
-
-    context: QueueContext
-    history: LabelHistory
-    rng: random.Random
-    report: Report
-    random_share: float
-    supply: Supply
 
 
 class LabelHistory:
@@ -96,11 +66,18 @@ class LabelHistory:
     thread. Every look-up may raise StorageError.
     """
 
-    def __init__(self, labeller: str, path: Path, served: Set[str]) -> None:
-        self.labeller = labeller
-        self.path = path
-        self.served = set(served)
+    def __init__(self, context: QueueContext) -> None:
+        self.labeller = context.labeller
+        self.path = context.store
+        self.served = set(context.served)
         self._store: PreferenceStore | None = None
+
+    @property
+    def store(self) -> PreferenceStore | None:
+        """The store; None as long as there is none, before the first label."""
+        if self._store is None and self.path.exists():
+            self._store = PreferenceStore(self.path, create=False)
+        return self._store
 
     def is_new(self, comparison: Comparison) -> bool:
         """Return whether the comparison is not in the session, and its labeller has not judged or skipped it."""
@@ -109,17 +86,8 @@ class LabelHistory:
 
     def own_labels(self, key: str) -> list[Preference]:
         """Return the labeller's own labels of a comparison that are not undone, oldest first."""
-        return [one for one in self.labels_of(key) if one.judgement.labeller == self.labeller]
-
-    def labels_of(self, key: str) -> list[Preference]:
-        """Return anybody's labels of a comparison that are not undone, oldest first."""
-        store = self._opened()
-        return store.labels_of(key) if store is not None else []
-
-    def comparisons(self) -> Iterator[Comparison]:
-        """Yield all comparisons in the store."""
-        store = self._opened()
-        yield from store.comparisons() if store is not None else ()
+        labels = self.store.labels_of(key) if self.store is not None else []
+        return [one for one in labels if one.judgement.labeller == self.labeller]
 
     def close(self) -> None:
         """Close the store; call this on the thread that used it."""
@@ -127,10 +95,22 @@ class LabelHistory:
             self._store.close()
         self._store = None
 
-    def _opened(self) -> PreferenceStore | None:
-        if self._store is None and self.path.exists():  # there is no store until the first label
-            self._store = PreferenceStore(self.path, create=False)
-        return self._store
+
+@dataclass(slots=True)
+class QueueInputs:
+    """Inputs of one queue, and how much it has.
+
+    random_share: smallest share of pairs that an ordered queue draws at random. total: number of its comparisons, those
+    included that are not new; None while that is not known. drawn: how many of them are used up.
+    """
+
+    context: QueueContext
+    history: LabelHistory
+    rng: random.Random
+    report: Report
+    random_share: float
+    total: Callable[[], int | None] = lambda: None
+    drawn: int = 0
 
 
 def only_new(found: Iterator[Drawn], inputs: QueueInputs) -> Iterator[Drawn]:
@@ -138,7 +118,7 @@ def only_new(found: Iterator[Drawn], inputs: QueueInputs) -> Iterator[Drawn]:
     skipped = 0
     for drawn in found:
         inputs.context.check()
-        inputs.supply.drawn += isinstance(drawn, Comparison)
+        inputs.drawn += isinstance(drawn, Comparison)
         if isinstance(drawn, Wait) or inputs.history.is_new(drawn):
             skipped = 0
             yield drawn
@@ -149,38 +129,29 @@ def only_new(found: Iterator[Drawn], inputs: QueueInputs) -> Iterator[Drawn]:
             yield Wait("skipping comparisons judged before")
 
 
-def in_background(work: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
-    """Run `work` on a thread of its own, for which nobody waits at the end of the process; then call `wake`."""
+def in_background(work: Callable[[], T], what: str, wake: Callable[[], None]) -> Future[T]:
+    """Run `work` on a thread of its own, for which nobody waits at the end of the process; then call `wake`.
+
+    Errors of a model's library become ModelErrors with `what`, so that they end only one queue.
+    """
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  who asks for the result gets it
+        except (TrainerError, Interrupted) as error:
             future.set_exception(error)
+        except BaseException as error:  # noqa: BLE001  whatever a library raises
+            future.set_exception(ModelError(f"{what}: {one_line(error)}"))
         wake()
 
     threading.Thread(target=run, name="label queue", daemon=True).start()
     return future
 
 
-def result_of(future: Future[T], what: str) -> T:
-    """Return the result of a finished `future`.
-
-    Errors of a model's library become ModelErrors, so that they end only one queue.
-    """
-    try:
-        return future.result()
-    except (TrainerError, Interrupted):
-        raise
-    except Exception as error:
-        raise ModelError(f"{what}: {one_line(error)}") from error
-
-
 def awaited(work: Callable[[], T], why: str, context: QueueContext) -> Generator[Wait, None, T]:
     """Yield Waits with `why` until `work` is done in the background, and return its result."""
-    future = in_background(work, context.wake)
+    future = in_background(work, why, context.wake)
     while not future.done():
         yield Wait(why)
-    return result_of(future, why)
+    return future.result()

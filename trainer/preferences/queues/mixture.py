@@ -14,18 +14,8 @@ from trainer.data.readers import source_rows
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.formats import ColumnNames, read_preferences
-from trainer.preferences.queues import (
-    Drawn,
-    LabelHistory,
-    QueueContext,
-    QueueInputs,
-    Supply,
-    awaited,
-    in_background,
-    only_new,
-)
-from trainer.preferences.queues.run_pairs import policy_and_reference, samples
-from trainer.preferences.queues.scored_pairs import disagreement, uncertain
+from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs, awaited, in_background, only_new
+from trainer.preferences.queues.run_pairs import disagreement, policy_and_reference, samples, uncertain
 from trainer.preferences.records import Comparison, Item, Preference, Queue, QueuePlan, SessionPlan
 
 _REPORTED = 20  # limit of lines about what was skipped
@@ -44,13 +34,13 @@ def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     columns = ColumnNames.of(plan.columns)
     work = partial(read_preferences, plan.source, columns=columns, skip_broken=True, unjudged=True)
     reading = yield from awaited(work, f"reading '{plan.source}'", inputs.context)
-    rows = in_background(partial(_rows, plan.source), inputs.context.wake)
+    rows = in_background(partial(_rows, plan.source), "counting rows", inputs.context.wake)
 
     def total() -> int | None:
         count = rows.result() if rows.done() and rows.exception() is None else None
         return None if count is None else count - reading.broken
 
-    inputs.supply.total = total
+    inputs.total = total
     yield from only_new((preference.comparison for preference in reading), inputs)
     if reading.broken:
         inputs.report(
@@ -68,19 +58,20 @@ def _rows(source: str) -> int | None:
 
 def again(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Comparison]:
     """Yield the comparisons of the store with the plan's keys, judged or not."""
-    history, missing = inputs.history, {}
-    keys = {*plan.keys} - history.served
-    inputs.supply.total = lambda: len(keys - history.served)
-    for key in dict.fromkeys(plan.keys):
+    history, store, missing = inputs.history, inputs.history.store, set[str]()
+    keys = dict.fromkeys(key for key in plan.keys if key not in history.served)
+    inputs.total = lambda: len(keys.keys() - history.served)
+    for key in keys:
         if key in history.served:
             continue
-        if labels := history.labels_of(key):
+        if labels := store.labels_of(key) if store is not None else []:
             yield labels[-1].comparison
         else:
-            missing[key] = True
-    for comparison in history.comparisons() if missing else ():
-        if missing.pop(comparison.key, False) and comparison.key not in history.served:
+            missing.add(key)
+    for comparison in store.comparisons() if store is not None and missing else ():
+        if comparison.key in missing - history.served:
             yield comparison
+        missing.discard(comparison.key)
         if not missing:
             return
     if missing:
@@ -104,8 +95,8 @@ QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
 @dataclass(slots=True)
 class _Queue:
     plan: QueuePlan
+    inputs: QueueInputs
     drawn: Iterator[Drawn]
-    supply: Supply
     given: int = 0
 
 
@@ -113,8 +104,10 @@ class Mixture:
     """Items, made one at a time as they are drawn; for the thread that draws the first.
 
     Queues take turns by their weights; a queue that was passed over catches up later. If a queue cannot go on,
-    `problems` reports why, and the others go on. The sides of a comparison that was not shown before depend only on the
-    plan's seed, the labeller and the comparison, so they are the same when a session is continued.
+    `problems` reports why, and the others go on. Where the session has comparisons whose only label may be repeated, at
+    least 20 items later, the plan's share of the items, which is never exceeded, are such repeats; items that the
+    session had when it was continued count as its newest. The sides of a comparison that was not shown before depend
+    only on the plan's seed, the labeller and the comparison, so they are the same when a session is continued.
 
     The caller applies the plan's limit. Raises StorageError if the store cannot be read, and whatever `context.check`
     raises.
@@ -124,26 +117,37 @@ class Mixture:
         self.problems: list[str] = []
         self.waiting = ""  # what the last call of `draw` is waiting for, in words
         self._plan = plan
-        self._history = LabelHistory(context.labeller, context.store, context.served)
-        self._total = 0
+        self._history = LabelHistory(context)
+        self._total = self._repeated = 0  # items given, and the repeats among them
+        self._too_new = deque((0, key) for key in sorted(context.served))  # place in the session and key
+        self._ready: list[str] = []  # keys that may be repeated
         self._queues: list[_Queue] = []
+
+        def rng(what: object) -> random.Random:
+            # Another one when a session is continued, so that a model does not write the same again.
+            return random.Random(f"{plan.seed}/{context.labeller}/{what}/{len(context.served)}")
+
+        self._rng = rng("repeats")
         for place, one in enumerate(plan.queues):
             if one.weight > 0:
-                rng, supply = self._rng(place, context), Supply()
-                inputs = QueueInputs(context, self._history, rng, self._report, plan.random, supply)
-                self._queues.append(_Queue(one, QUEUES[one.queue](one, inputs), supply))
-        self._repeats = _Repeats(plan.repeats, self._history, self._rng("repeats", context))
+                inputs = QueueInputs(context, self._history, rng(place), self._report, plan.random)
+                self._queues.append(_Queue(one, inputs, QUEUES[one.queue](one, inputs)))
 
     @property
     def exhausted(self) -> bool:
         """Return whether no more items will come."""
-        return not self._queues and not self._repeats.is_due(self._total)
+        return not self._queues and not self._is_repeat_due()
 
     @property
     def left(self) -> int | None:
         """Return how many items are still to come at most, without repeats; None if a queue does not know."""
-        counts = [queue.supply.left for queue in self._queues]
-        return None if None in counts else sum(filter(None, counts))
+        left = 0
+        for queue in self._queues:
+            total = queue.inputs.total()
+            if total is None:
+                return None
+            left += max(total - queue.inputs.drawn, 0)
+        return left
 
     def draw(self, *, hurry: bool = True) -> Item | None:
         """Return the next item; None if there is none now. Unless `exhausted`, there may be one later.
@@ -151,9 +155,22 @@ class Mixture:
         hurry: if the queue whose turn it is has nothing yet, draw from another one.
         """
         self.waiting = ""
-        if (label := self._repeats.draw(self._total)) is not None:
-            order = self._other_order(label)
-            return self._given(Item(comparison=label.comparison, queue="repeat", order=order, repeats=label.id))
+        item = self._repeat() if self._is_repeat_due() else None
+        if item is None:
+            item = self._next(hurry)
+        if item is not None:
+            key = item.comparison.key
+            self._history.served.add(key)
+            if item.queue != "repeat":
+                self._too_new.append((self._total, key))
+            self._total += 1
+        return item
+
+    def close(self) -> None:
+        """Close the store; call this on the thread that drew."""
+        self._history.close()
+
+    def _next(self, hurry: bool) -> Item | None:
         for queue in sorted(self._queues, key=self._turn):
             try:
                 drawn = next(queue.drawn, None)
@@ -162,7 +179,10 @@ class Mixture:
                 drawn = None
             if isinstance(drawn, Comparison):
                 queue.given += 1
-                return self._given(self._item(drawn, queue.plan))
+                again = self._history.own_labels(drawn.key) if queue.plan.queue == "again" else []
+                # Not a repeat of these: it was chosen for what they say, so it would not measure self-agreement.
+                order = self._other_order(again[-1]) if again else self._order(drawn)
+                return Item(comparison=drawn, queue=queue.plan.queue, order=order)
             if drawn is None:
                 self._queues.remove(queue)
             else:
@@ -170,10 +190,6 @@ class Mixture:
                 if not hurry:
                     break
         return None
-
-    def close(self) -> None:
-        """Close the store; call this on the thread that drew."""
-        self._history.close()
 
     def _turn(self, queue: _Queue) -> tuple[bool, float]:
         """Return a sort key that is smallest for the queue whose turn is next.
@@ -185,19 +201,26 @@ class Mixture:
         given = sum(one.given for one in self._queues)
         return queue.given >= share * (given + 1), (queue.given + 1) / share
 
-    def _given(self, item: Item) -> Item:
-        key = item.comparison.key
-        self._history.served.add(key)
-        if item.queue != "repeat":
-            self._repeats.add(key, self._total)
-        self._total += 1
-        return item
+    def _is_repeat_due(self) -> bool:
+        while self._too_new and self._total - self._too_new[0][0] > _APART:
+            self._ready.append(self._too_new.popleft()[1])
+        return bool(self._ready) and self._repeated + 1 <= self._plan.repeats * (self._total + 1)
 
-    def _item(self, comparison: Comparison, plan: QueuePlan) -> Item:
-        labels = self._history.own_labels(comparison.key) if plan.queue == "again" else []
-        # Not a repeat of these labels: it was chosen for what they say, so it would not measure self-agreement.
-        order = self._other_order(labels[-1]) if labels else self._order(comparison)
-        return Item(comparison=comparison, queue=plan.queue, order=order)
+    def _repeat(self) -> Item | None:
+        """Return a random item that repeats an earlier one, if that has been judged once and not skipped."""
+        for _ in range(min(_TRIES, len(self._ready))):
+            place = self._rng.randrange(len(self._ready))
+            self._ready[place], self._ready[-1] = self._ready[-1], self._ready[place]
+            key = self._ready.pop()
+            labels = self._history.own_labels(key)
+            if not labels:
+                self._ready.append(key)
+            elif len(labels) == 1 and labels[0].judgement.verdict != "skip":
+                self._repeated += 1
+                (label,) = labels
+                order = self._other_order(label)
+                return Item(comparison=label.comparison, queue="repeat", order=order, repeats=label.id)
+        return None
 
     def _other_order(self, label: Preference) -> tuple[int, ...]:
         """Return the sides that are the reverse of those shown for this label."""
@@ -210,51 +233,6 @@ class Mixture:
         random.Random(f"{self._plan.seed}/{self._history.labeller}/{comparison.key}").shuffle(places)
         return tuple(places)
 
-    def _rng(self, what: object, context: QueueContext) -> random.Random:
-        # Another one when a session is continued, so that a model does not write the same again.
-        return random.Random(f"{self._plan.seed}/{context.labeller}/{what}/{len(context.served)}")
-
     def _report(self, line: str) -> None:
         if line not in self.problems and len(self.problems) < _REPORTED:
             self.problems.append(line)
-
-
-class _Repeats:
-    """Comparisons of a session that can be repeated to measure self-agreement: each once, if judged and not skipped.
-
-    share: of all items; it is never exceeded. Items that the session had when it was continued count as its newest.
-    """
-
-    def __init__(self, share: float, history: LabelHistory, rng: random.Random) -> None:
-        self._share = share
-        self._history = history
-        self._rng = rng
-        self._given = 0
-        self._too_new = deque((0, key) for key in sorted(history.served))  # (place in the session, key)
-        self._ready: list[str] = []
-
-    def add(self, key: str, place: int) -> None:
-        """Record that the item at `place` is the comparison `key`."""
-        self._too_new.append((place, key))
-
-    def is_due(self, total: int) -> bool:
-        """Return whether the next item, after `total` of them, should be a repeat."""
-        while self._too_new and total - self._too_new[0][0] > _APART:
-            self._ready.append(self._too_new.popleft()[1])
-        return bool(self._ready) and self._given + 1 <= self._share * (total + 1)
-
-    def draw(self, total: int) -> Preference | None:
-        """Return the label to repeat as the next item, after `total`; None if none is due or available."""
-        if not self.is_due(total):
-            return None
-        for _ in range(min(_TRIES, len(self._ready))):
-            place = self._rng.randrange(len(self._ready))
-            self._ready[place], self._ready[-1] = self._ready[-1], self._ready[place]
-            key = self._ready.pop()
-            labels = self._history.own_labels(key)
-            if not labels:
-                self._ready.append(key)
-            elif len(labels) == 1 and labels[0].judgement.verdict != "skip":
-                self._given += 1
-                return labels[0]
-        return None

@@ -1,23 +1,39 @@
-"""Queues of pairs of what the models of a run wrote, newest iteration first, or are asked to write."""
+"""Queues of pairs of what the models of a run wrote, or are asked to write, and of pairs in the order of scores."""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count, islice
 from math import comb
 from pathlib import Path
+from statistics import pstdev
 from typing import Any, NamedTuple, TypeVar
 
 from trainer.config import load_config
 from trainer.data import load_prompts
 from trainer.errors import DataError, ModelError, StorageError, TrainerError, UsageError, one_line
 from trainer.preferences.formats.columns import plain
-from trainer.preferences.queues import Ask, Drawn, QueueContext, QueueInputs, Report, Wait, awaited, only_new
+from trainer.preferences.queues import (
+    Ask,
+    Drawn,
+    QueueContext,
+    QueueInputs,
+    Report,
+    Score,
+    Wait,
+    awaited,
+    in_background,
+    only_new,
+)
 from trainer.preferences.records import Comparison, Messages, Origin, QueuePlan, Text, as_messages
 from trainer.preferences.rows import text
 from trainer.questions import Question, Writer
@@ -26,9 +42,16 @@ from trainer.runs.samples import kept_iterations, read_samples, sample_schema, s
 
 T = TypeVar("T")
 
+Measure = Callable[[Sequence[float]], float]
+"""Function that orders pairs, smallest first, by r(a) - r(b) of each model."""
+
 _COLUMNS = ("row", "prompt", "source_prompt", "prompt_tokens", "columns", "completion", "score", "length")
 _REFUSALS = 3  # in a row, after which the model is not asked again
 _NOTHING_NEW = 20  # known pairs in a row, after which the queue ends
+_COMPLETIONS = 128  # scored at once, about: a minute of a small model on two cores
+_PAIRS = 512  # of these, at most
+_LEAST = 16  # pairs in order; when fewer are left, the next ones are scored
+_IN_ADVANCE = 6  # random pairs that may come early, so that nobody waits for the first scores
 
 
 class WrittenSample(NamedTuple):
@@ -54,16 +77,13 @@ class PromptSamples:
 
 
 class SampledIterations:
-    """The iterations of a run that have samples and are not used up.
-
-    Raises UsageError if there is no such run.
-    """
+    """The iterations of a run that have samples and are not used up. Raises UsageError if there is no such run."""
 
     def __init__(self, source: str, report: Report) -> None:
         path = Path(source).expanduser()
         self.folder = open_run(path.name, path.parent)
-        self._report = report
         self.found = 0  # iterations so far, those included that are used up
+        self._report = report
         self._left: list[int] = []  # ascending
         self._newest = -1  # found so far
 
@@ -82,19 +102,33 @@ class SampledIterations:
 
     def read(self, iteration: int) -> list[PromptSamples]:
         """Return the samples of `iteration` by prompt; if its file cannot be read, report why and return none."""
+        import pyarrow as pa
+
+        path = self.folder.samples_file(iteration)
         try:
-            temperature, rows = _rows(self.folder.samples_file(iteration))
+            table = read_samples(path, _COLUMNS)
+            settings = sample_settings(table.schema.metadata)
+            table = table.cast(pa.schema([sample_schema().field(name) for name in _COLUMNS]))
+            table.validate(full=True)  # texts are UTF-8; the Parquet reader does not check that
         except StorageError as error:
             self._report(str(error))
             return []
+        except (OSError, pa.ArrowException) as error:
+            self._report(f"samples '{path}' are damaged ({str(error).splitlines()[0]}): delete the file")
+            return []
         checkpoint = checkpoint_of(self.folder, iteration - 1)  # the policy that wrote them
-        sampling = {} if temperature is None else {"temperature": temperature}
+        sampling = {"temperature": settings.temperature} if settings else {}
         found: dict[tuple[Any, Any], PromptSamples] = {}
-        for place, row in enumerate(rows):
+        for place, row in enumerate(table.to_pylist()):
             key = (row["prompt"], row["source_prompt"])
             if key not in found:
-                prompt = _prompt(row["prompt"] or "", row["source_prompt"])
-                found[key] = PromptSamples(prompt, row["prompt_tokens"] or None, _columns(row["columns"]))
+                columns = _decoded(row["columns"])
+                columns = columns if isinstance(columns, dict) else {}
+                try:
+                    prompt = text(_decoded(row["source_prompt"]), "samples", "source_prompt")
+                except DataError:
+                    prompt = row["prompt"] or ""  # as rendered
+                found[key] = PromptSamples(prompt, row["prompt_tokens"] or None, columns)
             origin = Origin(
                 source="run",
                 run=self.folder.name,
@@ -108,6 +142,21 @@ class SampledIterations:
             found[key].samples.append(written)
         return list(found.values())
 
+    def pairs_each(self) -> int | None:
+        """Return how many pairs the newest iteration that can be read has, as the others will; None without one.
+
+        Raises UsageError if the run has no samples and gets none.
+        """
+        while (newest := self.newest()) is not None:
+            if prompts := self.read(newest):
+                return sum(comb(len(one.samples), 2) for one in prompts)
+            self.drop(newest)
+        if self._newest < 0 and self.are_over():
+            raise UsageError(
+                f"run '{self.folder.name}' has no samples: train with run.save_samples = true, or choose another run"
+            )
+        return None
+
     def are_over(self) -> bool:
         """Return whether none is left and none will come: the run is not under way, or it keeps no samples."""
         more_may_come = self.folder.is_live()
@@ -116,17 +165,32 @@ class SampledIterations:
                 more_may_come = read_config(self.folder)["run"].get("save_samples", True) is not False
         return self.newest() is None and not more_may_come  # in this order, to find what came before the end
 
-    def check_any(self) -> None:
-        """Raise UsageError if none were found and none will come."""
-        if self.newest() is None and self._newest < 0 and self.are_over():
-            raise UsageError(
-                f"run '{self.folder.name}' has no samples: train with run.save_samples = true, or choose another run"
-            )
-
     @property
     def awaited(self) -> str:
         """Reason to wait when nothing is left, in words."""
         return f"waiting for the samples of iteration {max(self._newest, 0) + 1}"
+
+    @property
+    def one_sample_each(self) -> UsageError:
+        """The error that the run's samples cannot be compared."""
+        return UsageError(
+            f"run '{self.folder.name}' has one sample of each prompt, and no two to compare: "
+            "train with rollout.samples_per_prompt = 2 or more, or let its model write pairs: open it in the workbench"
+        )
+
+
+def _decoded(value: str | None) -> Any:
+    """Return JSON as its value; None for what is none."""
+    try:
+        return json.loads(value or "")
+    except (ValueError, RecursionError):
+        return None
+
+
+def checkpoint_of(folder: RunFolder, trained: int) -> str:
+    """Return the name of the checkpoint after `trained` whole iterations; empty if it is not kept."""
+    path = folder.checkpoint(trained)
+    return path.name if path.is_dir() else ""
 
 
 def newest_first(
@@ -138,10 +202,9 @@ def newest_first(
 ) -> Iterator[T | Wait]:
     """Yield the `parts` of each iteration's samples; a newer iteration that arrives goes before what is left.
 
-    follow: wait for more while the run is under way. Raises UsageError if the run has no samples and gets none.
+    follow: wait for more while the run is under way.
     """
     begun: dict[int, Iterator[T]] = {}
-    iterations.check_any()
     while True:
         context.check()
         newest = iterations.newest()
@@ -160,44 +223,6 @@ def newest_first(
             yield part
 
 
-def checkpoint_of(folder: RunFolder, trained: int) -> str:
-    """Return the name of the checkpoint after `trained` whole iterations; empty if it is not kept."""
-    path = folder.checkpoint(trained)
-    return path.name if path.is_dir() else ""
-
-
-def _rows(path: Path) -> tuple[float | None, Iterator[dict[str, Any]]]:
-    """Return the temperature at which the samples in `path` were written, and their rows. Raises StorageError."""
-    import pyarrow as pa
-
-    table = read_samples(path, _COLUMNS)
-    settings = sample_settings(table.schema.metadata)
-    try:
-        table = table.cast(pa.schema([sample_schema().field(name) for name in _COLUMNS]))
-        table.validate(full=True)  # texts are UTF-8; the Parquet reader does not check that
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"samples '{path}' are damaged ({str(error).splitlines()[0]}): delete the file") from None
-    return settings.temperature if settings else None, iter(table.to_pylist())
-
-
-def _prompt(rendered: str, source: str | None) -> Text:
-    """Return the prompt as in the data; as rendered if that is the same, or cannot be read."""
-    if source is None:
-        return rendered
-    try:
-        return text(json.loads(source), "samples", "source_prompt")
-    except (ValueError, RecursionError, DataError):
-        return rendered
-
-
-def _columns(values: str | None) -> dict[str, Any]:
-    try:
-        columns = json.loads(values or "")
-    except (ValueError, RecursionError):
-        return {}
-    return columns if isinstance(columns, dict) else {}
-
-
 def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     """Yield pairs of the samples of one prompt in one iteration, newest iteration first.
 
@@ -205,18 +230,17 @@ def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     there are no samples, or no model to ask.
     """
     iterations = SampledIterations(plan.source, inputs.report)
-    pairs = partial(sampled_pairs, rng=inputs.rng)
-    while (each := pairs_each(iterations)) is None:
+    while (each := iterations.pairs_each()) is None:
         inputs.context.check()
-        iterations.check_any()
         if iterations.are_over():
             return  # none could be read, which was reported
         yield Wait(iterations.awaited)
     if each:
-        inputs.supply.total = lambda: each * iterations.found
+        inputs.total = lambda: each * iterations.found
+        pairs = partial(sampled_pairs, rng=inputs.rng)
         yield from only_new(newest_first(iterations, pairs, inputs.context), inputs)
     elif inputs.context.ask is None:
-        raise UsageError(one_sample_each(iterations))
+        raise iterations.one_sample_each
     else:
         yield from _written_pairs(plan.source, ("policy", "policy"), inputs)
 
@@ -234,23 +258,6 @@ def sampled_pairs(prompts: Sequence[PromptSamples], rng: random.Random) -> Itera
         if (pair := next(pairs, None)) is not None:
             yield pair
             waiting.append(pairs)
-
-
-def one_sample_each(iterations: SampledIterations) -> str:
-    """Return the message that a run's samples cannot be compared, and the way out."""
-    return (
-        f"run '{iterations.folder.name}' has one sample of each prompt, and no two to compare: "
-        "train with rollout.samples_per_prompt = 2 or more, or let its model write pairs: open it in the workbench"
-    )
-
-
-def pairs_each(iterations: SampledIterations) -> int | None:
-    """Return how many pairs the newest iteration that can be read has, as the others will; None if there is none."""
-    while (newest := iterations.newest()) is not None:
-        if prompts := iterations.read(newest):
-            return sum(comb(len(one.samples), 2) for one in prompts)
-        iterations.drop(newest)
-    return None
 
 
 def _pairs_of(prompt: PromptSamples, rng: random.Random) -> Iterator[Comparison]:
@@ -295,7 +302,20 @@ def _written_pairs(source: str, writers: tuple[Writer, Writer], inputs: QueueInp
         if isinstance(prompt, Wait):
             yield prompt
             continue
-        work = partial(_write, context.ask, _questions(prompt, writers, inputs.rng), folder)
+        # Each has its own seed, because similar models write the same from one seed.
+        asked = [(writers[0], 2)] if writers[0] == writers[1] else [(writer, 1) for writer in writers]
+        questions = [
+            Question(
+                prompt=prompt.prompt,
+                prompt_tokens=prompt.tokens,
+                columns=prompt.columns,
+                writer=writer,
+                count=count,
+                seed=inputs.rng.randrange(2**32),
+            )
+            for writer, count in asked
+        ]
+        work = partial(_write, context.ask, questions, folder)
         written = yield from awaited(work, f"{who} writing pair {given + 1}", context)
         if isinstance(written, str):
             refused += 1
@@ -336,26 +356,6 @@ def _prompts(source: str, inputs: QueueInputs) -> Iterator[PromptSamples | Wait]
             return  # none could be read, which was reported
 
 
-def _questions(prompt: PromptSamples, writers: tuple[Writer, Writer], rng: random.Random) -> list[Question]:
-    """Return one question per writer, or one for two completions if both writers are the same.
-
-    Each has its own seed, because similar models write the same from one seed.
-    """
-    first, second = writers
-    asked = [(first, 2)] if first == second else [(first, 1), (second, 1)]
-    return [
-        Question(
-            prompt=prompt.prompt,
-            prompt_tokens=prompt.tokens,
-            columns=prompt.columns,
-            writer=writer,
-            count=count,
-            seed=rng.randrange(2**32),
-        )
-        for writer, count in asked
-    ]
-
-
 def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[WrittenSample] | str:
     """Return what was written to `questions`, or why it was not, in one line."""
     written = []
@@ -376,3 +376,118 @@ def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[W
         )
         written += [WrittenSample(one.text, origin, plain(one.score), len(one.tokens)) for one in answer.completions]
     return written
+
+
+def uncertain(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs by |r(a) - r(b)| of the plan's first model, smallest first: its preference is weakest there.
+
+    See `_ordered`.
+    """
+    if not plan.models:
+        raise UsageError("the queue of uncertain pairs needs a reward model: name one")
+    yield from _ordered(plan.source, plan.models[:1], lambda by: abs(by[0]), inputs)
+
+
+def disagreement(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs by the standard deviation of r(a) - r(b) over the plan's models, largest first. See `_ordered`."""
+    models = list(dict.fromkeys(plan.models))
+    if len(models) < 2:
+        raise UsageError("the queue of disagreement needs two reward models or more: name them")
+    yield from _ordered(plan.source, models, lambda by: -pstdev(by), inputs)
+
+
+def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs of the samples of one prompt, each once: scored ones by `measure`, smallest first, and random ones.
+
+    Some completions of the newest iterations are scored at once, in the background: newer iterations when they have
+    come, older ones when these are used up. At least the inputs' `random_share` of the pairs are random. Raises
+    UsageError if there are no pairs, and what `context.score` raises.
+    """
+    context, share, rng = inputs.context, inputs.random_share, inputs.rng
+    if context.score is None:
+        raise UsageError("nothing can score pairs here: choose another queue")
+    iterations = SampledIterations(source, inputs.report)
+    if each := iterations.pairs_each():
+        inputs.total = lambda: each * iterations.found
+    why = f"scoring samples with {' and '.join(Path(model).name for model in models)}"
+    everything: list[Comparison] = []  # not drawn yet, scored or not
+    in_order: list[tuple[float, int, Comparison]] = []  # a heap of measures; a number orders equal ones
+    scoring: Future[list[tuple[float, Comparison]]] | None = None
+    numbers, read, at_random = count(), -1, 0
+
+    def take(*, randomly: bool) -> Comparison | None:
+        """Take pairs until one is new; None if there are no more."""
+        while everything if randomly else in_order:
+            if randomly:
+                place = rng.randrange(len(everything))
+                everything[place], everything[-1] = everything[-1], everything[place]
+            pair = everything.pop() if randomly else heapq.heappop(in_order)[-1]
+            if inputs.history.is_new(pair):
+                return pair
+        return None
+
+    while True:
+        context.check()
+        if scoring is not None and scoring.done():
+            for value, scored in scoring.result():
+                heapq.heappush(in_order, (value, next(numbers), scored))
+            scoring = None
+        newest = iterations.newest()
+        if scoring is None and newest is not None and (newest > read or len(in_order) < _LEAST):
+            found = _next_pairs(iterations, inputs)
+            if not found and read < 0 and not everything:
+                raise iterations.one_sample_each
+            read = max(newest, read)
+            everything.extend(found)
+            scoring = in_background(partial(_measured, models, measure, context.score, found), why, context.wake)
+        randomly = at_random < share * (inputs.drawn + 1)
+        pair = None if randomly else take(randomly=False)
+        if pair is None and (randomly or at_random < share * inputs.drawn + _IN_ADVANCE or scoring is None):
+            pair, randomly = take(randomly=True), True
+        if pair is not None:
+            inputs.drawn, at_random = inputs.drawn + 1, at_random + randomly
+            yield pair
+        elif scoring is not None:
+            yield Wait(why)
+        elif iterations.are_over():
+            return
+        elif iterations.newest() is None:
+            yield Wait(iterations.awaited)
+
+
+def _next_pairs(iterations: SampledIterations, inputs: QueueInputs) -> list[Comparison]:
+    """Return pairs of the newest iterations left, of as many completions as are scored at once."""
+    pairs: list[Comparison] = []
+    completions = 0
+    while completions < _COMPLETIONS and (newest := iterations.newest()) is not None:
+        inputs.context.check()
+        prompts = iterations.read(newest)
+        iterations.drop(newest)
+        completions += sum(len(one.samples) for one in prompts)
+        pairs += islice(sampled_pairs(prompts, inputs.rng), _PAIRS - len(pairs))
+    return pairs
+
+
+def _measured(
+    models: Sequence[str], measure: Measure, score: Score, pairs: Sequence[Comparison]
+) -> list[tuple[float, Comparison]]:
+    """Return `pairs` with their measure, the scores in their columns; without those that a model could not score."""
+    places: dict[tuple[str, str], int] = {}
+    texts: list[tuple[Text, Text]] = []
+    for pair in pairs:
+        for completion in pair.completions:
+            if places.setdefault((str(pair.prompt), str(completion)), len(texts)) == len(texts):
+                texts.append((pair.prompt, completion))
+    scores = {model: score(model, texts) for model in models}
+    for model, values in scores.items():
+        if len(values) != len(texts):
+            raise ModelError(f"reward model '{model}' gave {len(values)} scores to {len(texts)} completions: update it")
+    found = []
+    for pair in pairs:
+        first, second = (places[str(pair.prompt), str(completion)] for completion in pair.completions)
+        differences = [values[first] - values[second] for values in scores.values()]
+        if all(map(math.isfinite, differences)):
+            by_model = {Path(model).name: [values[first], values[second]] for model, values in scores.items()}
+            shown = replace(pair, columns={**pair.columns, "reward_models": by_model})
+            found.append((measure(differences), shown))
+    return found

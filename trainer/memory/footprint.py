@@ -21,8 +21,6 @@ Parts = dict[Part, int]  # bytes
 MemoryPhase = Literal["generate", "score", "reward", "update", "evaluate"]
 Phases = dict[MemoryPhase, Parts]
 
-_STEPPED = 2.3  # copies of the gradient's size while Adam takes a step, besides weights and moments
-
 _WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 CHUNK = 128
 """Positions whose logits exist at once on a CPU; see `models.logprobs`, which imports MLX."""
@@ -176,11 +174,9 @@ def decoding(model: HeldModel, rollout: RolloutConfig, prompt: int, sequences: i
 
 
 def scoring(model: HeldModel, batch: MicroBatch) -> Parts:
-    """Return what a forward pass takes: one block at a time, and then a chunk of logits beside the states."""
+    """Return what a forward pass takes: one block at a time, and then a chunk of logits."""
     logits = _logits(model, batch, Alive(_SCORED, _SCORED))
-    block = batch.tokens * _block(model, batch.length)
-    states = 3 * batch.tokens * model.shape.hidden * model.width
-    return {"activations": max(block - logits, states), "logits": logits}
+    return {"activations": max(batch.tokens * _block(model, batch.length) - logits, 0), "logits": logits}
 
 
 def training(
@@ -197,9 +193,7 @@ def training(
     is computed what it would have kept. alive: arrays of the logits.
     """
     shape, width, exact = model.shape, model.width, model.exact
-    # Keys, values, queries and weights. On a CPU, only attention in float32 has a gradient that needs no more.
-    weights = shape.heads * batch.length * (3 if width < exact else 1)
-    attention = (shape.heads + 2 * shape.kv_heads) * shape.head_size + weights
+    attention = (shape.heads + 2 * shape.kv_heads) * shape.head_size + shape.heads * batch.length
     if shape.gelu:
         kept = (attention + 7 * shape.inner) * width + 6 * shape.hidden * exact
     else:
@@ -234,8 +228,7 @@ def _block(model: HeldModel, length: int) -> int:
     both = (3 * shape.heads + 4 * shape.kv_heads) * shape.head_size * width
     both += (6 * shape.hidden + 3 * shape.inner) * exact
     attention = 0 if model.gpu else _ATTENDED * shape.heads * length * width
-    copied = 0 if exact == width else 3 * shape.inner * width  # from one type to the other
-    return both + max(attention, (6 * shape.hidden + shape.inner) * exact + copied)
+    return both + max(attention, (6 * shape.hidden + shape.inner) * exact)
 
 
 def _logits(model: HeldModel, batch: MicroBatch, alive: Alive) -> int:
@@ -318,8 +311,8 @@ def footprint(
         "optimiser": 2 * trained,  # two moments
         "reward model": reward_models.held,
     }
-    # In a pass: the sum so far, or the gradient of the other model; the new one comes as what it is made of goes.
-    phases["update"] = _larger(phases["update"] | {"gradients": trained}, {"gradients": round(_STEPPED * trained)})
+    # The sum so far, or the gradient of the other model; the new one comes as what it is made of goes.
+    phases["update"] |= {"gradients": trained}
     return Footprint(
         {name: {part: size for part, size in (held | parts).items() if size} for name, parts in phases.items()}
     )

@@ -120,7 +120,7 @@ class Alarms:
     def unresolved(self) -> dict[str, str]:
         """Code and level of the reported alarms whose sign was there within the last ten iterations.
 
-        Unlike an active alarm of `alarms.py`, one stays unresolved as long as its sign persists, even if dismissed.
+        Unlike an active alarm of `active_alarms`, one stays unresolved as long as its sign persists, even if dismissed.
         """
         return {code: reported.level for code, reported in self._reported.items()}
 

@@ -334,11 +334,6 @@ def test_the_system_message_is_added_only_where_there_is_none() -> None:
     assert len(USER_A) == 1
 
 
-def test_a_last_message_of_the_assistant_is_continued() -> None:
-    prompt = encoded([*USER_A, {"role": "assistant", "content": "b c"}])
-    assert prompt.text == "<bos> <|user|> a <end> <|assistant|> b c"
-
-
 def test_messages_without_a_template_are_refused() -> None:
     plain = word_tokenizer(template=None)
     assert "prompt 1 (counted from 0) is a list of messages, but the tokenizer has no chat template" in (

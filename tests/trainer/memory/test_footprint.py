@@ -152,12 +152,6 @@ def test_packed_weights_count_with_their_bits_on_a_gpu_alone(tmp_path: Path) -> 
     assert of(settings(), gpu=True).parts["weights"] == 2 * SHAPE.parameters
 
 
-def test_long_prompts_need_a_forward_pass_that_short_ones_do_not() -> None:
-    short, long = (of(load_config("quickstart"), prompt=prompt).phases["generate"] for prompt in (4, 500))
-    assert set(short) - set(long) == {"logits"}
-    assert set(long) - set(short) == {"activations"}
-
-
 def test_without_a_critic_of_its_own_no_second_adapter_is_counted() -> None:
     apart = {"value_model": "adapter"}
     two = of(settings(model=apart)).parts["adapters"]

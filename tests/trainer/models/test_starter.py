@@ -51,11 +51,6 @@ def continuation(loaded: tuple[Any, Any], prompt: str | list[int], tokens: int) 
 
 
 @pytest.mark.starter
-def test_the_capital_of_france_is_paris(loaded: tuple[Any, Any]) -> None:
-    assert continuation(loaded, "The capital of France is", 4).startswith("Paris")
-
-
-@pytest.mark.starter
 def test_a_chat_prompt_gets_an_answer_that_ends(loaded: tuple[Any, Any]) -> None:
     tokenizer = loaded[1]
     question = [{"role": "user", "content": "What is 2+2?"}]
@@ -93,12 +88,6 @@ def test_digits_are_split_one_by_one_in_mlx_lm_and_in_transformers(folder: Path,
 @given(text=st.text(st.characters(exclude_categories=["Cc", "Cn", "Cs"])))
 def test_any_text_comes_back_from_its_tokens(tokenizer: Any, text: str) -> None:
     """The vocabulary lacks some bytes: those of six control characters and of unassigned planes."""
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.starter
-@pytest.mark.parametrize("text", ["  a\n\n\n b\t ", "naïve 👩‍👩‍👧‍👦 中文 \u200b", "it's don't  \r\n", "\x00\x1b[31m"])
-def test_odd_text_comes_back_from_its_tokens(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 

@@ -62,13 +62,6 @@ def test_the_second_call_converts_nothing(tmp_path: Path, source: Path, converte
     assert converter.calls == 1
 
 
-def test_the_environment_names_the_cache(
-    tmp_path: Path, source: Path, converter: Converter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PPO_WORKBENCH_CACHE", str(tmp_path / "elsewhere"))
-    assert starter_model() == tmp_path / "elsewhere" / "models" / "smollm2-135m-instruct"
-
-
 def test_a_link_in_place_of_the_lock_is_never_followed(tmp_path: Path, source: Path, converter: Converter) -> None:
     (mine := tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "models").mkdir()

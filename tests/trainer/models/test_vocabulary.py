@@ -13,7 +13,6 @@ from batches import make_actor, random_batch, scored
 from reference import float64
 
 from trainer import maths
-from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.errors import ModelError
@@ -143,11 +142,3 @@ def test_the_head_cannot_have_an_adapter_which_would_get_no_gradient(tmp_path: P
     loaded = tiny.load_tiny(path).backbone
     with pytest.raises(ModelError, match="lm_head"):
         ActorCriticLLM(loaded, ModelConfig(path=str(path), lora_targets=["lm_head"]), key=mx.random.key(0))
-
-
-def test_log_probs_of_a_forward_pass_are_those_of_its_logits(tmp_path: Path) -> None:
-    actor, batch = make_actor(tmp_path / "llama"), random_batch()
-    forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits")
-    expected = token_logprobs(filled(forward.logits), batch.responses, 0.7) * batch.mask
-    found = forward.logprobs(batch.responses, batch.mask, 0.7)
-    np.testing.assert_allclose(float64(found), float64(expected), atol=1e-5)

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from scripted_run import FIXES, alarm, ended, iteration, started
 
 from trainer.events import Decision, Event, RolledBack, SettingChanged
-from trainer.monitoring.monitor import ACTIVE_ITERATIONS, active_alarms, is_active_after
+from trainer.monitoring.monitor import ACTIVE_ITERATIONS, active_alarms
 from trainer.runs.journal import Journal, read_journal
 from trainer.runs.journal_lines import event_in
 from workbench.run.sentences import evidence, title, urgent_first
@@ -122,11 +122,6 @@ def test_a_dismissed_alarm_is_no_longer_active() -> None:
     assert view.alarms == [two]
     view.put_away(one)
     assert view.alarms == [two]
-
-
-def test_only_an_alarm_of_its_own_code_replaces_one() -> None:
-    assert is_active_after(alarm(1), alarm(2, code="truncation"))
-    assert not is_active_after(alarm(1), alarm(2))
 
 
 def test_alarms_decisions_and_rollbacks_are_marks_with_words() -> None:

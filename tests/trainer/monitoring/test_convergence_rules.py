@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from scripted_run import evaluation, iteration, started
 from trainer.config import Config, parse_overrides, validate
 from trainer.events import Decision, Event, RolledBack, SettingChanged
 from trainer.monitoring import Monitor
-from trainer.monitoring.history import FIRST, NEWEST
 
 ALL = ("target", "plateau", "collapse", "degradation", "kl")
 
@@ -71,18 +69,6 @@ def test_nothing_is_decided_about_a_run_that_was_healthy(seed: int) -> None:
     run = Run("convergence.window=10")
     kl, scores = ([float(number) for number in series[seed].split()] for series in (KL, SCORE))
     run.go(kl=kl, score_mean=scores, score_std=[0.4] * 40, entropy=[3.5 - 0.02 * n for n in range(40)])
-    assert run.reported == []
-
-
-def test_nothing_is_decided_about_noise_on_a_rising_score() -> None:
-    draw = random.Random(0)
-    run = Run("convergence.window=10", "convergence.on_plateau=stop", "convergence.kl_limit=10")
-    run.go(
-        score_mean=[0.02 * n + draw.gauss(0, 0.05) for n in range(100)],
-        score_std=[0.25] * 100,
-        kl=[min(0.2 * n, 8) + draw.gauss(0, 0.5) for n in range(100)],
-        entropy=[3.0 - 0.02 * n + draw.gauss(0, 0.1) for n in range(100)],
-    )
     assert run.reported == []
 
 
@@ -295,14 +281,6 @@ def test_a_rule_whose_action_changed_at_a_resume_decides_again() -> None:
         resumed.monitor.take(event)
     resumed.number = run.number
     assert resumed.go(kl=[9.0] * 2).reported == [(7, "kl", "stop")]
-
-
-def test_the_history_of_a_long_run_is_bounded() -> None:
-    run = Run().go(kl=[0.1] * 1000)
-    assert [row.iteration for row in run.monitor._history.learning.all_kept()] == [
-        *range(1, FIRST + 1),
-        *range(1001 - NEWEST, 1001),
-    ]
 
 
 def test_every_rule_names_its_setting_and_says_what_is_done() -> None:

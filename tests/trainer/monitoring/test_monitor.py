@@ -59,9 +59,7 @@ class Case(NamedTuple):
 SIGNS = {
     # The penalty takes 0.05 * 24 = 1.2; the score has gained about 0.4, its deviation is 0.4.
     "a KL that costs more than it brings": Case({"kl": from_20(24.0, 2.0)}, (24, "kl_high", "warning")),
-    "a KL that costs far more": Case({"kl": from_20(60.0, 2.0)}, (22, "kl_high", "warning"), "error"),
     "a KL three times its target": Case({"kl": from_20(19.0, 6.0)}, (25, "kl_high", "warning"), "", ADAPTIVE),
-    "a KL ten times its target": Case({"kl": from_20(60.0, 6.0)}, (22, "kl_high", "warning"), "error", ADAPTIVE),
     "a KL for no score": Case({"kl": from_20(80.0, 2.0), "kl_coef": lambda n: 0.0, **FLAT}, (24, "kl_high", "error")),
     "a KL of 0": Case({"kl": lambda n: 0.0}, (5, "not_training", "error")),
     "a gradient of 0": Case({"grad_norm": from_20(0.0, 3.0)}, (25, "not_training", "error")),
@@ -75,17 +73,13 @@ SIGNS = {
         {"sampler_mismatch": from_20(0.3, 1e-5)}, (24, "sampling_bias", "warning")
     ),
     "an entropy of a tenth": Case({"entropy": from_20(0.34, 3.4)}, (23, "entropy_collapse", "warning")),
-    "an entropy of a hundredth": Case({"entropy": from_20(0.034, 3.4)}, (23, "entropy_collapse", "error")),
     "a fourth clipped": Case({"clip_fraction": from_20(0.25, 0.03)}, (23, "clip_saturation", "warning")),
-    "half clipped": Case({"clip_fraction": from_20(0.5, 0.03)}, (23, "clip_saturation", "error")),
     "a skipped minibatch": Case(
         {"spiked_steps": in_40(1, 0), "skipped_steps": in_40(1, 0)}, (40, "ratio_spike", "warning")
     ),
     "many skipped minibatches": Case(
         {"spiked_steps": from_20(1, 0), "skipped_steps": from_20(1, 0)}, (21, "ratio_spike", "warning"), "error"
     ),
-    "a log-ratio of 21": Case({"log_ratio_max": in_40(21.0, 2.0)}, (40, "ratio_spike", "warning")),
-    "a mean ratio of 11": Case({"ratio_mean": in_40(11.0, 1.0)}, (40, "ratio_spike", "warning")),
     "equal scores": Case(
         {"score_min": from_20(0.2, -0.7), "score_max": from_20(0.2, 0.9), "score_mean": from_20(0.2, 0.2)},
         (23, "no_signal", "warning"),
@@ -94,10 +88,8 @@ SIGNS = {
     "equal advantages": Case({"advantage_std": from_20(0.0, 0.3)}, (23, "no_signal", "warning"), "error"),
     "no steps": Case({"steps": from_20(0, 2)}, (23, "no_signal", "warning"), "error"),
     "a critic worse than a constant": Case({"explained_variance": from_20(-0.3, 0.2)}, (30, "critic_lost", "warning")),
-    "a critic that is far off": Case({"explained_variance": from_20(-3.0, 0.2)}, (30, "critic_lost", "error")),
     "a critic that moves the policy": Case({"critic_share": in_40(0.6, 0.1)}, (40, "critic_pull", "warning")),
     "a gradient of 11 times": Case({"grad_norm_max": in_40(44.0, 4.0)}, (40, "gradient_spike", "warning")),
-    "a gradient of 200 times": Case({"grad_norm_max": in_40(800.0, 4.0)}, (40, "gradient_spike", "error")),
     "a step that was NaN": Case({"skipped_steps": in_40(1, 0)}, (40, "step_nan", "error")),
     # Of the last ten correlations about eight must be 0.95 for a mean above 0.75.
     "a length that pays": Case(
@@ -107,29 +99,19 @@ SIGNS = {
     "a third cut": Case({"truncated": from_20(0.35, 0.0)}, (25, "truncation", "warning")),
     "most cut": Case({"truncated": from_20(0.9, 0.0)}, (22, "truncation", "warning"), "error"),
     "loops": Case({"repetition": from_20(0.4, 0.05)}, (24, "repetition", "warning")),
-    "nothing but loops": Case({"repetition": from_20(0.9, 0.05)}, (22, "repetition", "warning"), "error"),
     "half the speed": Case({"tokens_per_second": from_20(12.0, 25.0)}, (28, "throughput", "warning")),
     "a slow rank": Case({"ranks": from_20(ranks(9.0, 1.0), ranks(3.0, 3.0))}, (30, "straggler", "warning")),
 }
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_a_sign_that_lasts_raises_its_own_alarm_and_no_other(name: str) -> None:
+def test_a_sign_that_lasts_raises_its_own_alarm_with_numbers_advice_and_valid_changes(name: str) -> None:
     changes, first, last, tables = SIGNS[name]
-    found = reported([started(), *healthy(40, **changes)], config_of(**tables))
-    assert found[0] == first
-    assert [(code, level) for _, code, level in found[1:]] == [(first[1], last)] * bool(last)
-
-
-def test_every_rule_has_a_sign_that_raises_it() -> None:
-    assert set(ALARM_RULES) - {case.first[1] for case in SIGNS.values()} == {"reward_hacking"}  # below
-
-
-@pytest.mark.parametrize("name", SIGNS)
-def test_an_alarm_has_numbers_and_advice_and_offers_only_valid_changes(name: str) -> None:
-    changes, _, _, tables = SIGNS[name]
     config = config_of(**tables)
-    found = alarms([CheckpointSaved(iteration=1, path="", seconds=0.1), *healthy(40, **changes)], config)
+    found = alarms([started(), CheckpointSaved(iteration=1, path="", seconds=0.1), *healthy(40, **changes)], config)
+    raised = [(alarm.iteration, alarm.code, alarm.level) for alarm in found]
+    assert raised[0] == first
+    assert [(code, level) for _, code, level in raised[1:]] == [(first[1], last)] * bool(last)
     for alarm in found:
         assert len(alarm.evidence) >= 2
         assert all(math.isfinite(value) for value in alarm.evidence.values())
@@ -142,8 +124,8 @@ def test_an_alarm_has_numbers_and_advice_and_offers_only_valid_changes(name: str
                 assert with_setting(config, fix.key, fix.value) != config
 
 
-def test_an_alarm_is_raised_once_while_its_sign_lasts() -> None:
-    assert reported(healthy(100, clip_fraction=from_20(0.25, 0.03))) == [(23, "clip_saturation", "warning")]
+def test_every_rule_has_a_sign_that_raises_it() -> None:
+    assert set(ALARM_RULES) - {case.first[1] for case in SIGNS.values()} == {"reward_hacking"}  # below
 
 
 @pytest.mark.parametrize(("comes_back", "reported_again"), [(32, False), (33, True)])

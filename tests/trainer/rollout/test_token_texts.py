@@ -85,11 +85,6 @@ def test_each_prefix_of_bytes_has_the_characters_that_are_complete(written: str)
     texts_hold(tokenizer, tokenizer.encode(written), whole_text=written)
 
 
-@given(st.lists(st.integers(0, 263), max_size=40))
-def test_any_bytes_and_special_tokens_join_to_what_is_decoded(tokens: list[int]) -> None:
-    texts_hold(make_tokenizer(), tokens)
-
-
 @given(ids)
 def test_tokens_that_end_in_the_middle_of_characters_join_to_what_is_decoded(tokens: list[int]) -> None:
     texts_hold(BYTE_LEVEL, tokens)
@@ -118,11 +113,6 @@ def test_bytes_that_are_not_a_character_are_shown_where_they_are() -> None:
     assert texts_hold(BYTE_LEVEL, [other, letter, other]) == ["\ufffd", "a", "\ufffd"]
     cut_short = [PIECES.index(bytes([byte])) for byte in "🎉".encode()[:3]]
     assert texts_hold(BYTE_LEVEL, [*cut_short, letter]) == ["", "", "\ufffd", "a"]
-
-
-def test_a_character_complete_in_a_token_is_not_kept_back_by_the_one_begun_after_it() -> None:
-    tokens = [PIECES.index(data) for data in (b"\xc3\xa9\xf0", b"\x9f\x98", b"\x80\xe2", b"\x82\xac!")]
-    assert texts_hold(BYTE_LEVEL, tokens, whole_text="é😀€!") == ["é", "", "😀", "€!"]
 
 
 def test_long_responses_of_bytes_alone_are_decoded_in_short_stretches() -> None:
@@ -177,17 +167,6 @@ def test_byte_tokens_that_are_not_a_character_are_one_sign_each() -> None:
 @given(tokens=st.lists(st.integers(0, 4), max_size=12))
 def test_a_decoder_that_changes_the_text_before_a_token_still_joins(tokenizer: Any, tokens: list[int]) -> None:
     texts_hold(tokenizer, tokens)
-
-
-@given(st.lists(st.integers(0, 1), max_size=8))
-def test_even_a_decoder_that_takes_back_what_it_wrote_joins(tokens: list[int]) -> None:
-    class Backwards:
-        encode, convert_ids_to_tokens = REPLACING.encode, REPLACING.convert_ids_to_tokens
-
-        def decode(self, tokens: list[int], **_: Any) -> str:
-            return "".join("ab"[token] for token in reversed(tokens))
-
-    texts_hold(Backwards(), tokens)
 
 
 def test_a_decoder_that_replaces_across_tokens_gives_the_text_to_the_token_that_completes_it() -> None:

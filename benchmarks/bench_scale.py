@@ -98,23 +98,6 @@ def prompts(size: int, folder: Path) -> Iterator[float]:
     yield timed(lambda: run_prompts(config, rows, model))
 
 
-def preferences(size: int, folder: Path) -> Iterator[float]:
-    """Time reading, encoding, grouping and fingerprinting all, and the arrays of one batch of a step."""
-    from trainer.config.reward_model import RewardModelConfig
-    from trainer.preference_data.comparisons import load_preferences, reward_comparisons
-    from trainer.reward_model.reward_learner import to_batch
-
-    config = RewardModelConfig.model_validate({"data": {"preferences": str(write_pairs(size, folder))}})
-    model, found = starter(), []
-    yield timed(lambda: found.append(reward_comparisons(load_preferences(config.data), model, config)))
-    yield timed(lambda: to_batch(list(found[0].train[:32]), config.train))
-
-
-def training(size: int, folder: Path) -> Iterator[float]:
-    """Time a reward model's run on a file: to its first step, the evaluation before it, some steps, and stopping."""
-    yield from train_reward_model(str(write_pairs(size, folder)), folder)
-
-
 def store(size: int, folder: Path) -> Iterator[float]:
     """Time the commands on a store of labels, and a first label there."""
     file = write_pairs(size, folder)
@@ -127,7 +110,7 @@ def store(size: int, folder: Path) -> Iterator[float]:
 
 
 def store_training(size: int, folder: Path) -> Iterator[float]:
-    """Time a reward model's run on a store of labels, as `training` does on a file."""
+    """Time a reward model's run on a store of labels: to its first step, the evaluation before it, steps, stopping."""
     command(folder, "preferences", "import", str(write_pairs(size, folder)))
     yield from train_reward_model("preferences.db", folder)
 
@@ -209,6 +192,24 @@ def runs(size: int, folder: Path) -> Iterator[float]:
     yield timed(lambda: command(folder, "runs"))
 
 
+def journal(size: int, folder: Path) -> Iterator[float]:
+    """Time opening a run of `size` iterations as the screen does: to its newest ones, and to all."""
+    from long_journal import write_long_journal
+
+    from workbench.run.journal_source import JournalSource
+    from workbench.run.view import RunView
+
+    write_long_journal(folder / "events.jsonl", size)
+    source, view = JournalSource(folder), RunView()
+    yield timed(lambda: [view.take(event) for event in source.take()])
+
+    def rest() -> None:
+        while (chunk := source.earlier()) is not None:
+            view.history.prepend(chunk)
+
+    yield timed(rest)
+
+
 class Kind(NamedTuple):
     """Data of which there may be much: the sizes to measure, and what is timed."""
 
@@ -220,8 +221,6 @@ class Kind(NamedTuple):
 TRAINING = ("to first step", "evaluation", f"{STEPS} steps", "stop")
 KINDS = {
     "prompts": Kind(prompts, [1_000, 10_000, 100_000], ("read", "encode")),
-    "preferences": Kind(preferences, [10_000, 100_000, 1_000_000], ("prepare", "one batch")),
-    "training": Kind(training, [10_000, 100_000, 1_000_000], TRAINING),
     "store": Kind(store, [10_000, 100_000, 1_000_000], ("import", "list", "card", "check", "export", "one label")),
     "store-training": Kind(store_training, [10_000, 100_000, 1_000_000], TRAINING),
     "responses": Kind(
@@ -230,6 +229,7 @@ KINDS = {
         ("generate", "score", "reward", "update", "save", "open batch", "open sample"),
     ),
     "runs": Kind(runs, [10, 100, 1_000], ("list", "list again", "command")),
+    "journal": Kind(journal, [1_000, 10_000, 100_000], ("newest", "all")),
 }
 
 

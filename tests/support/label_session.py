@@ -33,7 +33,7 @@ from trainer.preferences.records import (
 )
 from workbench.kit.footer import KeyFooter
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.session_worker import SessionState
+from workbench.labelling.session_worker import SessionState, SupplyReport
 
 NOTHING = Share(0, 0, math.nan, math.nan, math.nan)
 
@@ -71,9 +71,9 @@ class FakeSession:
         self.held: list[Callable[[], None]] | None = None
         self.calls: list[str] = []
         self.figures: dict[str, Any] = {}
-        self.facts: dict[str, Any] = {"exhausted": True, "guidelines": guidelines, **facts}
+        self.facts: dict[str, Any] = {"ended": True, **facts}
         self.state: SessionState | None = None
-        self._guidelines, self._limit, self._ids = guidelines and "hash", limit, 0
+        self._text, self._guidelines, self._limit, self._ids = guidelines, guidelines and "hash", limit, 0
         self.now()
 
     @property
@@ -110,7 +110,8 @@ class FakeSession:
             ahead=max(len(unlabelled) - 1, 0),
             progress=Progress(**figures | self.figures),
             last=replace(self.items[last[0]], label=last[1]) if last else None,
-            **self.facts,
+            guidelines=self._text,
+            supply=SupplyReport(**self.facts),
         )
         return self.state
 

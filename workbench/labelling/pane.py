@@ -194,7 +194,7 @@ class LabelPane(Pane):
     def _take(self, state: SessionState) -> None:
         """Show the session's current item, and once what was left out."""
         self.state = state
-        for line in [line for line in state.left_out if line not in self._left_out]:
+        for line in [line for line in state.supply.left_out if line not in self._left_out]:
             self._left_out.add(line)
             self.notify(visible(line), severity="warning", markup=False)
         self._open(state.current)
@@ -214,10 +214,10 @@ class LabelPane(Pane):
         elif state is None:
             meanings = {str(one.id).removeprefix("label."): one.tooltip for one in Binding.make_bindings(self.BINDINGS)}
             view.say(texts.no_session(self._keys, meanings))
-        elif state.exhausted:
-            view.say(texts.all_judged(state.progress.done, state.problem, self._keys))
+        elif state.supply.ended:
+            view.say(texts.all_judged(state.progress.done, state.supply.problem, self._keys))
         else:
-            view.say(texts.no_item_yet(state.waiting, state.problem))
+            view.say(texts.no_item_yet(state.supply.waiting, state.supply.problem))
         self._show_lines()
         self.refresh_bindings()
 

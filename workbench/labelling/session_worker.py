@@ -12,14 +12,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trainer.engine.inbox import add_event
-from trainer.errors import (
-    TrainerError,
-    UsageError,
-    one_line,
-)
+from trainer.errors import DataError, Interrupted, StorageError, TrainerError, UsageError, one_line
 from trainer.evaluation.human import human_evaluation
 from trainer.events import HumanEvaluation
 from trainer.preferences.queues import QueueContext
@@ -35,10 +31,17 @@ from trainer.preferences.sessions import (
 from trainer.preferences.store import PreferenceStore
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
-from workbench.labelling.item_supply import ItemSupply, SupplyReport, score
+from workbench.labelling.scoring import score
+
+if TYPE_CHECKING:
+    from trainer.preferences.queues.mixture import Mixture
 
 T = TypeVar("T")
 
+AHEAD = 12  # items ahead of the labeller; with fewer, a quick queue fills in for a slow one
+_FULL = 24  # most items ahead
+_LOOK = 1.0  # seconds between checks whether a queue has more
+_RETRY = 5.0  # seconds until an item that could not be saved is put again
 _REST = 0.5  # seconds without a label after which rates and agreement are counted
 _PAUSE = 2.0  # least seconds between two counts of the win rate
 _SHARE = 20  # pause after a count, as a multiple of its duration: labels wait for a count
@@ -50,13 +53,23 @@ Raises TrainerError, and Interrupted once the event is set: the session was left
 """
 
 
+class SupplyReport(NamedTuple):
+    """Report on the items that come.
+
+    ended: no more will. waiting: what the next one waits for. problem: why none comes. left_out: queues, rows and items
+    that were left out, a line each. left: how many may still come; None if that is not known.
+    """
+
+    ended: bool = False
+    waiting: str = ""
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+    left: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """Current state of a session.
-
-    exhausted: no more items will come. waiting: what the next item waits for. problem: why none comes. left_out:
-    queues, rows and items that were left out, a line each. All are empty if there is nothing to report.
-    """
+    """Current state of a session."""
 
     record: SessionRecord
     guidelines: str = ""  # their text
@@ -64,10 +77,61 @@ class SessionState:
     ahead: int  # items left to judge besides `current`
     progress: Progress
     last: SessionItem | None  # the item that was labelled last
-    exhausted: bool
-    waiting: str = ""
-    problem: str = ""
-    left_out: tuple[str, ...] = ()
+    supply: SupplyReport
+
+
+class ItemSupply:
+    """Items of `plan`, drawn and put into the session one at a time, before they are needed."""
+
+    def __init__(self, plan: SessionPlan, context: QueueContext) -> None:
+        self.report = SupplyReport()
+        self._plan = plan
+        self._context = context
+        self._mixture: Mixture | None = None
+        self._item: Item | None = None  # drawn, and not put yet
+        self._refused: tuple[str, ...] = ()  # why the store rejected items
+
+    def step(self, record: SessionRecord, ahead: int, put: Callable[[Sequence[Item]], object]) -> float:
+        """Draw an item and put it; return the seconds until the next step, infinite if there are enough."""
+        ended, waiting, problem, wait = False, "", "", 0.0
+        left_out, left = self.report.left_out, self.report.left
+        try:
+            if self._mixture is None:
+                from trainer.preferences.queues.mixture import Mixture  # here, because it imports NumPy
+
+                self._mixture = Mixture(self._plan, self._context)
+            mixture, items, limit = self._mixture, record.items - record.elsewhere, self._plan.limit
+            if self._item is None and (mixture.exhausted or (limit and items >= limit)):
+                ended = True
+            elif self._item is None and ahead >= _FULL:
+                wait = math.inf
+            elif (item := self._item or mixture.draw(hurry=ahead < AHEAD)) is None:
+                waiting, wait = mixture.waiting, 0.0 if mixture.exhausted else _LOOK
+            else:
+                self._item = item
+                try:
+                    put([item])
+                except DataError as error:
+                    self._refused += (str(error),)
+                self._item = None
+            left_out = (*mixture.problems, *self._refused)
+            left = None if mixture.left is None else mixture.left + (self._item is not None)
+            if ended and not (limit and items >= limit):
+                nothing = "" if items else f"{self._context.labeller} has judged everything: add another queue"
+                problem = "; ".join(left_out) or nothing
+        except StorageError as error:
+            problem, wait = str(error), _RETRY
+        except Interrupted:
+            ended = True
+        except TrainerError as error:
+            ended, problem = True, str(error)
+        self.report = SupplyReport(ended, waiting, problem, left_out, left)
+        return math.inf if ended else wait
+
+    def close(self) -> None:
+        """Close the store that the queues read."""
+        if self._mixture is not None:
+            self._mixture.close()
 
 
 class SessionWorker:
@@ -78,7 +142,8 @@ class SessionWorker:
     call can be repeated. A future cannot be cancelled: a label is saved even if nobody waits for it any more.
 
     ask: asks a run's model. known: returns the last win rate that a run has received. state: newest state of the open
-    session. win_rate_problem: why the last report failed.
+    session. win_rate_problem: why the last report failed. bug: any other error; it has ended the thread and is that of
+    all calls, so whoever looks at the worker raises it.
     """
 
     def __init__(
@@ -90,10 +155,11 @@ class SessionWorker:
         self.path = path
         self.state: SessionState | None = None
         self.win_rate_problem = ""
+        self.bug: Exception | None = None
         self._ask = ask
         self._known = known
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()  # no call is queued after the one that ends the thread
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # no call is queued after the thread has ended
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="labels")
         self._left = threading.Event()  # set when the open session is left
@@ -101,7 +167,6 @@ class SessionWorker:
         self._session_id: int | None = None
         self._session: LabelSession | None = None  # None: read it from the store first
         self._supply: ItemSupply | None = None
-        self._shown: SupplyReport | None = None  # the one in `state`
         self._uncounted = math.inf  # when the rates in the progress of `state` became out of date
         self._run_asked: RunFolder | None = None  # the run that the plan asks about
         self._win_rate: HumanEvaluation | None = None  # the last one that this run has received
@@ -132,8 +197,7 @@ class SessionWorker:
         def save(session: LabelSession) -> SessionItem:
             write = session.label if item.label is None else session.relabel
             id_ = write(item.position, judgement)
-            label = Preference(comparison=item.item.comparison, judgement=judgement, id=id_)
-            return replace(item, label=label)
+            return replace(item, label=Preference(comparison=item.item.comparison, judgement=judgement, id=id_))
 
         return self._call(lambda: self._change(save))
 
@@ -168,9 +232,8 @@ class SessionWorker:
         """Leave the session and end the thread after all calls made so far; returns at once."""
         self.leave()
         with self._gate:
-            if not self._closed:
-                self._closed = True
-                self._calls.put(None)
+            self._closed = True
+            self._calls.put(None)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the store is closed after `close`."""
@@ -180,60 +243,64 @@ class SessionWorker:
     def _call(self, work: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
-
-        def settle() -> None:
-            try:
-                future.set_result(work())
-            except Exception as error:  # noqa: BLE001  the future reports it; the next call may succeed
-                future.set_exception(error)
-
         with self._gate:
             if self._closed:
-                future.set_exception(UsageError("labelling has ended: begin or resume a session"))
+                future.set_exception(self.bug or UsageError("labelling has ended: begin or resume a session"))
                 return future
             if self._thread.ident is None:
                 self._thread.start()
-            self._calls.put(settle)
+            self._calls.put((future, work))
         return future
 
     def _run(self) -> None:
-        wait = math.inf
         try:
-            while True:
-                try:
-                    call = self._calls.get(timeout=None if wait == math.inf else wait)
-                except queue.Empty:
-                    wait = self._work()
-                    continue
-                if call is None:
-                    return
-                call()
-                wait = 0.0  # another call may be queued
-        finally:
+            self._serve()
+        except Exception as bug:  # noqa: BLE001  whoever waits for a call, or looks at the worker, raises it
             with self._gate:
-                self._closed = True
-            self._leave()
-            if self._store is not None:
-                self._store.close()
+                self.bug, self._closed = bug, True
+            while not self._calls.empty():
+                if (call := self._calls.get()) is not None:
+                    call[0].set_exception(bug)
+            self._left.set()
+        if self._store is not None:
+            self._store.close()
+
+    def _serve(self) -> None:
+        """Answer calls, and work while there are none, until `close`."""
+        wait = math.inf
+        while True:
+            try:
+                call = self._calls.get(timeout=None if wait == math.inf else wait)
+            except queue.Empty:
+                wait = self._work()
+                continue
+            if call is None:
+                return
+            future, work = call
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+                if not isinstance(error, TrainerError):
+                    raise
+            wait = 0.0  # another call may be queued
 
     def _work(self) -> float:
         """Do one small step while nobody calls; return the seconds until the next one."""
         if self._supply is None or self.state is None:
             return math.inf
-        wait = math.inf
-        if not self._supply.report.ended:
+        wait, report = math.inf, self._supply.report
+        if not report.ended:
             wait = self._supply.step(self.state.record, self.state.ahead, self._put)
-            if wait == 0:
-                return wait
         with contextlib.suppress(TrainerError):  # the next call reports it
-            if self._shown is not self._supply.report:
+            if self.state.supply != self._supply.report:
                 self.state = self._read_state(self.state.last)
-            if time.monotonic() - self._uncounted >= _REST:
+            if wait > 0 and time.monotonic() - self._uncounted >= _REST:
                 self._uncounted, left = math.inf, self.state.progress.left
                 self.state = replace(self.state, progress=self._open().progress(left))
             elif self._uncounted < math.inf:
                 wait = min(wait, _REST)
-        return min(wait, self._report_win_rate())
+        return min(wait, self._report_win_rate()) if wait > 0 else wait
 
     def _report_win_rate(self, *, at_once: bool = False) -> float:
         """Report a changed win rate to its run; return the seconds until that is due."""
@@ -280,7 +347,7 @@ class SessionWorker:
             served=session.served(),
             ask=None if ask is None or run is None else lambda question: ask(run, question, left),
             score=partial(score, closing=left),
-            wake=lambda: self._calls.put(lambda: None),
+            wake=lambda: self._calls.put((Future(), lambda: None)),
         )
         self._supply = ItemSupply(record.plan, context)
         if run is not None:
@@ -313,22 +380,20 @@ class SessionWorker:
 
     def _put(self, items: Sequence[Item]) -> SessionState:
         self._open().put(items)
-        last = self.state.last if self.state is not None else None
-        self.state = self._read_state(last)
+        self.state = self._read_state(self.state.last if self.state is not None else None)
         return self.state
 
     def _read_state(self, last: SessionItem | None, guidelines: str | None = None) -> SessionState:
         assert self._supply is not None
-        session, report = self._open(), self._supply.report
-        self._shown = report
+        session, supply = self._open(), self._supply.report
         if guidelines is None:
             guidelines = self.state.guidelines if self.state is not None else ""
         current, record = session.next_open(), session.record
         still_open, limit = record.left, record.plan.limit
-        known = [still_open] if report.ended else []  # bounds of the number of items to judge
-        if not report.ended:
+        known = [still_open] if supply.ended else []  # bounds of the number of items to judge
+        if not supply.ended:
             known += [limit - record.done] if limit else []
-            known += [still_open + report.left] if report.left is not None else []
+            known += [still_open + supply.left] if supply.left is not None else []
         left = max(min(known), still_open) if known else None
         self._uncounted = math.inf if self.state is None else time.monotonic()
         progress = replace(self.state.progress, done=record.done, left=left) if self.state else session.progress(left)
@@ -339,8 +404,5 @@ class SessionWorker:
             ahead=still_open - (current is not None),
             progress=progress,
             last=last,
-            exhausted=report.ended,
-            waiting=report.waiting,
-            problem=report.problem,
-            left_out=report.left_out,
+            supply=supply,
         )

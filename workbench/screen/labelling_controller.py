@@ -91,7 +91,12 @@ class LabellingController:
         return self._reward_models.training
 
     def watch(self) -> None:
-        """Report what goes on beside the labelling: a reward model that is trained, and the win rate."""
+        """Report what goes on beside the labelling: a reward model that is trained, and the win rate.
+
+        Raises the bug that has ended the worker, if any.
+        """
+        if self.worker.bug is not None:
+            raise self.worker.bug
         self._reward_models.watch()
         problem = self.worker.win_rate_problem
         line = f"Win rate not reported to the run: {problem}" if problem else ""

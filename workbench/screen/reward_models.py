@@ -31,6 +31,7 @@ class RewardModels:
         self._supervisor = supervisor
         self._store = store
         self._training: RewardTraining | None = None
+        self._starting = False
 
     @property
     def training(self) -> Path | None:
@@ -43,6 +44,8 @@ class RewardModels:
         Its backbone is that of the run on the screen if that is a PPO run.
         """
         screen = self._screen
+        if self._starting:
+            return
         if (training := self._training) is not None:
             if not training.done:  # else `watch` reports its end
                 screen.notify(await asyncio.to_thread(training.progress), markup=False)
@@ -60,10 +63,18 @@ class RewardModels:
         question = f"Train a reward model on {counted(labels, 'label')}?"
         if not await screen.app.push_screen_wait(ConfirmScreen(question, "\n".join(detail), "Train model", "Cancel")):
             return
-        assignments = [toml_line(key, value) for key, value in settings.items()]
         screen.settle("training")  # an error of the one before
+        self._starting = True
+        assignments = [toml_line(key, value) for key, value in settings.items()]
+        screen.run_worker(self._start(assignments), group="training")  # a newer dialog must not cancel it
+
+    async def _start(self, assignments: list[str]) -> None:
+        screen = self._screen
         start = partial(RewardTraining, self._store, screen.runs_dir, assignments)
-        self._training = await tried(screen, asyncio.to_thread(start), "train")
+        try:
+            self._training = await tried(screen, asyncio.to_thread(start), "train")
+        finally:
+            self._starting = False
         if self._training is not None:
             key = screen.keys()["pane.reward-model"]
             screen.notify(f"Training {self._training.run.name} on the labels; {key} shows it", markup=False)

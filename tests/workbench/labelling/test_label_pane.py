@@ -323,7 +323,7 @@ async def test_space_belongs_to_the_screen_only_without_a_session() -> None:
 
 
 async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
-    session = FakeSession([], exhausted=False, waiting="the policy writes pair 3")
+    session = FakeSession([], ended=False, waiting="the policy writes pair 3")
     async with labelling(session) as (app, pilot):
         assert "the policy writes pair 3..." in app.text
         session.report(waiting="the policy writes pair 4", left_out=("row 3 of [/x]\x1b has one completion",))
@@ -338,7 +338,7 @@ async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
 
 
 async def test_what_the_queues_still_have_is_shown_as_it_becomes_known() -> None:
-    session = FakeSession(items(3), exhausted=False)
+    session = FakeSession(items(3), ended=False)
     session.figures = {"left": None, "per_hour": 911.0}
     session.report()
     async with labelling(session, size=(200, 60)) as (app, pilot):

@@ -224,6 +224,10 @@ async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:
         screen.labelling.worker.win_rate_problem = ""
         screen.labelling.watch()
         assert not banner.display
+        screen.labelling.worker.bug = RuntimeError("a bug")
+        with pytest.raises(RuntimeError, match="a bug"):
+            screen.labelling.watch()
+        screen.labelling.worker.bug = None
 
 
 async def test_what_is_weak_about_a_reward_model_is_said_before_it_is_used() -> None:

@@ -14,8 +14,8 @@ from reward_model_runs import reward_workspace
 
 from trainer.errors import Interrupted, ModelError, StorageError
 from trainer.preferences.records import Text
-from workbench.labelling.item_supply import score
-from workbench.system import environment
+from workbench.labelling.scoring import score
+from workbench.system import children
 
 ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]
 
@@ -30,7 +30,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, path: Path, program: str) -> None:
     """Call `program` in place of the workbench."""
     path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{program}\n")
     path.chmod(0o700)
-    monkeypatch.setattr(environment, "sys", SimpleNamespace(executable=str(path)))
+    monkeypatch.setattr(children, "sys", SimpleNamespace(executable=str(path)))
 
 
 def test_each_row_gets_the_score_that_the_command_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

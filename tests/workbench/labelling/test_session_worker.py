@@ -25,9 +25,8 @@ from trainer.preferences.sessions import LabelSession
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal, read_journal
-from workbench.labelling import item_supply, session_worker
-from workbench.labelling.item_supply import AHEAD
-from workbench.labelling.session_worker import SessionState, SessionWorker
+from workbench.labelling import session_worker
+from workbench.labelling.session_worker import AHEAD, SessionState, SessionWorker
 
 PLAN = SessionPlan(queues=())
 A, B = Judgement.chosen("a", seconds=2.0), Judgement.chosen("b", seconds=4.0)
@@ -228,7 +227,7 @@ def supplied(worker: SessionWorker) -> list[Item]:
 
 def label_all(worker: SessionWorker) -> SessionState:
     while True:
-        state = until(worker, lambda state: state.current or state.exhausted)
+        state = until(worker, lambda state: state.current or state.supply.ended)
         if state.current is None:
             return state
         worker.label(state.current, A).result()
@@ -247,7 +246,7 @@ def test_items_stay_ahead_from_the_beginning_and_are_counted(path: Path, tmp_pat
         asked = [item.comparison.prompt for item in supplied(worker)]
         assert asked == [f"question {n}" for n in range(len(asked))]
         state = label_all(worker)
-        assert (state.record.items, state.progress.left, state.problem) == (100, 0, "")
+        assert (state.record.items, state.progress.left, state.supply.problem) == (100, 0, "")
 
 
 def test_a_session_with_a_limit_ends_there_also_when_it_is_resumed(path: Path, tmp_path: Path) -> None:
@@ -260,7 +259,7 @@ def test_a_session_with_a_limit_ends_there_also_when_it_is_resumed(path: Path, t
         worker.leave()
         worker.resume(1)
         state = label_all(worker)
-        assert (state.record.items, state.record.done, state.problem, state.waiting) == (15, 15, "", "")
+        assert (state.record.items, state.record.done, state.supply.problem, state.supply.waiting) == (15, 15, "", "")
         assert len({item.comparison.key for item in supplied(worker)}) == 15
 
 
@@ -268,18 +267,18 @@ def test_items_are_repeated_to_measure_agreement(path: Path, tmp_path: Path) -> 
     with opened(path) as worker:
         worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 60), repeats=0.1))
         state = label_all(worker)
-        assert (state.record.items, state.record.done, state.problem) == (66, 66, "")
+        assert (state.record.items, state.record.done, state.supply.problem) == (66, 66, "")
         assert until(worker, lambda state: state.progress.same.total).progress.same.total == 6
 
 
 def test_the_reason_for_having_no_items_is_reported(path: Path, tmp_path: Path) -> None:
     with opened(path) as worker:
         worker.begin("ann", plan(QueuePlan(queue="samples", source=str(tmp_path / "gone"))))
-        assert until(worker, lambda state: state.exhausted).problem.startswith("no run 'gone' in")
+        assert until(worker, lambda state: state.supply.ended).supply.problem.startswith("no run 'gone' in")
         for _ in range(2):
             worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 1))).result()
             state = label_all(worker)
-        assert state.problem == "ann has judged everything: add another queue"
+        assert state.supply.problem == "ann has judged everything: add another queue"
 
 
 def test_a_left_out_queue_is_reported_while_the_others_continue(path: Path, tmp_path: Path) -> None:
@@ -287,8 +286,8 @@ def test_a_left_out_queue_is_reported_while_the_others_continue(path: Path, tmp_
         lost = QueuePlan(queue="samples", source=str(tmp_path / "gone"))
         worker.begin("ann", plan(lost, pair_rows(tmp_path / "pairs.jsonl", 100)))
         state = until(worker, lambda state: state.ahead >= AHEAD)
-        assert [line[:13] for line in state.left_out] == ["no run 'gone'"]
-        assert state.problem == ""
+        assert [line[:13] for line in state.supply.left_out] == ["no run 'gone'"]
+        assert state.supply.problem == ""
 
 
 def test_waiting_for_a_model_is_reported_and_items_come_once_written(path: Path, tmp_path: Path) -> None:
@@ -308,8 +307,8 @@ def test_waiting_for_a_model_is_reported_and_items_come_once_written(path: Path,
             may_write.release()
             assert asked.acquire(timeout=60), "the next one is asked for before it is needed"
             until(worker, lambda state: state.record.items >= number)  # noqa: B023
-        state = until(worker, lambda state: state.waiting.endswith("pair 4"))
-        assert state.waiting == "policy and reference are writing pair 4"
+        state = until(worker, lambda state: state.supply.waiting.endswith("pair 4"))
+        assert state.supply.waiting == "policy and reference are writing pair 4"
         worker.leave()
         worker.undo().exception()  # the thread goes on although the model has not answered
         assert worker.state is None
@@ -337,16 +336,16 @@ def test_a_quick_queue_fills_in_for_a_slow_one_only_where_items_run_short(path: 
 def test_items_of_newer_iterations_come_as_they_are_written(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(item_supply, "_LOOK", 0.01)
+    monkeypatch.setattr(session_worker, "_LOOK", 0.01)
     run = run_folder(tmp_path / "run", prompts=2)
     with opened(path) as worker:
         with run.lock():
             worker.begin("ann", plan(of_run("samples", run)))
-            state = until(worker, lambda state: state.waiting)
-            assert (state.record.items, state.waiting) == (2, "waiting for the samples of iteration 2")
+            state = until(worker, lambda state: state.supply.waiting)
+            assert (state.record.items, state.supply.waiting) == (2, "waiting for the samples of iteration 2")
             add_samples(run, 2, prompts=3)
-            assert not until(worker, lambda state: state.record.items == 5).exhausted
-        until(worker, lambda state: state.exhausted)
+            assert not until(worker, lambda state: state.record.items == 5).supply.ended
+        until(worker, lambda state: state.supply.ended)
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[list[Item]], Exception | None]) -> None:
@@ -364,14 +363,14 @@ def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[list[Item]], Exc
 def test_a_full_disk_is_reported_and_no_item_is_lost(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(item_supply, "_RETRY", 0.01)
+    monkeypatch.setattr(session_worker, "_RETRY", 0.01)
     full = [True]
-    refusing(monkeypatch, lambda given: StorageError("the disk is full") if full[0] and len(given) > 1 else None)
+    refusing(monkeypatch, lambda given: StorageError("the disk is full") if full[0] else None)
     with opened(path) as worker:
         worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 6)))
-        until(worker, lambda state: state.problem == "the disk is full")
+        until(worker, lambda state: state.supply.problem == "the disk is full")
         full.insert(0, False)
-        assert until(worker, lambda state: state.exhausted).problem == ""
+        assert until(worker, lambda state: state.supply.ended).supply.problem == ""
         assert [item.comparison.prompt for item in supplied(worker)] == [f"question {n}" for n in range(6)]
 
 
@@ -385,21 +384,37 @@ def test_an_item_that_the_store_cannot_keep_is_left_out_and_reported(
     refusing(monkeypatch, refuse)
     with opened(path) as worker:
         worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
-        state = until(worker, lambda state: state.exhausted)
+        state = until(worker, lambda state: state.supply.ended)
         asked = [item.comparison.prompt for item in supplied(worker)]
         assert asked == [f"question {n}" for n in range(9) if n != 5]
-        assert state.left_out == ("an item that cannot be asked",)
+        assert state.supply.left_out == ("an item that cannot be asked",)
 
 
-def test_a_bug_is_reported_and_its_traceback_goes_to_the_log(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def broken(*_: object) -> None:
+    raise RuntimeError("a bug")
+
+
+def test_a_bug_beside_the_calls_ends_the_worker_and_answers_them(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusing(monkeypatch, lambda given: RuntimeError("[bold]no[/bold]"))
+    monkeypatch.setattr(LabelSession, "put", broken)
     with opened(path) as worker:
-        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
-        problem = until(worker, lambda state: state.exhausted).problem
-        assert problem == "unexpected RuntimeError: [bold]no[/bold]: this is a bug, its traceback is in the log"
-    assert "Traceback" in capsys.readouterr().out
+        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 9))).result()
+        wait(lambda: worker.bug)
+        with pytest.raises(RuntimeError, match="a bug"):
+            worker.item(0).result()
+
+
+def test_a_bug_in_a_call_is_that_of_the_calls_after_it(worker: SessionWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, item = threading.Event(), worker.item(0).result()
+    monkeypatch.setattr(LabelSession, "undo", broken)
+    worker.history().add_done_callback(lambda _: go_on.wait(60))  # holds the thread
+    calls: list[Future[Any]] = [worker.undo(), worker.label(item, A), worker.history()]
+    go_on.set()
+    for call in calls:
+        with pytest.raises(RuntimeError, match="a bug"):
+            call.result(60)
+    assert str(worker.bug) == "a bug"
 
 
 # The win rate of the run that is labelled.
@@ -484,6 +499,15 @@ def test_a_failed_report_is_shown_and_made_up_for_with_the_next_label(
         wins(worker, 1)
         wait(lambda: not worker.win_rate_problem)
     assert [event.comparisons for event in win_rates(run)] == [2]
+
+
+def test_a_bug_in_counting_ends_the_worker(path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_worker, "human_evaluation", broken)
+    with comparing(path, run) as worker:
+        wins(worker, 1)
+        wait(lambda: worker.bug)
+        with pytest.raises(RuntimeError, match="a bug"):
+            worker.undo().result()
 
 
 def test_the_worker_loads_no_heavy_package() -> None:

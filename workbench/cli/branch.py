@@ -12,7 +12,7 @@ from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import ACCEPT_DATA, add_dir, add_display, add_run, add_trust_code, compare_command
+from workbench.cli.parser import add, compare_command
 from workbench.cli.train import choose_display, headless
 from workbench.run.threads import TrainingThread
 from workbench.system import output
@@ -38,11 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(execute=run)
-    add_run(parser, "the folder or name of a PPO run")
+    add(parser, "run", help="the folder or name of a PPO run")
     parser.add_argument("--at", metavar="N", type=int, required=True, help="iteration of the checkpoint to go on from")
-    parser.add_argument(
-        "--set", dest="overrides_after", metavar="KEY=VALUE", action="append", default=[], help="change one setting"
-    )
+    add(parser, "--set")
     parser.add_argument(
         "--seeds", metavar="K", type=int, default=1, help="number of branches, each with a seed of its own (default: 1)"
     )
@@ -50,15 +48,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--iterations", metavar="M", type=int, help="iterations to train after N (default: as many as the run has left)"
     )
     parser.add_argument("--control", action="store_true", help="also train the same seeds without the changes")
-    parser.add_argument(
-        "--name",
-        default=argparse.SUPPRESS,
-        help="name of the branch; with --seeds, a number follows (default: RUN-branch and a number)",
-    )
-    parser.add_argument("--accept-data", action="store_true", default=argparse.SUPPRESS, help=ACCEPT_DATA)
-    add_trust_code(parser)
-    add_display(parser)
-    add_dir(parser)
+    named = "name of the branch; with --seeds, a number follows (default: RUN-branch and a number)"
+    add(parser, "--name", help=named)
+    add(parser, "--accept-data", "--trust-code", "--display", "--dir")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import PPO
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir
+from workbench.cli.parser import add
 from workbench.compare.as_json import plain_values
 from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs, seed_of
 from workbench.compare.report import report_lines
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="PPO runs of one method, one for each seed: folders, names or patterns such as 'a-*'; two or more groups",
     )
-    add_dir(parser)
+    add(parser, "--dir")
     parser.add_argument("--json", action="store_true", help="print one JSON object (see docs/experiments.md)")
     parser.add_argument("--width", metavar="N", type=int, help="columns of the report (default: the terminal's)")
 

@@ -16,7 +16,7 @@ from trainer.config.reference import Setting, json_schema, reference_markdown, r
 from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.runs.folder import RunFolder, open_run
-from workbench.cli.parser import add_configuration, dir_override
+from workbench.cli.parser import add, dir_override
 from workbench.system import output
 
 # May change when a run is resumed: in a PPO run besides the live settings, and in a run on preferences.
@@ -33,7 +33,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ):
         action = actions.add_parser(name, help=help_text)
         action.set_defaults(execute=execute)
-        add_configuration(action, "PRESET_OR_FILE", "preset or file")
+        add(action, "--config", metavar="PRESET_OR_FILE", help="preset or file")
+        add(action, "--set")
     action = actions.add_parser("schema", help="list every setting: type, range, default, unit, help")
     action.set_defaults(execute=schema)
     action.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")

@@ -12,7 +12,7 @@ from trainer.memory.estimate import Saving, cheapest_saving
 from trainer.memory.footprint import Footprint
 from trainer.memory.shape import shape_of
 from workbench.cli.config import configuration
-from workbench.cli.parser import add_configuration
+from workbench.cli.parser import add
 from workbench.config.estimates import Estimate, estimate, footprint_of, has_gpu
 from workbench.numbers import gigabytes
 from workbench.system import output
@@ -25,7 +25,8 @@ _COLUMN = 9
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.set_defaults(execute=run)
-    add_configuration(parser, "PRESET_OR_FILE", "preset or file")
+    add(parser, "--config", metavar="PRESET_OR_FILE", help="preset or file")
+    add(parser, "--set")
     parser.add_argument("--kind", choices=tuple(SCHEMAS), help="kind of run (default: the file's own, or ppo)")
     parser.add_argument(
         "--memory", type=float, metavar="GB", help="memory to fit (default: model.memory_limit, or else this machine's)"

@@ -16,7 +16,7 @@ from trainer.events import Event, PhaseProgress
 from trainer.plurals import counted
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir, add_run, add_trust_code
+from workbench.cli.parser import add
 from workbench.columns import aligned
 from workbench.numbers import number, percent
 from workbench.system import output
@@ -42,7 +42,7 @@ _PART = "parts."
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
-    add_run(parser, "the folder or name of a PPO or DPO run")
+    add(parser, "run", help="the folder or name of a PPO or DPO run")
     parser.add_argument(
         "--checkpoint", metavar="N", default="last", help="number of an iteration, best, or last (default: last)"
     )
@@ -64,8 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reward", metavar="SOURCE", help="score by 'file.py:function', 'lexicon' or a list for reward.sources instead"
     )
-    add_trust_code(parser)
-    add_dir(parser)
+    add(parser, "--trust-code", "--dir")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

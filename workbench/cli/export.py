@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir, add_run
+from workbench.cli.parser import add
 from workbench.system import output
 from workbench.text import visible
 
@@ -17,8 +17,7 @@ _ENGINES = ("trl", "openrlhf", "verl")  # as in trainer.exchange.report, which i
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
-    add_run(parser)
-    add_dir(parser)
+    add(parser, "run", "--dir")
     parser.add_argument(
         "--to",
         choices=_ENGINES,

@@ -16,7 +16,7 @@ from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir, dir_override
+from workbench.cli.parser import add, dir_override
 from workbench.cli.ui import open_workbench
 from workbench.labelling.plans import (
     ENSEMBLE,
@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="reward models for uncertain (the first) and disagreement (default: the newest)",
     )
-    add_dir(parser)
+    add(parser, "--dir")
     parser.add_argument("--guidelines", metavar="FILE", help="text file, shown first and saved with the labels")
     parser.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
     parser.add_argument("--limit", metavar="N", type=int, help="number of items (default: all)")

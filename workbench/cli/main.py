@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from workbench.cli.parser import ACCEPT_DATA, TRUST_CODE, Parser
+from workbench.cli.parser import OPTIONS, Parser
 from workbench.system import output
 
 PRESET = "quickstart"
@@ -58,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.make_streams_safe()
     try:
         args = parse(argv)
-        code: int = args.execute(args)
-        return code
+        return int(args.execute(args))
     except BrokenPipeError:  # `| head` has read enough
         output.discard_stdout()
         return 0
@@ -108,30 +107,17 @@ def parser() -> Parser:
     root.set_defaults(execute=_train_or_open)
     root.add_argument("--version", action=_Version, help="print the version and exit")
     root.add_argument("--no-ui", action="store_true", help="train without the screen, for scripts and remote machines")
-    root.add_argument(
-        "--config",
-        dest="config_given",
-        metavar="PRESET_OR_FILE",
-        help=f"preset or TOML file (default: config.toml of a workspace, else {PRESET})",
-    )
-    root.add_argument(
-        "--set",
-        dest="overrides_given",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="change one setting, as in ppo.kl_coef=0.1",
-    )
-    root.add_argument("--name", help="name of the run's folder (default: the preset's and a number)")
-    root.add_argument(
-        "--display",
-        choices=("rich", "plain", "json"),
-        help="output of a headless run (default: rich on a terminal, plain elsewhere)",
-    )
-    root.add_argument("--resume", metavar="RUN", help="resume a run: its folder or name")
-    root.add_argument("--accept-data", action="store_true", help=ACCEPT_DATA)
-    root.add_argument("--trust-code", action="store_true", help=TRUST_CODE)
-    root.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
+    of_a_run: dict[str, dict[str, Any]] = {
+        "--config": {
+            "metavar": "PRESET_OR_FILE",
+            "help": f"preset or TOML file (default: config.toml of a workspace, else {PRESET})",
+        },
+        "--set": {"dest": "overrides_given", "default": []},
+        "--name": {"help": "name of the run's folder (default: the preset's and a number)"},
+    }
+    for name, options in OPTIONS.items():
+        if name.startswith("--"):
+            root.add_argument(name, **options | of_a_run.get(name, {}))
     commands = root.add_subparsers(dest="command", title="commands", metavar="")
     for name, (module, help_text) in COMMANDS.items():
         commands.add_parser(name, help=help_text, module=f"workbench.cli.{module}")

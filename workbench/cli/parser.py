@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from workbench.system import output
 
-TRUST_CODE = "run the Python files of the reward, and trust this version of them from now on"
 PREFERENCES = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name"
 
 _LONGEST = 60  # characters shown of a wrong argument
@@ -46,6 +45,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args(words, namespace)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse what is known, once the options of the command have been added."""
         self._load()
         return super().parse_known_args(args, namespace)
 
@@ -93,17 +93,44 @@ def _meant(word: str, choices: Iterable[Any]) -> str:
     return f"; choose from {', '.join(names)}" if len(names) <= _MANY else ""
 
 
-# Options of several commands. They have no default, which would override one given before the command.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "run": {"metavar": "RUN", "help": "the run's folder, or its name"},
+    "--config": {"dest": "config_given", "metavar": "FILE", "help": "TOML file (default: none)"},
+    "--set": {"metavar": "KEY=VALUE", "action": "append", "help": "change one setting, as in ppo.kl_coef=0.1"},
+    "--name": {"metavar": "NAME"},
+    "--display": {
+        "choices": ("rich", "plain", "json"),
+        "help": "output while it trains without the screen (default: rich on a terminal, plain elsewhere)",
+    },
+    "--resume": {"metavar": "RUN", "help": "resume a run: its folder or name"},
+    "--accept-data": {
+        "action": "store_true",
+        "help": "with --resume and branch: go on although the prompts have changed, with a new series of evaluations",
+    },
+    "--trust-code": {
+        "action": "store_true",
+        "help": "run the Python files of the reward, and trust this version of them from now on",
+    },
+    "--dir": {"metavar": "DIR", "help": "folder of the runs (default: runs)"},
+}
+"""Arguments that several commands have, or that also come before a command."""
 
 
-def add_run(parser: argparse.ArgumentParser, help: str = "the run's folder, or its name") -> None:
-    """Add the argument RUN."""
-    parser.add_argument("run", metavar="RUN", help=help)
+def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+    """Add some of `OPTIONS` to the parser of a command. changes: of what `OPTIONS` has about all of them.
+
+    They have no default, which would override what was given before the command; --set has a list of its own.
+    """
+    for name in names:
+        own = {"dest": "overrides_after", "default": []} if name == "--set" else {"default": argparse.SUPPRESS}
+        parser.add_argument(name, **OPTIONS[name] | (own if name.startswith("--") else {}) | changes)
 
 
-def add_dir(parser: argparse.ArgumentParser) -> None:
-    """Add --dir, the folder in which a command finds runs by name and creates new ones."""
-    parser.add_argument("--dir", metavar="DIR", default=argparse.SUPPRESS, help="folder of the runs (default: runs)")
+def add_preference_training(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of a command that trains on preferences. name: of its runs, before the number."""
+    parser.add_argument("--data", metavar="SOURCE", help=f"{PREFERENCES} (default: preferences.db)")
+    add(parser, "--config", "--set", "--resume", "--dir", "--display")
+    add(parser, "--name", help=f"name of the run's folder (default: {name} and a number)")
 
 
 def dir_override(args: argparse.Namespace) -> list[str]:
@@ -119,46 +146,3 @@ def compare_command(where: str | None, *runs: str, groups: Mapping[str, str] | N
     named = [word for name, of_group in (groups or {}).items() for word in ("--group", f"{name}={of_group}")]
     folder = [] if where is None else ["--dir", where]
     return shlex.join([output.PROGRAM, "compare", *runs, *named, *folder])
-
-
-def add_display(parser: argparse.ArgumentParser) -> None:
-    """Add --display, the form of the output of what a command trains."""
-    parser.add_argument(
-        "--display",
-        choices=("rich", "plain", "json"),
-        default=argparse.SUPPRESS,
-        help="output while it trains (default: rich on a terminal, plain elsewhere)",
-    )
-
-
-ACCEPT_DATA = "with --resume and branch: go on although the prompts have changed, with a new series of evaluations"
-
-
-def add_trust_code(parser: argparse.ArgumentParser) -> None:
-    """Add --trust-code."""
-    parser.add_argument("--trust-code", action="store_true", default=argparse.SUPPRESS, help=TRUST_CODE)
-
-
-def add_configuration(parser: argparse.ArgumentParser, metavar: str, help: str) -> None:
-    """Add --config and --set."""
-    parser.add_argument("--config", dest="config_given", metavar=metavar, default=argparse.SUPPRESS, help=help)
-    parser.add_argument(
-        "--set",
-        dest="overrides_after",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="change one setting",
-    )
-
-
-def add_preference_training(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the options of a command that trains on preferences. name: of its runs, before the number."""
-    parser.add_argument("--data", metavar="SOURCE", help=f"{PREFERENCES} (default: preferences.db)")
-    add_configuration(parser, "FILE", "TOML file (default: none)")
-    parser.add_argument(
-        "--name", default=argparse.SUPPRESS, help=f"name of the run's folder (default: {name} and a number)"
-    )
-    parser.add_argument("--resume", metavar="RUN", default=argparse.SUPPRESS, help="resume a run: its folder or name")
-    add_dir(parser)
-    add_display(parser)

@@ -16,7 +16,7 @@ from trainer.plurals import counted
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import PREFERENCES, add_dir, add_preference_training, add_run
+from workbench.cli.parser import PREFERENCES, add, add_preference_training
 from workbench.cli.train import train_on_preferences
 from workbench.columns import aligned
 from workbench.numbers import number, percent
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainer.reward_model.loaded import LoadedRewardModel
 
 _SCORED_AT_ONCE = 64  # rows
+_MODEL = "the run's folder or name, or a checkpoint's folder"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,31 +38,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_preference_training(action, "reward-model")
     action = actions.add_parser("eval", help="evaluate a reward model on held-out preferences")
     action.set_defaults(execute=evaluate)
-    add_run(action, "the run's folder or name, or a checkpoint's folder")
+    add(action, "run", help=_MODEL)
     action.add_argument("--data", metavar="SOURCE", help=f"{PREFERENCES} (default: the held-out part of the run's)")
     action.add_argument("--json", action="store_true", help="print one JSON object")
-    add_dir(action)
+    add(action, "--dir")
     action = actions.add_parser("score", help="score completions, one JSON object per line")
     action.set_defaults(execute=score)
-    add_run(action, "the run's folder or name, or a checkpoint's folder")
+    add(action, "run", help=_MODEL)
     action.add_argument("--prompt", metavar="TEXT", help="the prompt of --completion")
     action.add_argument("--completion", metavar="TEXT", action="append", default=[], help="can be repeated")
     action.add_argument("--data", metavar="FILE", help="a file whose rows have a prompt and a completion")
-    add_dir(action)
+    add(action, "--dir")
 
 
 def train(args: argparse.Namespace) -> int:
     """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
-    exit_code, folder = train_on_preferences(args, RewardModelConfig, "reward-model", _train)
-    if exit_code == 0 and folder and args.display != "json" and (evaluation := _evaluation(folder)):
-        output.data("\n".join(["", *evaluation_lines(evaluation)]))
+
+    def trained(config: RewardModelConfig, **options: Any) -> RunEnded:
+        from trainer.engine.training import train_reward_model
+
+        return train_reward_model(config, **options)
+
+    exit_code, folder = train_on_preferences(args, RewardModelConfig, "reward-model", trained)
+    if exit_code == 0 and folder and args.display != "json":
+        from trainer.reward_model.snapshot import read_card
+
+        checkpoint, _ = newest_checkpoint(RunFolder(folder))
+        if evaluation := checkpoint and read_card(checkpoint).get("evaluation"):  # none if nothing was held out
+            output.data("\n".join(["", *evaluation_lines(evaluation)]))
     return exit_code
-
-
-def _train(config: RewardModelConfig, **options: Any) -> RunEnded:
-    from trainer.engine.training import train_reward_model
-
-    return train_reward_model(config, **options)
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -101,14 +106,6 @@ def score(args: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluation(folder: Path) -> dict[str, Any]:
-    """Return the last evaluation of the run in `folder`; empty if nothing was held out."""
-    from trainer.reward_model.snapshot import read_card
-
-    checkpoint, _ = newest_checkpoint(RunFolder(folder))
-    return (checkpoint and read_card(checkpoint).get("evaluation")) or {}
-
-
 def _found(args: argparse.Namespace) -> tuple[Path, RunFolder | None]:
     """Return the folder of the model, which is a run's or a checkpoint's, and the run if it is one."""
     if (Path(args.run) / "reward_model.json").is_file():
@@ -140,48 +137,29 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 def evaluation_lines(evaluation: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the tables. evaluation: a RewardModelReport as plain values."""
     accuracy = evaluation["accuracy"]
-    yield from aligned(
-        [
-            (counted(accuracy["pairs"], "held-out pair"), "accuracy", "95% interval", "log-loss"),
-            ("reward model", percent(accuracy["value"], 1), _interval(accuracy), number(evaluation["log_loss"])),
-            *(
-                (name, percent(known["accuracy"], 1), "", number(known["log_loss"]))
-                for name, known in (("length alone", evaluation["length"]), ("untrained", evaluation["untrained"]))
-                if known
-            ),
-        ]
-    )
+    lines = [
+        (counted(accuracy["pairs"], "held-out pair"), "accuracy", "95% interval", "log-loss"),
+        ("reward model", percent(accuracy["value"], 1), _interval(accuracy), number(evaluation["log_loss"])),
+    ]
+    for name, known in (("length alone", evaluation["length"]), ("untrained", evaluation["untrained"])):
+        if known:
+            lines.append((name, percent(known["accuracy"], 1), "", number(known["log_loss"])))
+    yield from aligned(lines)
     if ahead := evaluation.get("over_length"):
         points, low, high = (f"{number(100 * ahead[key], 1)}" for key in ("value", "low", "high"))
         yield f"difference from length alone on the same pairs: {points} points, 95% interval {low} to {high}"
     for name, title in (("by_length", "better completion"), ("by_source", "source")):
         if rows := evaluation[name]:
-            yield ""
-            yield from aligned(
-                [
-                    (title, "pairs", "accuracy", "95% interval"),
-                    *(
-                        (visible(row["name"]), str(row["pairs"]), percent(row["value"], 1), _interval(row))
-                        for row in rows
-                    ),
-                ]
-            )
+            lines = [(title, "pairs", "accuracy", "95% interval")]
+            for row in rows:
+                lines.append((visible(row["name"]), str(row["pairs"]), percent(row["value"], 1), _interval(row)))
+            yield from ("", *aligned(lines))
     if bins := evaluation["calibration"]:
-        yield ""
-        yield from aligned(
-            [
-                ("predicted probability", "pairs", "mean", "accuracy"),
-                *(
-                    (
-                        f"{one['low']:.2f} to {one['high']:.2f}",
-                        str(one["pairs"]),
-                        number(one["confidence"]),
-                        number(one["accuracy"]),
-                    )
-                    for one in bins
-                ),
-            ]
-        )
+        lines = [("predicted probability", "pairs", "mean", "accuracy")]
+        for one in bins:
+            share = f"{one['low']:.2f} to {one['high']:.2f}"
+            lines.append((share, str(one["pairs"]), number(one["confidence"]), number(one["accuracy"])))
+        yield from ("", *aligned(lines))
         yield f"calibration error (ECE) {number(evaluation['calibration_error'])}"
     if ties := evaluation["ties"]:
         yield ""

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.events import plain
 from trainer.runs.listing import RECENT, RunSummary, list_runs
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir
+from workbench.cli.parser import add
 from workbench.columns import aligned
 from workbench.numbers import moment, number
 from workbench.run.sentences import state_text
@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    add_dir(parser)
+    add(parser, "--dir")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.samples import kept_iterations
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_dir, add_run
+from workbench.cli.parser import add
 from workbench.columns import fit_end
 from workbench.numbers import number, score_text
 from workbench.run.sample_query import Order, parse_query
@@ -36,8 +36,7 @@ _LABEL = 10  # columns
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
-    add_run(parser)
-    add_dir(parser)
+    add(parser, "run", "--dir")
     parser.add_argument(
         "--iteration", metavar="N", default="newest", help="number of an iteration, newest, or all (default: newest)"
     )

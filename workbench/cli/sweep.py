@@ -34,7 +34,7 @@ from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add_configuration, add_dir, add_trust_code, compare_command, dir_override
+from workbench.cli.parser import add, compare_command, dir_override
 from workbench.columns import aligned
 from workbench.numbers import duration, gigabytes, number
 from workbench.system import output
@@ -60,7 +60,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(execute=run)
-    add_configuration(parser, "PRESET_OR_FILE", "preset or file of all runs")
+    add(parser, "--config", metavar="PRESET_OR_FILE", help="preset or file of all runs")
+    add(parser, "--set")
     parser.add_argument(
         "--vary",
         metavar="KEY=VALUE,...",
@@ -71,19 +72,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", metavar="K", type=int, help="number of runs of each combination, with a seed each (default: 1)"
     )
-    parser.add_argument(
-        "--name", default=argparse.SUPPRESS, help="name of the sweep, which those of its runs begin with"
-    )
+    add(parser, "--name", help="name of the sweep, which those of its runs begin with")
     parser.add_argument("--jobs", metavar="N", type=int, help="runs that train at once (default: 1)")
-    parser.add_argument(
-        "--resume",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
-        help="finish the sweep of that name; with --seeds K, with more seeds than it has, K in all",
-    )
+    resumed = "finish the sweep of that name; with --seeds K, with more seeds than it has, K in all"
+    add(parser, "--resume", metavar="NAME", help=resumed)
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their states, but train nothing")
-    add_trust_code(parser)
-    add_dir(parser)
+    add(parser, "--trust-code", "--dir")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from trainer.config import SCHEMAS, Config
 from trainer.config.dpo import DPOConfig
@@ -23,18 +23,14 @@ from trainer.plurals import counted
 from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete
 from workbench.cli.config import configuration, resumed
-from workbench.cli.parser import add_preference_training, add_trust_code
+from workbench.cli.parser import add, add_preference_training
 from workbench.headless import Display
 from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust, trusted_code
 from workbench.system.signals import leave_now, stop_on_signals
 
-if TYPE_CHECKING:
-    pass
-
 _READER_GONE = (errno.EPIPE, errno.EIO)  # the pipe's reader ended; the terminal was closed
-_BUG = 1
 _STOPPING_SECONDS = 0.2  # between two looks at a run that is to stop
 
 
@@ -42,18 +38,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `dpo`."""
     parser.set_defaults(execute=dpo)
     add_preference_training(parser, "dpo")
-    add_trust_code(parser)
+    add(parser, "--trust-code")
 
 
 def dpo(args: argparse.Namespace) -> int:
     """Train a policy on preferences and return the exit code. Raises TrainerError for what a user can fix."""
-    return train_on_preferences(args, DPOConfig, "dpo", _train_dpo)[0]
 
+    def train(config: DPOConfig, **options: Any) -> RunEnded:
+        from trainer.engine.training import train_dpo
 
-def _train_dpo(config: DPOConfig, **options: Any) -> RunEnded:
-    from trainer.engine.training import train_dpo
+        return train_dpo(config, trust=trusted_code().check, **options)
 
-    return train_dpo(config, trust=trusted_code().check, **options)
+    return train_on_preferences(args, DPOConfig, "dpo", train)[0]
 
 
 def run(args: argparse.Namespace, *, notice: str = "") -> int:
@@ -137,17 +133,13 @@ def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
     stdout = stdout or sys.stdout
     if name is None:
         name = "rich" if stdout.isatty() and os.environ.get("TERM") != "dumb" else "plain"
-    if name == "json":
-        from workbench.headless.plain import JsonDisplay
+    if name == "rich":
+        from workbench.headless.rich import RichDisplay
 
-        return JsonDisplay(stdout)
-    if name == "plain":
-        from workbench.headless.plain import PlainDisplay
+        return RichDisplay(stdout)
+    from workbench.headless.plain import JsonDisplay, PlainDisplay
 
-        return PlainDisplay(stdout)
-    from workbench.headless.rich import RichDisplay
-
-    return RichDisplay(stdout)
+    return JsonDisplay(stdout) if name == "json" else PlainDisplay(stdout)
 
 
 def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:
@@ -158,7 +150,7 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
         # mlx.launch sends it when another rank is lost. The run ends by itself then, with its own exit code.
         signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        with stop_on_signals(thread.stop, follower.restore), thread:
+        with stop_on_signals(thread.stop, lambda: follower.display.restore()), thread:
             try:
                 follower.follow()
             finally:
@@ -168,7 +160,7 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
         raise
     except Exception as bug:  # noqa: BLE001 - a user gets one line, the traceback goes to a file
         output.crash(bug, follower.folder)
-        return _BUG, follower.folder
+        return 1, follower.folder
     finally:
         if rank_of_process() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Python restores other handlers before the process has ended
@@ -179,35 +171,32 @@ class _Follower:
 
     def __init__(self, thread: TrainingThread, display: Display) -> None:
         self._thread = thread
-        self._display = display
-        self._noticed = False
+        self.display = display
         self.folder: Path | None = None
 
     def follow(self) -> None:
         """Show events until the run is over."""
+        noticed = False
         while not self._thread.finished:
             if self._thread.stuck:
                 self.close()
                 output.note("the run had not begun, and nothing of it is kept")
                 leave_now()
-            events = self._thread.take(_STOPPING_SECONDS if self._noticed else self._display.interval)
+            events = self._thread.take(_STOPPING_SECONDS if noticed else self.display.interval)
             with self._reader_may_go():
                 for event in events:
                     if isinstance(event, RunStarted):
                         self.folder = Path(event.folder)
-                    self._display.show(event)
-                if (reason := self._thread.stop_reason) and not self._noticed:
-                    self._noticed = True
-                    self._display.notice(f"{reason}: saving a checkpoint; Ctrl+C ends at once without one")
-                self._display.refresh()
+                    self.display.show(event)
+                if (reason := self._thread.stop_reason) and not noticed:
+                    noticed = True
+                    self.display.notice(f"{reason}: saving a checkpoint; Ctrl+C ends at once without one")
+                self.display.refresh()
 
     def close(self) -> None:
+        """Leave the terminal as it was, and print a summary of the run."""
         with self._reader_may_go():
-            self._display.close()
-
-    def restore(self) -> None:
-        """Make the terminal usable; called from a signal handler."""
-        self._display.restore()
+            self.display.close()
 
     @contextmanager
     def _reader_may_go(self) -> Iterator[None]:
@@ -216,6 +205,6 @@ class _Follower:
         except OSError as problem:
             if problem.errno not in _READER_GONE:
                 raise StorageError(f"cannot write to the output: {problem.strerror}: redirect it") from None
-            self._display = Display()
+            self.display = Display()
             output.discard_stdout()
             self._thread.stop("the reader of the output went away")

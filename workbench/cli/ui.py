@@ -13,7 +13,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.cli.parser import add_dir, add_run, dir_override
+from workbench.cli.parser import add, dir_override
 from workbench.opening import Opening
 from workbench.system import output
 from workbench.system.environment import can_place_text, colors, is_light, needs_ascii, state_dir
@@ -21,7 +21,6 @@ from workbench.system.output import native_output_to, new_log
 from workbench.system.signals import INTERRUPTED, handled_signals, leave_now
 
 if TYPE_CHECKING:
-    from trainer.config import Config
     from workbench.app import WorkbenchApp
     from workbench.run.supervisor import Supervisor
 
@@ -33,8 +32,7 @@ _SWITCH_SECONDS = 0.001  # that the trainer holds Python's lock while the screen
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `watch`."""
     parser.set_defaults(execute=watch)
-    add_run(parser)
-    add_dir(parser)
+    add(parser, "run", "--dir")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,33 +75,30 @@ def opening(args: argparse.Namespace) -> Opening:
         from trainer.errors import UsageError
 
         raise UsageError(f"--display {args.display} needs a headless run: add --no-ui")
-    if args.resume is not None:
-        from trainer.config import Config
-        from workbench.cli.config import resumed
-
-        config, folder = resumed(args, Config)
-        _trust_given(args, config)
-        return Opening(resume=folder.root, overrides=tuple(args.overrides))
-    if args.config_given is not None or args.overrides or args.name is not None or args.trust_code:
-        from trainer.config import Config
-        from trainer.runs.folder import check_name_is_free
-        from workbench.cli.config import configuration
-
-        # What the command line names is refused here, as without the screen; the problems of a workspace's own
-        # configuration are shown in Config.
-        config = configuration(args, Config)
-        check_name_is_free(config)
-        _trust_given(args, config)
     named = [f"run.name={args.name}"] if args.name is not None else []
-    return Opening(source=args.config, overrides=(*args.overrides, *named, *dir_override(args)))
-
-
-def _trust_given(args: argparse.Namespace, config: Config) -> None:
-    """Trust the code of the configuration if the command line says so. Raises TrainerError."""
+    opening = Opening(source=args.config, overrides=(*args.overrides, *named, *dir_override(args)))
+    if not (
+        args.config_given is not None
+        or args.overrides
+        or args.name is not None
+        or args.trust_code
+        or args.resume is not None
+    ):
+        return opening  # the problems of a workspace's own configuration are shown in Config
+    from trainer.config import Config
+    from trainer.runs.folder import check_name_is_free
+    from workbench.cli.config import configuration, resumed
     from workbench.system.code_trust import is_given, remember, untrusted_code
 
+    if args.resume is not None:
+        config, folder = resumed(args, Config)
+        opening = Opening(resume=folder.root, overrides=tuple(args.overrides))
+    else:  # what the command line names is refused here, as without the screen
+        config = configuration(args, Config)
+        check_name_is_free(config)
     if is_given(args):
         remember(untrusted_code(config.reward))
+    return opening
 
 
 def open_workbench(opening: Opening) -> int:

@@ -16,7 +16,7 @@ from rich.text import Text
 from trainer.events import Alarm, Alert, Decision, Event, RolledBack, RunStarted, SamplePreview, SettingChanged
 from workbench.columns import fit_start, packed
 from workbench.headless import Display
-from workbench.headless.summary import summary
+from workbench.headless.plain import summary
 from workbench.kit.glyphs import sparkline
 from workbench.numbers import duration, gigabytes, score_text
 from workbench.run.metrics import table

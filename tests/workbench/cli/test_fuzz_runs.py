@@ -38,8 +38,8 @@ from trainer.runs.journal import read_journal
 from workbench.cli.main import main
 from workbench.compare.settings import compare_runs
 from workbench.config.document import ConfigDocument
+from workbench.headless.plain import summary
 from workbench.headless.rich import dashboard
-from workbench.headless.summary import summary
 from workbench.kit.pane_strip import status_pieces
 from workbench.run.journal_source import JournalSource, whole_run
 from workbench.run.run_listing import read_runs

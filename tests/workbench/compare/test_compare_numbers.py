@@ -21,7 +21,7 @@ from trainer.runs.listing import list_runs
 from workbench.compare.compared_run import ComparedRun, distinct_names, troubles
 from workbench.compare.frontier import Curve, Point, best, curves_of, levels
 from workbench.compare.measures import RunMeasure, difference_text, sections, value_text
-from workbench.headless.summary import summary
+from workbench.headless.plain import summary
 from workbench.run.metrics import DPO, REWARD_MODEL
 
 

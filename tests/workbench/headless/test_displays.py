@@ -19,9 +19,8 @@ from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, St
 from trainer.runs.journal import Journal
 from trainer.runs.journal_lines import event_from_dict
 from workbench.cli.train import choose_display
-from workbench.headless.plain import JsonDisplay, PlainDisplay, heading, row
+from workbench.headless.plain import JsonDisplay, PlainDisplay, heading, row, summary
 from workbench.headless.rich import RichDisplay, dashboard
-from workbench.headless.summary import summary
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView

@@ -23,9 +23,8 @@ from scripted_run import ended, iteration, started
 
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
 from trainer.runs.journal import Journal
-from workbench.headless.plain import PlainDisplay, heading, row
+from workbench.headless.plain import PlainDisplay, heading, row, summary
 from workbench.headless.rich import dashboard
-from workbench.headless.summary import summary
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.history import History, kind_of
 from workbench.run.journal_source import whole_run

@@ -187,7 +187,9 @@ class Control:
         """
         with contextlib.suppress(queue.Empty):
             while True:
-                self._interrupt(*self._ends.get_nowait())
+                end = self._ends.get_nowait()
+                if self._end is None or not end[1]:  # the first reason to stop counts, and an abort overrules it
+                    self._end = end
         if self._end is not None:
             reason, save = self._end
             raise Interrupted(reason, save=save)
@@ -249,11 +251,6 @@ class Control:
     def _request_end(self, reason: str, *, save: bool) -> None:
         self._ends.put((reason, save))
         self._requests.put(lambda: None)  # wakes a trainer that is paused
-
-    def _interrupt(self, reason: str, save: bool) -> None:
-        """Note why the run is to end: the first reason to stop counts, and an abort overrules it."""
-        if self._end is None or not save:
-            self._end = (reason, save)
 
     def _pace(self, *, paused: bool, stepping: bool = False) -> None:
         self._paused, self._stepping = paused, stepping

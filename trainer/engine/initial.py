@@ -149,7 +149,8 @@ def _init_from_peft(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCon
     adapter = read_peft(folder, family_of(loaded.backbone), "model.value_init")
     if adapter.head is None:
         raise ModelError(f"{name} has no score.weight, so it is not of a sequence classifier: leave it empty")
-    if config.adapter or not _is_base(adapter.base, loaded, config):
+    base = Path(adapter.base).expanduser().resolve()  # as a PEFT adapter names it
+    if config.adapter or (adapter.base != config.path and base != loaded.folder.resolve()):
         raise ModelError(
             f"{name} uses another backbone: set model.path = '{adapter.base}' and model.adapter = '', as it was "
             "trained with"
@@ -162,11 +163,6 @@ def _init_from_peft(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCon
     _check_adapter(name, actor.value_parameters(), found, *needed)
     factor = adapter.scale / config.lora_scale
     actor.update_value({key: array * factor if key.endswith("lora_b") else array for key, array in found.items()})
-
-
-def _is_base(base: str, loaded: LoadedModel, config: ModelConfig) -> bool:
-    """Return whether `base`, as a PEFT adapter names it, is the model that was loaded."""
-    return base == config.path or Path(base).expanduser().resolve() == loaded.folder.resolve()
 
 
 def _check_adapter(

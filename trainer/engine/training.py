@@ -187,7 +187,10 @@ class Training:
             kind.configure(changed(kind.config, *change))
         self.requested = self.config
         self.snapshot = kind.snapshot()
-        self.before = _saved_config(run.folder) if run.resume and isinstance(self.config, Config) else None
+        self.before: Config | None = None  # of a resumed run, as it was trained until now
+        if run.resume and isinstance(self.config, Config):
+            with contextlib.suppress(TrainerError):  # a damaged file
+                self.before = load_config(run.folder.config)
         return run.in_folder(preset, self._loop, kind.total, pairs=kind.fingerprint)
 
     def _loop(self) -> str:
@@ -468,11 +471,3 @@ def check_shares(config: Any, ranks: Ranks) -> None:
             f"a {part} of {counted(size, what)} ({name}) is too small for {ranks.size} ranks: raise {raised} or start "
             "fewer ranks"
         )
-
-
-def _saved_config(folder: RunFolder) -> Config | None:
-    """Return the configuration that a run was trained with until now; None if its file is damaged."""
-    try:
-        return load_config(folder.config)
-    except TrainerError:
-        return None

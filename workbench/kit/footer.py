@@ -71,5 +71,5 @@ class KeyFooter(Static):
                 line = Content("").join(ordered)
             line += _MORE
         if end and line:
-            end = Content.assemble(("▏", "$line"), end[1:])
+            end = Content.assemble(("▏", "$text-muted"), end[1:])
         self.update(line.pad_right(max(room - line.cell_length, 0)) + end)

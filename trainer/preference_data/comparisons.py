@@ -16,8 +16,7 @@ from trainer.errors import DataError
 from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone, load_tokenizer
 from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
-from trainer.preference_data.grouping import group_preferences
-from trainer.preference_data.groups import Group, Groups, fingerprint, split_groups
+from trainer.preference_data.groups import Group, Groups, fingerprint, group_preferences, split_groups
 from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
@@ -125,7 +124,6 @@ def reward_comparisons(preferences: Iterable[Preference], model: Model, config: 
     train, held_out, warnings = _split(preferences, Encoder(model.tokenizer, config.data), model, config)
     if not any(not pair.is_tie for group in train for pair in group.pairs):
         raise _all_ties(train, config)
-    warnings += _none_held_out(held_out, config, "model")
     widest = int((train.longest * train.sizes).max())
     if widest > config.optim.micro_batch_tokens:
         warnings.append(
@@ -147,7 +145,6 @@ def policy_comparisons(preferences: Iterable[Preference], model: Model, config: 
     train = every.without_ties()
     if not train:
         raise _all_ties(every, config)
-    warnings += _none_held_out(held_out, config, "policy")
     prompts = _held_out_prompts(held_out, model, config) if config.reward.sources else []
     return _comparisons(train, held_out, warnings, prompts, config)
 
@@ -163,6 +160,9 @@ def _split(
             f"lower data.max_tokens = {config.data.max_tokens} to at most {model.context}"
         )
     train, held_out = split_groups(groups, config.data.eval_fraction, config.run.seed)
+    if not held_out and config.data.eval_fraction > 0:
+        trained = "policy" if isinstance(config, DPOConfig) else "model"
+        warnings.append(f"too few prompts to hold any out: the {trained} cannot be evaluated")
     return train, held_out, warnings
 
 
@@ -181,13 +181,6 @@ def _comparisons(
         held_out = held_out.select(np.sort(places), with_texts=True)
     held_out.drop_other_texts()
     return Comparisons(train, held_out, warnings, learnt, prompts)
-
-
-def _none_held_out(held_out: Sequence[Group], config: RewardModelConfig | DPOConfig, trained: str) -> list[str]:
-    """Return the warning that nothing is held out, if that was not asked for. trained: "model" or "policy"."""
-    if held_out or config.data.eval_fraction == 0:
-        return []
-    return [f"too few prompts to hold any out: the {trained} cannot be evaluated"]
 
 
 def _all_ties(train: Sequence[Group], config: RewardModelConfig | DPOConfig) -> DataError:

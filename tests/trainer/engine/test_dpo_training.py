@@ -42,8 +42,7 @@ from trainer.events import (
 )
 from trainer.preference_data.comparisons import policy_comparisons
 from trainer.preference_data.encoders import PolicyEncoder
-from trainer.preference_data.grouping import group_preferences
-from trainer.preference_data.groups import split_groups
+from trainer.preference_data.groups import group_preferences, split_groups
 from trainer.preferences.records import Preference
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder

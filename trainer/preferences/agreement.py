@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from itertools import combinations
 from operator import gt, ne
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainer.confidence import Z95, wilson_interval
 from trainer.preferences.records import (
-    Judgement,
     Preference,
     content_hash,
     is_tie,
@@ -24,6 +23,18 @@ from trainer.preferences.records import (
     ranked_pairs,
     tied_pairs,
 )
+
+_JOINERS = "\u200c\u200d"  # in the spelling of names, as in Persian, Sinhala and emoji
+_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}
+_CHOICES = {"a": "one is better", "b": "one is better", "both_bad": "both bad", None: "ranking"}
+_SECTIONS = {  # what is counted, by heading
+    "Sources": "source",
+    "Labellers": "labeller",
+    "Choices": "choice",
+    "Strength, without ties": "strength",
+    "Flags": "flag",
+    "Guidelines": "hash",
+}
 
 Unit = tuple[bytes, int, int]  # two completions of a comparison: its key, and their places in the order first seen
 
@@ -149,107 +160,67 @@ class AgreementCounter:
     """
 
     def __init__(self) -> None:
-        self._labellers: set[str] = set()  # everyone who judged a unit
-        self._first: dict[bytes, _FirstLabel] = {}  # by the comparison's key
-        self._later: dict[bytes, list[_Label]] = {}
-        self._firsts: dict[_FirstLabel, _FirstLabel] = {}  # most are alike, so each is stored once
-        self._labels: dict[_Label, _Label] = {}  # as well
+        # By the comparison's key: the order first seen, then each label as its labeller and values.
+        self._seen: dict[bytes, tuple[Any, ...]] = {}
+        self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # most are alike, so each is stored once
 
     @property
     def comparisons(self) -> int:
         """Number of comparisons, those that were skipped included."""
-        return len(self._first)
+        return len(self._seen)
 
     @property
     def repeated(self) -> int:
         """Number of comparisons with more than one label, skips included."""
-        return len(self._later)
+        return sum(len(one) > 2 for one in self._seen.values())
 
     def add(self, preference: Preference) -> None:
         """Count a label."""
         comparison, judgement = preference.comparison, preference.judgement
         key, order, k = bytes.fromhex(comparison.key), comparison.order, len(comparison.completions)
-        first = self._first.get(key)
-        if first is not None:
-            places = dict(zip(order, first.order, strict=True))  # from here to where they were first seen
-            judgement = judgement.reordered([places[place] for place in range(k)])
-        label = _Label(judgement.labeller, _values(judgement, k))
-        label = self._labels.setdefault(label, label)
-        if label.values:
-            self._labellers.add(label.labeller)
-        if first is None:
-            first = _FirstLabel(order, label)
-            self._first[key] = self._firsts.setdefault(first, first)
-        else:
-            self._later.setdefault(key, []).append(label)
+        seen = self._seen.get(key, (order,))
+        places = dict(zip(order, seen[0], strict=True))  # from here to where they were first seen
+        judgement = judgement.reordered([places[place] for place in range(k)])
+        values = [(min(pair), max(pair), "tie") for pair in tied_pairs(judgement)]
+        for better, worse in ranked_pairs(judgement):
+            values.append((min(better, worse), max(better, worse), "first" if better < worse else "second"))
+        if judgement.verdict == "both_bad":
+            values = [(i, j, "both_bad") for i, j in combinations(range(k), 2)]
+        seen = (*seen, (judgement.labeller, tuple(values)))
+        self._seen[key] = self._known.setdefault(seen, seen)
 
     def agreement(self) -> Agreement:
         """Return the agreement on what was counted so far."""
-        labellers = tuple(sorted(self._labellers))
-        said: dict[str, dict[Unit, list[str]]] = {name: {} for name in labellers}
-        for key, later in self._later.items():  # units with a single label say nothing of agreement
-            for labeller, values in (self._first[key].label, *later):
-                for i, j, value in values:
-                    said[labeller].setdefault((key, i, j), []).append(value)
+        found: dict[str, dict[Unit, list[str]]] = {}
+        for key, (_, *labels) in self._seen.items():
+            for labeller, values in labels:
+                units = found.setdefault(labeller, {}) if values else {}
+                for i, j, value in values if len(labels) > 1 else ():  # a single label says nothing of agreement
+                    units.setdefault((key, i, j), []).append(value)
+        labellers = tuple(sorted(found))
         last: dict[Unit, list[str]] = {}
         for name in labellers:
-            for unit, given in said[name].items():
+            for unit, given in found[name].items():
                 last.setdefault(unit, []).append(given[-1])
+        pairs = []
+        for first, second in combinations(labellers, 2):
+            both = [
+                (found[first][unit][-1], given[-1]) for unit, given in found[second].items() if unit in found[first]
+            ]
+            pairs.append(PairAgreement(first, second, cohen_kappa([one for one, _ in both], [two for _, two in both])))
+        selves = []
+        for name in labellers:
+            repeated = [given for given in found[name].values() if len(given) > 1]
+            same = [one == other for given in repeated for one, other in combinations(given, 2)]
+            observed = sum(same) / len(same) if same else math.nan
+            selves.append(SelfAgreement(name, len(repeated), observed, krippendorff_alpha(repeated)))
         return Agreement(
             labellers=labellers,
             units=sum(len(given) > 1 for given in last.values()),
             alpha=krippendorff_alpha(last.values()),
-            pairs=tuple(_between(said, first, second) for first, second in combinations(labellers, 2)),
-            selves=tuple(_within(name, said[name]) for name in labellers),
+            pairs=tuple(pairs),
+            selves=tuple(selves),
         )
-
-
-class _Label(NamedTuple):
-    labeller: str
-    values: tuple[tuple[int, int, str], ...]  # two places i < j in the order first seen, and their value
-
-
-class _FirstLabel(NamedTuple):
-    order: tuple[int, ...]  # as `Comparison.order`
-    label: _Label
-
-
-def _values(judgement: Judgement, k: int) -> tuple[tuple[int, int, str], ...]:
-    """Return each two places i < j that `judgement` gives a value, with it."""
-    if judgement.verdict == "skip":
-        return ()
-    if judgement.verdict == "both_bad":
-        return tuple((i, j, "both_bad") for i, j in combinations(range(k), 2))
-    values = [(min(pair), max(pair), "tie") for pair in tied_pairs(judgement)]
-    for better, worse in ranked_pairs(judgement):
-        values.append((min(better, worse), max(better, worse), "first" if better < worse else "second"))
-    return tuple(values)
-
-
-def _between(said: dict[str, dict[Unit, list[str]]], first: str, second: str) -> PairAgreement:
-    both = [unit for unit in said[first] if unit in said[second]]
-    kappa = cohen_kappa([said[first][unit][-1] for unit in both], [said[second][unit][-1] for unit in both])
-    return PairAgreement(first, second, kappa)
-
-
-def _within(name: str, units: dict[Unit, list[str]]) -> SelfAgreement:
-    repeated = [given for given in units.values() if len(given) > 1]
-    pairs = [one == other for given in repeated for one, other in combinations(given, 2)]
-    observed = sum(pairs) / len(pairs) if pairs else float("nan")
-    return SelfAgreement(name, len(repeated), observed, krippendorff_alpha(repeated))
-
-
-_JOINERS = "\u200c\u200d"  # in the spelling of names, as in Persian, Sinhala and emoji
-_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}
-_CHOICES = {"a": "one is better", "b": "one is better", "both_bad": "both bad", None: "ranking"}
-_SECTIONS = {  # what is counted, by heading
-    "Sources": "source",
-    "Labellers": "labeller",
-    "Choices": "choice",
-    "Strength, without ties": "strength",
-    "Flags": "flag",
-    "Guidelines": "hash",
-}
 
 
 def render_data_card(preferences: Iterable[Preference]) -> str:
@@ -288,6 +259,10 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
             better.append(lengths[first])
             worse.append(lengths[second])
     found = agreement.agreement()
+    longer, unequal = sum(map(gt, better, worse)), sum(map(ne, better, worse))
+    low, high = wilson_interval(longer, unequal)
+    interval = f"{longer / max(unequal, 1):.1%} of {unequal} pairs (95% interval {low:.1%} to {high:.1%})"
+    days = [f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}" for time in (min(times), max(times))] if times else []
     alpha = f"Krippendorff's alpha {'undefined' if math.isnan(found.alpha) else f'{found.alpha:.3f}'}"
     again = [f"{_name(one.labeller)} {one.observed:.1%}" for one in found.selves if one.units]
     numbers = {
@@ -300,13 +275,13 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
         "both bad": _share(counts["Choices"]["both bad"], total),
         "skipped": _share(counts["Choices"]["skip"], total),
         "the better one was shown first": _share(shown_first[True], shown_first.total()),
-        "the longer one is better": _share_with_interval(sum(map(gt, better, worse)), sum(map(ne, better, worse))),
+        "the longer one is better": interval if unequal else "-",
         "characters of the better one, median": f"{median(better):g}" if better else "-",
         "characters of the worse one, median": f"{median(worse):g}" if worse else "-",
         "agreement between labellers": f"{alpha} in {found.units} common units" if found.units else "-",
         "agreement with oneself": ", ".join(again) or "-",
         "with a note": str(notes),
-        "judged": f"{_day(min(times))} to {_day(max(times))} (UTC)" if times else "-",
+        "judged": f"{' to '.join(days)} (UTC)" if days else "-",
     }
     lines = ["# Preferences", "", *_table(("", ""), numbers.items()), "", "Licence: *to be filled in*", ""]
     for heading, what in _SECTIONS.items():
@@ -325,15 +300,6 @@ def _name(text: str) -> str:
 
 def _share(count: int, total: int) -> str:
     return f"{count} ({count / total:.1%})" if total else "-"
-
-
-def _share_with_interval(count: int, total: int) -> str:
-    low, high = wilson_interval(count, total)
-    return f"{count / total:.1%} of {total} pairs (95% interval {low:.1%} to {high:.1%})" if total else "-"
-
-
-def _day(time: float) -> str:
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -13,7 +13,6 @@ from trainer.errors import BusyError, StorageError, UsageError
 from trainer.files import PRIVATE, has_locks, open_file
 
 BUSY_SECONDS = 30.0  # how long to wait for another connection's write
-_WRITE_AHEAD_LOG = "-wal"  # what SQLite adds to a file's name for its log
 
 SCHEMA = (
     """CREATE TABLE comparisons (
@@ -76,18 +75,6 @@ SCHEMA = (
         for table in ("comparisons", "events", "guidelines", "sessions", "session_items")
         for verb in ("update", "delete")
     ),
-    # INSERT OR REPLACE deletes without firing the triggers above.
-    *(
-        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} "  # noqa: S608
-        f"WHERE {same}) BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END"
-        for table, same in (
-            ("comparisons", "id = NEW.id OR key = NEW.key"),
-            ("events", "id = NEW.id OR undoes = NEW.undoes"),
-            ("guidelines", "rowid = NEW.rowid OR hash = NEW.hash"),
-            ("sessions", "id = NEW.id"),
-            ("session_items", "id = NEW.id OR (session = NEW.session AND position = NEW.position)"),
-        )
-    ),
 )
 """Schema of a store: a log of events on comparisons, which the database itself keeps append-only, and sessions."""
 
@@ -96,29 +83,53 @@ _APPLICATION_ID = int.from_bytes(b"PPOw")  # in the file's header, so that `file
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """Open `path` and check that its schema can be read; read-only where nothing can be written.
+    """Open the store `path`; read-only where nothing can be written. create: make one if there is none.
 
-    Raises UsageError if there is no such file and none is to be created, StorageError if it cannot be opened.
+    With `create`, the store must be writable. Raises UsageError if there is no such file and none is to be created,
+    StorageError if it cannot be used, is another program's file or of a newer version.
     """
-    is_there = _look(path, create)
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if not create:
+            raise UsageError(
+                f"there is no preference store '{path}': import or label some preferences first, or name another file"
+            ) from None
+        mode = None
+    except OSError as error:
+        raise StorageError(f"cannot open '{path}': {error.strerror}; name a file that you may read") from None
+    if mode is not None and not stat.S_ISREG(mode):  # SQLite would wait for a pipe
+        raise StorageError(f"cannot open '{path}': it is not a file; name the store's file")
     real = path.resolve()  # SQLite keeps its other files beside this one
     writable = os.access(real, os.W_OK) and os.access(real.parent, os.W_OK)
+    how = "mode=rw"
+    if mode is None:
+        with contextlib.suppress(OSError):  # SQLite reports the reason, and gives its other files the same mode
+            os.close(open_file(real, os.O_RDWR | os.O_CREAT, PRIVATE))
+    elif not writable and not real.with_name(f"{real.name}-wal").exists():
+        # Readers of a write-ahead log write files beside it. They cannot in a read-only folder; where only the file is
+        # read-only, the files that they leave would keep others from writing. A file without a log is complete.
+        how = "mode=ro&immutable=1"
+    patience = BUSY_SECONDS if has_locks(real.parent) else 0.0  # SQLite takes some systems without locks for busy ones
     with storage_errors(path):
-        if is_there and not writable and not real.with_name(real.name + _WRITE_AHEAD_LOG).exists():
-            # Readers of a write-ahead log write files beside it. They cannot in a read-only folder; where only the file
-            # is read-only, the files that they leave would keep others from writing. A file without a log is complete.
-            return _connect(real, "mode=ro&immutable=1")
-        if not is_there:
-            with contextlib.suppress(OSError):  # SQLite reports the reason, and gives its other files the same mode
-                os.close(open_file(real, os.O_RDWR | os.O_CREAT, PRIVATE))
-        return _connect(real, "mode=rw")
+        connection = sqlite3.connect(f"{real.as_uri()}?{how}", timeout=patience, isolation_level=None, uri=True)
+        try:
+            connection.execute("SELECT name FROM sqlite_master").fetchone()  # opens the file
+            connection.execute("PRAGMA foreign_keys = ON")
+            # With a write-ahead log, NORMAL syncs only now and then, and a power cut could lose the last labels.
+            # fullfsync makes macOS empty the drive's cache too, and does nothing elsewhere.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA fullfsync = ON")
+            if not _has_schema(connection, path) or create:
+                _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
 
 
-def has_schema(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the file is a store; False for an empty one.
-
-    Raises StorageError for a newer version, or another program's file.
-    """
+def _has_schema(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the file is a store; False for an empty one. Raises StorageError."""
     version, owner, tables = connection.execute(
         """SELECT (SELECT user_version FROM pragma_user_version),
                   (SELECT application_id FROM pragma_application_id),
@@ -134,15 +145,14 @@ def has_schema(connection: sqlite3.Connection, path: Path) -> bool:
     return bool(version)
 
 
-def prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Make an empty file a store, check that it can be written, and switch it to a write-ahead log.
 
-    A crash leaves an empty file empty. Raises StorageError for a file that is not a store of this version, and
-    sqlite3.OperationalError if it cannot be written.
+    A crash leaves an empty file empty.
     """
     connection.execute("BEGIN IMMEDIATE")  # succeeds even on a read-only file, hence the write below
     try:
-        is_new = not has_schema(connection, path)  # another process may have made the store by now
+        is_new = not _has_schema(connection, path)  # another process may have made the store by now
         for statement in SCHEMA if is_new else ():
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -185,39 +195,6 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise _storage_error(path, error) from None
 
 
-def _look(path: Path, create: bool) -> bool:
-    """Return whether the file exists; raise if it is not a file, or is missing and none is to be created."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        if not create:
-            raise UsageError(
-                f"there is no preference store '{path}': import or label some preferences first, or name another file"
-            ) from None
-        return False
-    except OSError as error:
-        raise StorageError(f"cannot open '{path}': {error.strerror}; name a file that you may read") from None
-    if not stat.S_ISREG(mode):  # SQLite would wait for a pipe
-        raise StorageError(f"cannot open '{path}': it is not a file; name the store's file")
-    return True
-
-
-def _connect(path: Path, how: str) -> sqlite3.Connection:
-    patience = BUSY_SECONDS if has_locks(path.parent) else 0.0  # SQLite takes some systems without locks for busy ones
-    connection = sqlite3.connect(f"{path.as_uri()}?{how}", timeout=patience, isolation_level=None, uri=True)
-    try:
-        connection.execute("SELECT name FROM sqlite_master").fetchone()  # opens the file
-        connection.execute("PRAGMA foreign_keys = ON")
-        # With a write-ahead log, NORMAL syncs only now and then, and a power cut could lose the last labels. fullfsync
-        # makes macOS empty the drive's cache too, and does nothing elsewhere.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA fullfsync = ON")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
 def _storage_error(path: Path, error: Exception) -> StorageError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # a UnicodeDecodeError has no code
     is_busy = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -231,23 +208,19 @@ def _storage_error(path: Path, error: Exception) -> StorageError:
             f"'{path}' has been locked by another program for {BUSY_SECONDS:.0f} s: end what is writing to it, or try "
             "again later"
         )
-    return StorageError(_message(path, error, code))
-
-
-def _message(path: Path, error: Exception, code: int) -> str:
-    match code:
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return f"cannot write '{path}': it or its folder is read-only; make both writable, or name another file"
-        case sqlite3.SQLITE_CANTOPEN:
-            return (
-                f"cannot open '{path}': its folder is missing, or the file is another user's, or you may not write "
-                "there; make the folder writable, or name another file"
-            )
-        case sqlite3.SQLITE_FULL:
-            return f"cannot write '{path}': the disk is full; free space, then try again"
-        case sqlite3.SQLITE_NOTADB:
-            return f"'{path}' is not a preference store: name another file"
-        case sqlite3.SQLITE_CORRUPT:
-            return f"'{path}' is damaged ({error}): restore a copy of it, or save what `sqlite3 FILE .recover` reads"
-        case _:
-            return f"cannot use '{path}': {error}; check the file and its disk, or restore a copy"
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        reason = f"cannot write '{path}': it or its folder is read-only; make both writable, or name another file"
+    elif code == sqlite3.SQLITE_CANTOPEN:
+        reason = (
+            f"cannot open '{path}': its folder is missing, or the file is another user's, or you may not write "
+            "there; make the folder writable, or name another file"
+        )
+    elif code == sqlite3.SQLITE_FULL:
+        reason = f"cannot write '{path}': the disk is full; free space, then try again"
+    elif code == sqlite3.SQLITE_NOTADB:
+        reason = f"'{path}' is not a preference store: name another file"
+    elif code == sqlite3.SQLITE_CORRUPT:
+        reason = f"'{path}' is damaged ({error}): restore a copy of it, or save what `sqlite3 FILE .recover` reads"
+    else:
+        reason = f"cannot use '{path}': {error}; check the file and its disk, or restore a copy"
+    return StorageError(reason)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import StorageError, UsageError
-from trainer.preferences.connection import connect, has_schema, prepare, storage_errors, transaction
+from trainer.preferences.connection import connect, storage_errors, transaction
 from trainer.preferences.records import FLAGGED, Comparison, Preference
 from trainer.preferences.rows import (
     DAMAGES,
@@ -112,13 +112,6 @@ class PreferenceStore:
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
         self.connection = connect(path, create=create)
-        try:
-            with storage_errors(path):
-                if not has_schema(self.connection, path) or create:
-                    prepare(self.connection, path)
-        except BaseException:
-            self.connection.close()
-            raise
 
     def __enter__(self) -> PreferenceStore:
         return self

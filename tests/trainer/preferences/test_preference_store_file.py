@@ -55,11 +55,6 @@ def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(st
         "DELETE FROM events",
         "UPDATE comparisons SET prompt = '\"\"'",
         "DELETE FROM comparisons",
-        "INSERT OR REPLACE INTO events SELECT * FROM events",
-        "INSERT OR REPLACE INTO comparisons SELECT * FROM comparisons",
-        "INSERT OR REPLACE INTO comparisons SELECT id + 1, key, prompt, completions, origins, columns FROM comparisons",
-        "INSERT INTO events SELECT id + 2, time, kind, comparison, labeller, source, choice, payload, undoes, session, "
-        "position FROM events WHERE kind = 'undo'",
     ],
 )
 def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore, statement: str) -> None:

@@ -77,13 +77,8 @@ def opening(args: argparse.Namespace) -> Opening:
         raise UsageError(f"--display {args.display} needs a headless run: add --no-ui")
     named = [f"run.name={args.name}"] if args.name is not None else []
     opening = Opening(source=args.config, overrides=(*args.overrides, *named, *dir_override(args)))
-    if not (
-        args.config_given is not None
-        or args.overrides
-        or args.name is not None
-        or args.trust_code
-        or args.resume is not None
-    ):
+    given = [value for value in (args.config_given, args.name, args.resume) if value is not None]
+    if not (given or args.overrides or args.trust_code):
         return opening  # the problems of a workspace's own configuration are shown in Config
     from trainer.config import Config
     from trainer.runs.folder import check_name_is_free

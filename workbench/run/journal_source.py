@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import queue
@@ -94,19 +93,23 @@ class JournalSource:
         one.
         """
         end = time.perf_counter() + _SHARE
-        blocks = []
+        newest_first: list[Iteration | RewardModelStep] = []
+        read = False
         try:
             while (block := self._reader.earlier(_BLOCK_BYTES)) is not None:
-                blocks.append(self._that_count([event for _, event in block]))
+                read = True
+                for _, event in reversed(block):
+                    if isinstance(event, Iteration | RewardModelStep) and event.iteration <= self._older_count_to:
+                        newest_first.append(event)  # it was not done again later
+                    self._note(event)
                 if time.perf_counter() >= end:
                     break
         except StorageError as error:
             self._failure = str(error)
-        if not blocks:
+        if not read:
             return None
-        older = [iteration for iterations in reversed(blocks) for iteration in iterations]
-        chunk = History(kind_of(older[0])) if older else History()
-        for iteration in older:
+        chunk = History(kind_of(newest_first[-1])) if newest_first else History()
+        for iteration in reversed(newest_first):
             chunk.append(iteration)
         return chunk
 
@@ -122,8 +125,25 @@ class JournalSource:
         if self._reader.opening is not self._opening:
             self._opening = self._reader.opening
             if self._opening is not None:
-                events.insert(0, self._with_present_total(self._opening[1], events))
-        return [self._here(event) for event in events]
+                first = self._opening[1]
+                if isinstance(first, RunStarted) and not any(isinstance(event, RunStarted) for event in events):
+                    # A resumption that is not in `events` may have changed the total.
+                    total = self._ppo_settings().get("iterations")
+                    first = dataclasses.replace(first, iterations=total) if isinstance(total, int) else first
+                events.insert(0, first)
+        name, folder = self._run.name, str(self._run.root)  # it may have been renamed or moved since
+        return [
+            dataclasses.replace(event, name=name, folder=folder) if isinstance(event, RunStarted) else event
+            for event in events
+        ]
+
+    def _ppo_settings(self) -> dict[str, Any]:
+        """Return the PPO settings in config.toml now; empty if there are none that can be read."""
+        try:
+            found = read_config(self._run).get("ppo")
+        except StorageError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _new_progress(self) -> PhaseProgress | None:
         progress = read_progress(self._run.progress)
@@ -143,31 +163,6 @@ class JournalSource:
             case RunStarted():
                 self._iteration = max(event.resumed_at or 0, 0)
                 self._older_count_to = min(self._older_count_to, self._iteration)
-
-    def _that_count(self, older: list[Event]) -> list[Iteration | RewardModelStep]:
-        """Return the iterations among `older` events that were not done again later."""
-        counting: list[Iteration | RewardModelStep] = []
-        for event in reversed(older):
-            if isinstance(event, Iteration | RewardModelStep) and event.iteration <= self._older_count_to:
-                counting.append(event)
-            self._note(event)
-        return counting[::-1]
-
-    def _with_present_total(self, opening: Event, events: list[Event]) -> Event:
-        """Return `opening` with the total of config.toml: a resumption that is not in `events` may have changed it."""
-        if not isinstance(opening, RunStarted) or any(isinstance(event, RunStarted) for event in events):
-            return opening
-        try:
-            total = read_config(self._run)["ppo"]["iterations"]
-        except (StorageError, LookupError, TypeError):
-            return opening
-        return dataclasses.replace(opening, iterations=total) if isinstance(total, int) else opening
-
-    def _here(self, event: Event) -> Event:
-        """Return `event` with the run's current name and folder: it may have been renamed or moved since."""
-        if isinstance(event, RunStarted):
-            return dataclasses.replace(event, name=self._run.name, folder=str(self._run.root))
-        return event
 
 
 def whole_run(folder: Path) -> RunView:
@@ -206,14 +201,10 @@ class RunOnDisk(JournalSource):
             self._take_answers()
         events = super().take()
         if any(isinstance(event, RunStarted) for event in events):
-            self.kl_target = self._read_kl_target()
+            ppo = self._ppo_settings()
+            target = ppo.get("kl_target") if ppo.get("kl_controller") == "adaptive" else None
+            self.kl_target = target if isinstance(target, float) else None
         return events
-
-    def _read_kl_target(self) -> float | None:
-        with contextlib.suppress(StorageError, ValueError, LookupError, TypeError, OverflowError):
-            ppo = read_config(self._run)["ppo"]
-            return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
-        return None
 
     def close(self) -> None:
         """Fail the open questions with UsageError, because nobody takes answers any more."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from config_files import save_config
 from rich.cells import cell_len
 
-from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config
 from workbench.compare.settings import (
@@ -62,17 +60,6 @@ def test_values_are_the_same_when_toml_means_the_same(one: object, other: object
 
 def test_the_names_of_runs_do_not_count_as_a_difference() -> None:
     assert config_differences({"a": {"run": {"name": "a", "seed": 1}}, "b": {"run": {"name": "b", "seed": 1}}}) == []
-
-
-def test_real_configurations_differ_in_what_was_changed(tmp_path: Path) -> None:
-    folders = []
-    for name, seed in (("first", 1), ("second", 2)):
-        config = Config.model_validate({"run": {"name": name, "seed": seed}})
-        folders.append(run(tmp_path, name, ""))
-        save_config(config, folders[-1].config)
-    assert compare_runs(folders) == RunComparison(
-        ["first", "second"], [Difference("run.seed", {"first": 1, "second": 2})], []
-    )
 
 
 def test_a_file_without_a_number_is_of_version_1_and_a_newer_one_is_reported(tmp_path: Path) -> None:

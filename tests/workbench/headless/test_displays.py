@@ -141,12 +141,6 @@ def test_a_metric_that_is_not_finite_is_a_dash_and_keeps_its_column() -> None:
     assert row(iteration(3, kl=math.nan), view).split()[2] == "-"
 
 
-def test_every_metric_is_one_of_the_iterations_fields_and_fractions_become_percent() -> None:
-    values = {metric.field: metric.of(iteration(1)) for metric in table("ppo")}
-    assert values["clip_fraction"] == pytest.approx(6.3)
-    assert values["kl"] == 0.5
-
-
 # words
 
 

@@ -219,12 +219,6 @@ def test_the_nearest_position_of_an_iteration_is_found_also_between_and_beside_t
     assert [history.index_of(n) for n in (-5, 10, 14, 16, 20, 23, 1000)] == [0, 0, 0, 1, 1, 2, 2]
 
 
-def test_an_unknown_column_is_a_key_error() -> None:
-    for call in (lambda: History().column("no"), lambda: History().buckets("no", 5)):
-        with pytest.raises(KeyError):
-            call()
-
-
 def test_a_history_keeps_eight_bytes_a_number_and_no_event() -> None:
     history = history_of(range(1000))
     for name in history.names:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from long_journal import events_of, write_long_journal
+from long_journal import write_long_journal
 from scripted_run import ended, iteration, started
 
 from trainer.events import Alert, Event, Iteration, PhaseProgress, RunStarted, SamplePreview, SamplesWritten
@@ -87,16 +87,6 @@ def whole(folder: Path) -> RunView:
 
 def table(history: History) -> dict[str, list[float]]:
     return {"iteration": list(history.numbers)} | {name: list(history.column(name)) for name in ("kl", "tokens")}
-
-
-def test_a_short_run_comes_as_its_journal_holds_it(folder: Path) -> None:
-    write(folder, started(), *events_of(1), *events_of(2), ended(iteration=2))
-    source = JournalSource(folder)
-    events = source.take()
-    assert events[1:] == [*events_of(1), *events_of(2), ended(iteration=2)]
-    assert source.earlier() is None
-    assert source.take() == []
-    assert source.problems == []
 
 
 def test_the_newest_iterations_come_first_and_the_older_ones_chunk_by_chunk_before_them(
@@ -194,19 +184,6 @@ def test_a_renamed_run_has_the_name_of_its_folder(folder: Path) -> None:
     view = take(JournalSource(folder))
     assert view.started is not None
     assert (view.started.name, view.started.folder) == ("a-run", str(folder))
-
-
-def test_what_another_process_appends_is_followed_even_within_a_line(folder: Path) -> None:
-    write(folder, started(), iteration(1))
-    source = JournalSource(folder)
-    source.take()
-    write(folder, iteration(2))
-    assert source.take() == [iteration(2)]
-    line = json.dumps({"time": 1.0, **iteration(3).as_dict()}).encode()
-    append(folder, line[:50])
-    assert source.take() == []
-    append(folder, line[50:] + b"\n")
-    assert source.take() == [iteration(3)]
 
 
 def test_a_resumption_that_comes_while_the_older_part_is_read_counts_for_that_part(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +20,11 @@ from run_kinds_helper import (
 from scripted_run import ended, iteration, started
 
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
-from trainer.runs.journal import Journal
-from workbench.headless.plain import PlainDisplay, heading, row, summary
+from workbench.headless.plain import PlainDisplay, summary
 from workbench.headless.rich import dashboard
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.history import History, kind_of
-from workbench.run.journal_source import whole_run
-from workbench.run.metrics import METRICS_OF_KIND, table
+from workbench.run.metrics import METRICS_OF_KIND
 from workbench.run.sentences import in_brief, sentences
 from workbench.run.view import Mark, RunView
 
@@ -66,15 +62,6 @@ def test_every_metric_of_a_kind_is_a_column_of_its_history_with_the_value_of_its
 def test_name_and_unit_fit_the_columns_that_a_row_has_for_them(kind: str) -> None:
     for metric in METRICS_OF_KIND[kind]:
         assert len(f"{metric.label} {metric.unit}".rstrip()) <= 16, metric.field
-
-
-def test_a_history_of_steps_has_their_numbers_and_the_seconds_of_the_whole_step() -> None:
-    history = History("dpo")
-    history.append(dpo_step(1, seconds=3))
-    assert history.column("seconds_total")[0] == 3.0
-    assert {"chosen_reward", "rejected_logprob", "tokens", "memory_bytes"} <= set(history.names)
-    assert not {"skipped", "seconds", "iteration", "kl", "seconds_update"} & set(history.names)
-    assert "chosen_reward" not in History("reward-model").names
 
 
 def test_earlier_events_of_another_kind_are_left_out() -> None:
@@ -145,18 +132,6 @@ def test_a_win_rate_that_grows_label_by_label_has_one_mark_until_something_else_
         (6, "of 5"),
     ]
     assert view.judged == human(6, comparisons=5)
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_written(kind: str, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "events.jsonl")
-    events = [other_run(kind), *(STEPS[kind](n, loss=0.7 - n / 100) for n in range(1, 31)), ended(iteration=30)]
-    for event in events:
-        journal.emit(event)
-    journal.close()
-    history = whole_run(tmp_path).history
-    assert history.kind == kind
-    assert list(history.column("loss")) == [0.7 - n / 100 for n in range(1, 31)]
 
 
 # Words
@@ -241,21 +216,6 @@ def test_the_summary_says_how_to_resume_a_stopped_run_of_each_kind(kind: str, co
 
 
 # Headless displays
-
-
-@pytest.mark.parametrize("kind", METRICS_OF_KIND)
-def test_the_numbers_of_a_line_are_right_aligned_under_their_headings(kind: str) -> None:
-    names, units = heading(kind).splitlines()
-    step = STEPS[kind](3)
-    line = row(step, view_of(started(run_kind=kind), step))
-    assert len(line) == len(names)
-    assert len(units) <= len(names)
-    ends = {match.group(): match.end() for match in re.finditer(r"\S+", names)}
-    cells = {name: line[:end].split()[-1] for name, end in ends.items()}
-    assert cells["step" if kind != "ppo" else "iteration"] == "3/12"
-    for metric in table(kind):
-        assert cells[metric.heading] == metric.text(metric.of(step))
-    assert cells["memory"] == "1.6"
 
 
 def test_plain_has_one_heading_and_a_line_per_step_and_prints_evaluations_apart(

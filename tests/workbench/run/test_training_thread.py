@@ -38,15 +38,6 @@ def all_events(running: TrainingThread) -> list[Event]:
     return events
 
 
-def test_events_leave_the_queue_in_the_order_they_came() -> None:
-    queue = EventQueue()
-    for number in range(1, 6):
-        queue.emit(iteration(number))
-    taken = queue.take()
-    assert [event.iteration for event in taken if isinstance(event, Iteration)] == [1, 2, 3, 4, 5]
-    assert queue.take() == []
-
-
 def test_a_lagging_reader_gets_only_the_newest_progress_and_every_event_that_is_kept() -> None:
     queue = EventQueue()
     queue.emit(progress(1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 
 import pytest
@@ -55,11 +54,6 @@ def test_the_remaining_time_comes_from_the_last_five_iterations_and_is_unknown_b
     assert math.isnan(folded([started()]).seconds_left())
 
 
-def test_means_are_taken_over_the_first_and_the_last_five_iterations() -> None:
-    view = folded([started(), *(iteration(n) for n in range(1, 13))])
-    assert view.first_and_last("score_mean") == pytest.approx((0.3, 1.0))
-
-
 def test_a_resumption_drops_repeated_iterations_and_keeps_earlier_messages() -> None:
     events = [e for n in range(1, 9) for e in (samples(n), iteration(n), evaluation(n), saved(n), alert(n), changed(n))]
     view = folded([started(), *events, ended("stopped", 8), started(resumed_at=5)])
@@ -92,10 +86,6 @@ def test_an_iteration_repeated_without_a_resumption_replaces_the_old_one() -> No
     assert (view.last, view.previous, list(view.history.numbers)) == (iteration(1, kl=9.0), None, [1])
 
 
-def test_a_resumed_run_has_its_checkpoint_behind_it_before_its_first_iteration() -> None:
-    assert folded([started(resumed_at=5)]).iteration == 5
-
-
 def test_a_new_run_clears_the_one_that_was_shown_before() -> None:
     before = [started(), *(event for n in range(1, 9) for event in events_of(n)), alert(1), evaluation(2), changed(3)]
     view, new = folded([*before, ended(), started(seed=1)]), folded([started(seed=1)])
@@ -117,23 +107,9 @@ def test_marks_describe_what_happened() -> None:
     ]
 
 
-def test_samples_and_the_end_are_kept() -> None:
-    view = folded([started(), samples(1, ("a", "b")), ended("stopped", 1)])
-    assert view.samples is not None
-    assert view.samples.previews[0].completion == "b"
-    assert (view.state, view.ended) == ("stopped", ended("stopped", 1))
-
-
 def test_only_the_newest_events_of_a_long_run_are_kept() -> None:
     view = folded(event for n in range(1, 2502) for event in (evaluation(n), alert(n), saved(n), changed(n)))
     for events in (view.evaluations, view.alerts, view.checkpoints, view.settings):
         assert [event.iteration for event in events] == list(range(2002, 2502))
     assert len(view.marks) == 2000
     assert view.marks[-1].iteration == 2501
-
-
-def test_iterations_are_kept_as_numbers_only() -> None:
-    view = folded(iteration(n) for n in range(1, 1001))
-    columns = [view.history.column(name) for name in view.history.names]
-    bytes_of_columns = sum(sys.getsizeof(column) for column in columns)
-    assert bytes_of_columns < 1.3 * 1000 * 8 * len(columns)

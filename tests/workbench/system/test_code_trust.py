@@ -110,10 +110,6 @@ def test_code_named_on_the_command_line_is_trusted(trainer: Script, config: Path
     assert cli.main(["--no-ui", "--config", str(config), "--set", "ppo.epochs=2"]) == 0
 
 
-def test_another_setting_of_the_command_line_says_nothing_about_the_code(trainer: Script, config: Path) -> None:
-    assert cli.main(["--no-ui", "--config", str(config), "--set", "reward.clip=1.0"]) == 3
-
-
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("yes\n", 0), ("n\n", 3), ("\n", 3), ("", 3)])
 def test_on_a_terminal_the_code_is_shown_and_asked_for(
     typed: str, code: int, trainer: Script, config: Path, evil: str, monkeypatch: pytest.MonkeyPatch

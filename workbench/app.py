@@ -25,6 +25,7 @@ from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import (
     DEFAULT_THEME,
     EXTRA_VARIABLES,
+    AsciiOnly,
     apply_themes,
     no_color,
     shipped_themes,
@@ -89,11 +90,7 @@ class WorkbenchApp(App[str]):
         self.report = StringIO()  # of the bug that ended the application: written by Textual
         self.error_console = Console(file=self.report)
         self._ascii_only = ascii_only
-        self._more_filters = list[LineFilter]()
-        if ascii_only:
-            from workbench.kit.ascii_only import AsciiOnly
-
-            self._more_filters.append(AsciiOnly())
+        self._more_filters = [AsciiOnly()] if ascii_only else []
         self.opening = opening
         self._default_theme = default_theme  # if the user has chosen none
         self._typed = typed.decode(errors="replace")  # before the application could read it

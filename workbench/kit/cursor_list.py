@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from rich.cells import set_cell_size
@@ -59,12 +60,11 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
     class Moved(Message):
         """Posted when the cursor has moved to another item."""
 
+    @dataclass
     class Left(Message):
         """Posted when a key would move the cursor beyond an end of the list: the last for a positive `by`."""
 
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
+        by: int
 
     class Opened(Message):
         """Posted when an item is double-clicked."""

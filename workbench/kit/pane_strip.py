@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -165,12 +166,11 @@ class PaneStrip(Widget):
 
     ALLOW_SELECT = False
 
+    @dataclass
     class Chosen(Message):
         """A pane was clicked."""
 
-        def __init__(self, pane: str) -> None:
-            super().__init__()
-            self.pane = pane
+        pane: str
 
     current: reactive[str] = reactive("")
     tabs: reactive[tuple[Tab, ...]] = reactive((), layout=True)

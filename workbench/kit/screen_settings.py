@@ -34,12 +34,9 @@ class ScreenSettings:
         except (OSError, ValueError):
             return cls()
         settings = cls()
-        if isinstance(theme := raw.get("theme"), str):
-            settings.theme = theme
-        if isinstance(label_facts := raw.get("label_facts"), bool):
-            settings.label_facts = label_facts
-        if isinstance(all_settings := raw.get("all_settings"), bool):
-            settings.all_settings = all_settings
+        for name, kind in (("theme", str), ("label_facts", bool), ("all_settings", bool)):
+            if isinstance(raw.get(name), kind):
+                setattr(settings, name, raw[name])
         if isinstance(metrics := raw.get("metrics"), list) and all(isinstance(name, str) for name in metrics):
             settings.metrics = metrics
         if isinstance(visits := raw.get("visits"), dict):

@@ -1,9 +1,11 @@
-"""Text below the table of runs: details of the selected run, and differences between the marked ones."""
+"""Text below the table of runs: details of the selected run, differences between the marked ones; their report."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -16,8 +18,11 @@ from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
+from workbench.compare.compared_run import LETTERS, read_runs
+from workbench.compare.report import report_lines
 from workbench.compare.settings import MOST, RunComparison, cautions, difference_rows
-from workbench.kit.lines import TABLE_GAP, Line, table_line
+from workbench.kit.lines import TABLE_GAP, Line, plain, table_line
+from workbench.kit.saving import write_lines
 from workbench.numbers import moment
 from workbench.run.sentences import branched, errors
 from workbench.text import visible
@@ -25,6 +30,7 @@ from workbench.text import visible
 _LONGEST_PROBLEM = 500  # characters, at most
 _LONGEST = 200  # characters of a value or of the origin, at most
 _LEAST = 8
+_REPORT = 120  # columns of the report
 _STYLES = {"text": "", "strong": "bold", "muted": "$text-muted"}
 
 
@@ -115,3 +121,24 @@ def _list(names: list[str], rows: list[tuple[str, list[str]]]) -> Iterator[Line]
     for key, texts in rows:
         yield [(key, "strong")]
         yield from ([(f"  {name} ", "muted"), (text, "text")] for name, text in zip(names, texts, strict=True))
+
+
+def write_comparison(folders: Sequence[RunFolder], path: Path) -> Path:
+    """Write the report of `ppo-workbench compare` on two or more runs to a new file; return its path.
+
+    Raises StorageError if there is nothing to compare or the file cannot be written.
+    """
+    if len(folders) > len(LETTERS):
+        raise StorageError(f"{len(folders)} runs are too many to compare at once: mark at most {len(LETTERS)}")
+    groups = read_runs(folders)
+    runs = [run for group in groups for run in group.runs]
+    if not any(run.view.started or run.view.history for run in runs):
+        raise StorageError("the journals of these runs are still empty: compare them later")
+    names = ", ".join(visible(one.name).replace("`", "'") for one in runs)
+    report = "\n".join(plain(line).rstrip() for line in report_lines(groups, _REPORT))
+    problems = [f"- {one.letter} {visible(one.name)}: {visible(problem)}" for one in runs for problem in one.problems]
+    # A fence longer than any run of backquotes in a response, so that no response ends it.
+    fence = "`" * (3 + max(map(len, re.findall("`+", report)), default=0))
+    parts = [f"# {names}", f"{fence}text\n{report}\n{fence}", "\n".join(problems)]
+    write_lines(path, ["\n\n".join(filter(None, parts))])
+    return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -32,8 +33,7 @@ from workbench.run.run_listing import Glance
 from workbench.run.view import RunView
 from workbench.runs.choices import FactsReader, HomeChoices, HomeFacts
 from workbench.runs.curves import RunCurves
-from workbench.runs.details import Detail, detail_content, differences_content, read_detail
-from workbench.runs.export import write_comparison
+from workbench.runs.details import Detail, detail_content, differences_content, read_detail, write_comparison
 from workbench.runs.glances import GlanceReader, Workspace, news, since_text
 from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
 from workbench.text import visible
@@ -89,35 +89,31 @@ class RunsPane(Pane):
         Binding("escape", "back", "all runs", show=False, id="runs.back", tooltip="Remove the filter; leave the trash"),
     ]
 
+    @dataclass
     class Requested(Message):
         """Request to show the run in `folder`, resume or branch it, or edit its configuration as a new one."""
 
-        def __init__(self, what: RunRequest, folder: Path) -> None:
-            super().__init__()
-            self.what = what
-            self.folder = folder
+        what: RunRequest
+        folder: Path
 
+    @dataclass
     class Chosen(Message):
         """Posted when a choice is made. what: its name for the program."""
 
-        def __init__(self, what: str) -> None:
-            super().__init__()
-            self.what = what
+        what: str
 
+    @dataclass
     class CompareChanged(Message):
         """Posted when other runs are to be compared: two or more, or none any more."""
 
-        def __init__(self, folders: list[Path]) -> None:
-            super().__init__()
-            self.folders = folders
+        folders: list[Path]
 
+    @dataclass
     class Moved(Message):
         """Posted when the run in `folder` was moved to `to`: renamed, or put in the trash."""
 
-        def __init__(self, folder: Path, to: Path) -> None:
-            super().__init__()
-            self.folder = folder
-            self.to = to
+        folder: Path
+        to: Path
 
     def __init__(
         self, runs_dir: Path, facts: FactsReader | None = None, since: float = 0.0, *, id: str | None = None

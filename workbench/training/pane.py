@@ -46,7 +46,7 @@ class TrainingPane(Pane):
         "Active alarms are on top. Below them are charts of the two main metrics (dotted: a standard deviation of the "
         "batch on either side), the other metrics with their values, where the time went, and events.\n"
         "A run on several processes has a line for each of them, with what it did in the newest iteration.\n"
-        "{training.plot} plots score against KL, with the runs that are marked in Runs.\n"
+        "{training.plot} plots score against KL, with the runs that are marked in Home.\n"
         "{training.left} and {training.right} move a cursor over the iterations: values and samples are then of that "
         "iteration.\n"
         "× marks a number that was NaN or infinite, ! a value past its limit ┄, a gap a missing iteration. "

@@ -12,7 +12,7 @@ from waiting import until
 
 import workbench
 from workbench.app import WorkbenchApp
-from workbench.kit.ascii_only import ascii_text
+from workbench.kit.theming import ascii_text
 from workbench.opening import Opening
 from workbench.system.environment import needs_ascii
 

@@ -21,7 +21,7 @@ from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Badge
 from workbench.run.view import RunView
-from workbench.runs.export import write_comparison
+from workbench.runs.details import write_comparison
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 

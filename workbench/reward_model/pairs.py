@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual.binding import BindingType
 
@@ -38,14 +38,13 @@ ORDERS: dict[str, Callable[[PairPrediction], float] | None] = {
 
 def chosen_pairs(pairs: Sequence[PairPrediction], words: str, order: str, *, reverse: bool) -> Sequence[PairPrediction]:
     """Return the pairs whose texts have all `words`, in one of `ORDERS`; `pairs` itself if nothing is asked."""
-    found = [pair for pair in pairs if has_words(_searched(pair), words)] if words.strip() else pairs
+    found = pairs
+    if words.strip():
+        texts = ("\n".join(map(plain_text, (pair.prompt, pair.chosen, pair.rejected))) for pair in pairs)
+        found = [pair for pair, text in zip(pairs, texts, strict=True) if has_words(text, words)]
     if (key := ORDERS[order]) is not None:
         found = sorted(found, key=lambda pair: (pair.is_tie, key(pair)))
     return found[::-1] if reverse else found
-
-
-def _searched(pair: PairPrediction) -> str:
-    return "\n".join(map(plain_text, (pair.prompt, pair.chosen, pair.rejected)))
 
 
 def plain_text(text: Text) -> str:
@@ -57,11 +56,26 @@ def plain_text(text: Text) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in text)
 
 
+class _Side(NamedTuple):
+    """One completion of a pair. name: neither side of a tie is called chosen."""
+
+    name: str
+    text: Text
+    reward: str
+    tokens: int
+
+
+def _sides(pair: PairPrediction) -> tuple[_Side, _Side]:
+    chosen, rejected = ("one", "other") if pair.is_tie else ("chosen", "rejected")
+    return (
+        _Side(chosen, pair.chosen, number(pair.chosen_reward, 2, signed=True), pair.chosen_tokens),
+        _Side(rejected, pair.rejected, number(pair.rejected_reward, 2, signed=True), pair.rejected_tokens),
+    )
+
+
 def copy_text(pair: PairPrediction) -> str:
     """Return prompt and completions for the clipboard, as they are and each after its heading."""
-    rewards = (number(reward, 2, signed=True) for reward in (pair.chosen_reward, pair.rejected_reward))
-    headings = [f"{name}, reward {reward}" for name, reward in zip(_names(pair), rewards, strict=True)]
-    parts = zip(("prompt", *headings), (pair.prompt, pair.chosen, pair.rejected), strict=True)
+    parts = [("prompt", pair.prompt), *((f"{one.name}, reward {one.reward}", one.text) for one in _sides(pair))]
     return "\n\n".join(f"[{heading}]\n{plain_text(text)}" for heading, text in parts)
 
 
@@ -111,13 +125,11 @@ def pairs_heading(
 def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = False) -> list[str]:
     """Return five lines of at most `width` columns: facts, end of the prompt, start of both completions, blank."""
     lead = f"{number:>4}{' ◆' if marked else ''}   "
-    names = _names(pair)
     room = max(width - _LABEL, 1)
-    texts = [fit_start(visible(plain_text(text)[: 2 * width]), room) for text in (pair.chosen, pair.rejected)]
     return [
         lead + pair_facts(pair, width - len(lead)),
         "prompt".ljust(_LABEL) + fit_end(visible(plain_text(pair.prompt)[-2 * width :]), room),
-        *(name.ljust(_LABEL) + text for name, text in zip(names, texts, strict=True)),
+        *(one.name.ljust(_LABEL) + fit_start(visible(plain_text(one.text)[: 2 * width]), room) for one in _sides(pair)),
         "",
     ]
 
@@ -161,15 +173,6 @@ class RewardPairList(BlockList[PairPrediction]):
 
 def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
     """Return the whole pair as lines of at most `width` columns, with the roles facts, heading, text and axis."""
-    headings = [
-        f"{name}   reward {number(reward, 2, signed=True)}   {counted(tokens, 'token')}"
-        for name, reward, tokens in zip(
-            _names(pair),
-            (pair.chosen_reward, pair.rejected_reward),
-            (pair.chosen_tokens, pair.rejected_tokens),
-            strict=True,
-        )
-    ]
     lines: list[Line] = [
         [(pair_facts(pair, width), "facts")],
         [],
@@ -177,16 +180,18 @@ def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
         *_wrapped(pair.prompt, width),
         [],
     ]
+    one, other = _sides(pair)
+    headings = [f"{side.name}   reward {side.reward}   {counted(side.tokens, 'token')}" for side in (one, other)]
     if width < _BESIDE:
-        for heading, completion in zip(headings, (pair.chosen, pair.rejected), strict=True):
-            lines += [[(fit_start(heading, width), "heading")], *_wrapped(completion, width), []]
+        for heading, side in zip(headings, (one, other), strict=True):
+            lines += [[(fit_start(heading, width), "heading")], *_wrapped(side.text, width), []]
         return lines
     left = (width - len(_BETWEEN)) // 2
     right = width - len(_BETWEEN) - left
     lines.append([(fit(headings[0], left), "heading"), (_BETWEEN, "axis"), (fit_start(headings[1], right), "heading")])
     below: Line = []  # the shorter text
-    for one, other in zip_longest(_wrapped(pair.chosen, left), _wrapped(pair.rejected, right), fillvalue=below):
-        lines.append([(fit(plain(one), left), "text"), (_BETWEEN, "axis"), *other])
+    for here, beside in zip_longest(_wrapped(one.text, left), _wrapped(other.text, right), fillvalue=below):
+        lines.append([(fit(plain(here), left), "text"), (_BETWEEN, "axis"), *beside])
     return lines
 
 
@@ -226,10 +231,6 @@ class RewardPairText(ScrolledLines):
 def _texts(pair: PairPrediction) -> tuple[object, ...]:
     """Return what a pair is the same by in every evaluation."""
     return pair.key, pair.chosen, pair.rejected
-
-
-def _names(pair: PairPrediction) -> tuple[str, str]:
-    return ("one", "other") if pair.is_tie else ("chosen", "rejected")
 
 
 def _wrapped(text: Text, width: int) -> list[Line]:

@@ -1,7 +1,7 @@
 """Output of the program: data on stdout; all else on stderr, one line per problem.
 
 While the screen is open, what native code and libraries print goes to a log file instead. Each workbench has its own,
-`workbench-PID.log`; old ones are removed, and a long one is cut.
+`workbench-PID.log`; the oldest are removed, and a long one is cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workbench.text import visible
 
 PROGRAM = "ppo-workbench"
 
-_KEPT = 5  # log files of ended workbenches
+_KEPT = 9  # log files of other workbenches
 _LONGEST = 4 * 1024 * 1024  # bytes of a file
 _LEFT = 1024 * 1024  # bytes kept at the end of a file that is cut
 
@@ -89,13 +89,12 @@ def make_streams_safe() -> None:
 
 
 def new_log(folder: Path) -> Path:
-    """Return the log file of this process in `folder`, and remove all but the newest few of ended processes."""
-    log = folder / f"workbench-{os.getpid()}.log"
+    """Return the log file of this process in `folder`, and remove all but the newest few of others."""
     with suppress(OSError):
-        ended = [path for path in folder.glob("workbench*.log") if not _is_written(path) or path == log]
-        for path in sorted(ended, key=lambda path: path.lstat().st_mtime, reverse=True)[_KEPT:]:
+        logs = sorted(folder.glob("workbench-*.log"), key=lambda path: path.lstat().st_mtime, reverse=True)
+        for path in logs[_KEPT:]:
             path.unlink()
-    return log
+    return folder / f"workbench-{os.getpid()}.log"
 
 
 def cut_log(path: Path) -> bool:
@@ -119,7 +118,11 @@ def native_output_to(path: Path) -> Iterator[None]:
     Textual writes to `sys.__stderr__` and asks `sys.__stdout__` for the terminal's size: both get their own
     descriptors. If the file cannot be opened, what is printed is dropped.
     """
-    log = _open(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY)
     kept = {number: os.dup(number) for number in (1, 2)}
     streams = sys.__stdout__, sys.__stderr__
     for stream in (sys.stdout, sys.stderr):
@@ -146,22 +149,3 @@ def _line(text: str) -> None:
     with suppress(OSError):  # the reader has gone
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-
-
-def _is_written(log: Path) -> bool:
-    """Return whether the process that a log is named after is running."""
-    try:
-        os.kill(int(log.stem.rpartition("-")[2]), 0)
-    except PermissionError:  # another user's
-        return True
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
-
-
-def _open(path: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        return os.open(os.devnull, os.O_WRONLY)

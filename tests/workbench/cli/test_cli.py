@@ -142,11 +142,6 @@ def test_options_before_and_after_the_command_add_up(capsys: pytest.CaptureFixtu
     assert (shown["model"]["lora_rank"], shown["ppo"]["epochs"], shown["ppo"]["clip"]) == (16, 7, 0.3)
 
 
-def test_config_validate_says_ok(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["config", "validate"]) == 0
-    assert lines(capsys) == (["ok"], [])
-
-
 def test_config_schema_explains_every_key_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["config", "schema"])
     text = capsys.readouterr().out

@@ -12,7 +12,6 @@ from reward_pane_app import REPORT, Run, evaluation, pair, some_pairs, step
 from scripted_run import make_run
 
 from trainer.events import StateChanged
-from trainer.reward_model.predictions import HELD_OUT
 from workbench.reward_model.charts import accuracy_lines, report_of
 from workbench.reward_model.pairs import pair_facts, pair_text_lines, pairs_heading, plain_text, verdict
 from workbench.reward_model.pane import run_heading
@@ -120,20 +119,6 @@ async def test_the_end_of_a_process_is_seen_without_an_event(monkeypatch: pytest
         else:
             await reader.read_run()
         assert heading in run_heading("killed", reader.view, live=bool(reader.live))
-
-
-async def test_unreadable_parts_are_reported_and_the_rest_is_shown() -> None:
-    run = Run("a").train()
-    (run.folder.root / HELD_OUT).write_bytes(b"PAR1 and nothing of use PAR1")
-    with run.folder.events.open("a") as file:
-        file.write("no event\n")
-    reader = await read(RunReader(Path("runs"), nothing, nothing))
-    assert (reader.view.iteration, reader.held_out.predictions) == (75, None)
-    assert any("held_out.parquet' is damaged" in problem for problem in reader.problems)
-    assert any("ignored" in problem for problem in reader.problems)
-    reader.choose(Path("nowhere"))
-    await reader.read_run()
-    assert any("no journal" in problem for problem in reader.problems)
 
 
 # Numbers and words

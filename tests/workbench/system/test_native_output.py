@@ -55,25 +55,15 @@ def test_a_log_that_cannot_be_opened_costs_the_output_and_not_the_screen(tmp_pat
     assert run_in_a_terminal(tmp_path / "a" / "workbench.log") == "drawn;back, True."
 
 
-def test_each_process_has_a_log_and_the_newest_of_those_that_have_ended_stay(tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    for number in range(9):
-        log = tmp_path / f"workbench-{gone.pid + 4_194_304 + number}.log"  # above any process id
+def test_each_process_has_a_log_and_the_newest_of_others_stay(tmp_path: Path) -> None:
+    for number in range(12):
+        log = tmp_path / f"workbench-{number}.log"
         log.touch()
         os.utime(log, (number, number))
-    (tmp_path / "workbench.log").touch()  # of an earlier version; the newest
-    living, other = tmp_path / f"workbench-{os.getppid()}.log", tmp_path / "notes.log"
-    for log in (living, other):
-        log.touch()
-        os.utime(log, (0, 0))
-    log = new_log(tmp_path)
-    assert log.name == f"workbench-{os.getpid()}.log"
-    kept = {path.name for path in tmp_path.iterdir()} - {living.name, other.name}
-    newest = {f"workbench-{gone.pid + 4_194_304 + number}.log" for number in (5, 6, 7, 8)}
-    assert kept == {"workbench.log", *newest}
-    assert living.exists()
-    assert other.exists()
+    (tmp_path / "notes.log").touch()
+    assert new_log(tmp_path) == tmp_path / f"workbench-{os.getpid()}.log"
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"notes.log", *(f"workbench-{number}.log" for number in range(3, 12))}
 
 
 def test_a_long_log_is_cut_to_its_last_lines_and_continued(tmp_path: Path) -> None:

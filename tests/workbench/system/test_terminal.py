@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apart import ROOT
 from terminal_helper import DEADLINE, Terminal
 
 from trainer.events import CheckpointSaved, RunEnded
@@ -201,21 +200,3 @@ def assert_stopped(folder: Path, reason: str) -> None:
     assert isinstance(saved, CheckpointSaved)
     assert isinstance(end, RunEnded)
     assert (end.state, end.reason) == ("stopped", reason)
-
-
-def test_an_error_at_opening_prints_one_line_and_exits_with_2(terminals: list[Terminal], tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "tests" / "support" / "scripted_run.py"), "--config", "nowhere.toml"]
-    master, inner = pty.openpty()
-    done = subprocess.run(
-        command,
-        stdin=inner,
-        stdout=inner,
-        stderr=subprocess.PIPE,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    os.close(master)
-    os.close(inner)
-    assert done.returncode == 2
-    assert b"no preset or file 'nowhere.toml'" in done.stderr
-    assert b"Traceback" not in done.stderr

@@ -1,15 +1,12 @@
 """Numbered preferences, and programs that write them from other processes.
 
 `preferences_helper.py write STORE LABELLER COUNT` prints the id and the prompt of each label once it is saved.
-`preferences_helper.py kill STORE TIMES SEED` does so in a process that it kills and starts again, TIMES times.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,26 +97,8 @@ def _write(path: Path, labeller: str, numbers: Iterator[int], output: int) -> No
             os.write(output, f"{id_} {prompt}\n".encode())
 
 
-def _kill(path: Path, times: int, rng: random.Random) -> None:
-    for time in range(times):
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            _write(path, f"writer {time}", itertools.count(), writing)
-        os.close(writing)
-        with os.fdopen(reading) as lines:
-            printed = list(itertools.islice(lines, rng.randrange(8)))
-            os.kill(child, signal.SIGKILL)
-            printed += lines
-        os.waitpid(child, 0)
-        print("".join(printed), end="")
-
-
 if __name__ == "__main__":
     connection.BUSY_SECONDS = 120.0  # SQLite does not queue writers: on a slow disk one of them may wait long
     match sys.argv[1:]:
         case ["write", store, labeller, count]:
             _write(Path(store), labeller, iter(range(int(count))), sys.stdout.fileno())
-        case ["kill", store, times, seed]:
-            _kill(Path(store), int(times), random.Random(int(seed)))

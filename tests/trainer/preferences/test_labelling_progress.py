@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
-from itertools import pairwise
-from statistics import median
 
 import pytest
 
-from trainer.confidence import wilson_interval
-from trainer.preferences.agreement import cohen_kappa
-from trainer.preferences.records import Choice, Comparison, Item, Judgement, Preference, Progress, SessionItem, Share
+from trainer.preferences.records import Choice, Comparison, Item, Judgement, Preference, Progress, SessionItem
 from trainer.preferences.sessions import PAUSE, label_figures, measure_progress, verdict_or_ranking
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
@@ -43,77 +38,6 @@ def progress(items: list[SessionItem], left: int | None = None) -> Progress:
     return measure_progress([label_figures(one) for one in items], said, left)
 
 
-def numbers(found: Progress) -> list[float]:
-    """Return the numbers, with -1 for unknown ones, since NaN equals nothing."""
-    shares = (found.left_side, found.longer, found.same)
-    flat = [found.done, found.left, found.per_hour, found.median_seconds, found.eta_seconds, found.streak, found.kappa]
-    flat += [number for share in shares for number in (share.count, share.total, share.value, share.low, share.high)]
-    return [-1.0 if number is None or math.isnan(number) else number for number in flat]
-
-
-def share(so: list[bool]) -> Share:
-    return Share(sum(so), len(so), sum(so) / len(so) if so else math.nan, *wilson_interval(sum(so), len(so)))
-
-
-def counted_anew(items: list[SessionItem], left: int | None) -> Progress:
-    """Count by definition, and slowly."""
-    labels = {one.label.id: one for one in items if one.label is not None}
-    judgements = {id_: one.label.judgement for id_, one in labels.items() if one.label is not None}
-    times = [judgements[id_].time or 0.0 for id_ in labels]
-    gaps = [later - earlier for earlier, later in pairwise(times[-50:]) if 0 <= later - earlier <= PAUSE]
-    per_hour = 3600 / (sum(gaps) / len(gaps)) if sum(gaps) else math.nan
-    streak = min(1, len(times))
-    for earlier, later in pairwise(times):
-        streak = streak + 1 if 0 <= later - earlier <= PAUSE else 1
-    seconds = [judgement.seconds for judgement in judgements.values() if judgement.seconds is not None]
-    left_side, longer, same = [], [], []
-    for id_, one in labels.items():
-        texts, judgement, first = one.item.comparison.completions, judgements[id_], judgements.get(one.item.repeats)
-        if judgement.choice in ("a", "b"):
-            chosen = "ab".index(judgement.choice)
-            left_side.append(one.item.order[0] == chosen)
-            if len(texts[0]) != len(texts[1]):
-                longer.append(len(texts[chosen]) > len(texts[1 - chosen]))
-        if first is not None and "skip" not in (first.choice, judgement.choice):
-            same.append((first.choice, judgement.choice))
-    return Progress(
-        done=len(labels),
-        left=left,
-        per_hour=per_hour,
-        median_seconds=median(seconds) if seconds else math.nan,
-        eta_seconds=math.nan if left is None else left * 3600 / per_hour,
-        streak=streak,
-        left_side=share(left_side),
-        longer=share(longer),
-        same=share([one == other for one, other in same]),
-        kappa=cohen_kappa([one for one, _ in same], [other for _, other in same]).value,
-    )
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_any_labels_give_the_same_as_a_slow_count(seed: int) -> None:
-    rng = random.Random(seed)
-    items: list[SessionItem] = []
-    now = 0.0
-    for id_ in range(1, 250):
-        now += rng.choice((1.0, 5.0, 30.0, PAUSE, PAUSE + 1, -2.0))
-        if items and rng.random() < 0.25:  # undone
-            items.pop(rng.choice((-1, rng.randrange(len(items)))))
-        new = labelled(
-            id_,
-            rng.choice(CHOICES),
-            time=now,
-            seconds=rng.choice((None, rng.expovariate(0.1), 3.0)),
-            order=rng.choice(((0, 1), (1, 0))),
-            texts=rng.choice((("long", "x"), ("x", "long"), ("x", "y"))),
-            repeats=rng.randrange(id_) if rng.random() < 0.4 else 0,
-        )
-        items.append(new)
-        left = rng.choice((None, 0, 7))
-        assert numbers(progress(items, left)) == pytest.approx(numbers(counted_anew(items, left)), rel=1e-9)
-    assert progress(items).same.total > 10
-
-
 def test_without_labels_nothing_is_known() -> None:
     found = progress([])
     assert (found.done, found.left, found.streak) == (0, None, 0)
@@ -139,13 +63,6 @@ def test_five_minutes_are_not_a_pause_yet() -> None:
     late = [two[0], labelled(2, time=PAUSE + 0.1)]
     assert progress(late).streak == 1
     assert math.isnan(progress(late).per_hour)
-
-
-def test_removing_a_label_between_two_may_leave_a_pause() -> None:
-    items = [labelled(n, time=200.0 * n) for n in (1, 2, 3)]
-    assert progress(items).streak == 3
-    del items[1]
-    assert progress(items).streak == 1
 
 
 def test_sides_and_lengths_are_those_of_the_choice() -> None:

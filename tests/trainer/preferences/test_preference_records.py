@@ -49,11 +49,6 @@ def test_other_texts_have_another_key(prompt: str, completions: tuple[Text, ...]
     assert Comparison(prompt=prompt, completions=completions).key not in keys
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_order_of_gives_the_position_of_each_completion(order: tuple[int, ...]) -> None:
-    assert THREE.order_of(reorder(THREE, order)) == order
-
-
 def test_equal_completions_each_have_a_place_of_their_own() -> None:
     comparison = Comparison(prompt="p", completions=("same", "other", "same"))
     assert comparison.order_of(Comparison(prompt="p", completions=("same", "same", "other"))) == (0, 2, 1)

@@ -330,3 +330,25 @@ def test_the_store_loads_no_heavy_package() -> None:
     program = "import sys, trainer.preferences.store; print(*{name.partition('.')[0] for name in sys.modules})"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert not {"mlx", "numpy", "pyarrow", "pydantic", "datasets"} & set(result.stdout.split())
+
+
+def test_the_newest_label_of_a_comparison_decides_whether_it_is_flagged(store: PreferenceStore) -> None:
+    one, other, third = (Comparison(prompt=prompt, completions=("x", "y")) for prompt in "abc")
+
+    def label(comparison: Comparison, labeller: str, *flags: str, note: str = "", choice: str = "a") -> int:
+        judgement = Judgement.chosen(choice, labeller=labeller, flags=flags, note=note)  # type: ignore[arg-type]
+        return store.add(Preference(comparison=comparison, judgement=judgement))
+
+    assert store.flagged() == []
+    label(other, "ann", "flagged")
+    label(one, "ann", "flagged", choice="skip")
+    label(third, "ann", "odd", note='"flags": flagged')
+    assert store.flagged() == [other.key, one.key]
+    lifted = label(other, "bob")
+    assert store.flagged() == [one.key]
+    store.undo(lifted, "bob")
+    assert store.flagged() == [other.key, one.key]
+    again = label(one, "bob", "flagged")
+    assert store.flagged() == [other.key, one.key]
+    store.undo(again, "bob")
+    assert store.flagged() == [other.key, one.key]

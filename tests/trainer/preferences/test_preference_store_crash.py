@@ -20,17 +20,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "preferences.db"
 
 
-def test_no_label_of_a_writer_killed_a_hundred_times_is_lost(path: Path) -> None:
-    printed = [line.split(" ", 1) for line in finished(program("kill", path, KILLS, 5)).splitlines()]
-    with PreferenceStore(path) as store:
-        kept = {p.id: p.comparison.prompt for p in store.preferences()}
-        assert check_store(store) == []
-    assert len(printed) > KILLS
-    assert len({prompt.split()[1] for _, prompt in printed}) > KILLS / 2, "most writers wrote"
-    assert [kept.get(int(id_)) for id_, _ in printed] == [prompt for _, prompt in printed]
-    assert len(kept) <= len(printed) + KILLS, "one at most of each writer was kept and not yet printed"
-
-
 def test_four_processes_write_while_others_read(path: Path) -> None:
     PreferenceStore(path).close()
     writers = [program("write", path, f"writer {number}", 200) for number in range(4)]

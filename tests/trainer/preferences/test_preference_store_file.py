@@ -13,13 +13,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from preferences_helper import preference, preferences, stored_events
+from preferences_helper import preference, preferences
 from store_damage import alter
 
 from trainer.errors import BusyError, StorageError, UsageError
 from trainer.preferences import connection
 from trainer.preferences.connection import VERSION
 from trainer.preferences.integrity import check_store
+from trainer.preferences.records import Item, SessionPlan
+from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore, default_store
 
 A, B, C = (preference(name) for name in "ABC")
@@ -48,21 +50,18 @@ def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(st
     assert names(store.path.parent) == ["preferences.db"]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE events SET labeller = 'eve'",
-        "DELETE FROM events",
-        "UPDATE comparisons SET prompt = '\"\"'",
-        "DELETE FROM comparisons",
-    ],
-)
-def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore, statement: str) -> None:
-    store.undo(store.add(A), "ann")
-    before = stored_events(store)
-    with closing(sqlite3.connect(store.path)) as raw, pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        raw.execute(statement)
-    assert stored_events(store) == before
+@pytest.mark.parametrize("table", ["events", "comparisons", "guidelines", "sessions", "session_items"])
+@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET rowid = 9"])
+def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore, table: str, statement: str) -> None:
+    session = begin_session(store, "ann", SessionPlan(queues=()), "Be kind.")
+    session.put([Item(comparison=A.comparison, queue="samples", order=(0, 1))])
+    session.label(0, A.judgement)
+    with closing(sqlite3.connect(store.path)) as raw:
+        before = list(raw.iterdump())
+        with pytest.raises(sqlite3.IntegrityError, match=f"{table} are append-only"):
+            raw.execute(statement.format(table))
+        raw.rollback()
+        assert list(raw.iterdump()) == before
 
 
 def test_a_full_disk_is_reported_and_the_old_content_stays(store: PreferenceStore) -> None:

@@ -13,7 +13,7 @@ from preference_rows import write_lines
 
 from trainer.errors import DataError, StorageError, TrainerError, UsageError
 from trainer.preferences.records import Comparison, Item, Judgement, Preference, Queue, QueuePlan, SessionPlan
-from trainer.preferences.sessions import begin_session, open_session
+from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import label
 from workbench.labelling.plans import QUEUES, LabelOpening, SessionChoice
@@ -146,15 +146,6 @@ def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_ti
     assert begun("--run", "a-0001", "--limit", "5", "--labeller", "ann").limit == 5
     monkeypatch.setenv("LOGNAME", "ann")
     assert begun("--run", "a-0001", "--limit", "5").limit == 5
-
-
-def test_a_finished_session_is_begun_again() -> None:
-    run_with_samples("a-0001")
-    choice = opening("--run", "a-0001", "--labeller", "ann")[1].choice
-    session = left_open(choice)
-    with PreferenceStore(Path("preferences.db")) as store:
-        open_session(store, session).label(0, Judgement.chosen("a"))
-    assert begun("--run", "a-0001", "--labeller", "ann").queues
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 import unicodedata
@@ -77,14 +76,6 @@ def test_an_import_says_which_format_it_took_and_how_many_there_were(capsys: pyt
     ]
     assert [row.comparison.completions for row in stored()] == [(f"good {n}", f"bad {n}") for n in range(3)]
     assert len(stored(source="rows.jsonl")) == 3
-
-
-def test_a_broken_row_ends_an_import_and_nothing_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    source = write_lines(Path("rows.jsonl"), *ROWS, "no JSON")
-    code, out, err = run(capsys, "import", source)
-    assert (code, out, len(err)) == (3, [], 1)
-    assert err[0].startswith(f"{ERROR}rows.jsonl:4: not JSON")
-    assert not Path("preferences.db").exists()
 
 
 def test_a_broken_row_after_thousands_of_good_ones_keeps_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,11 +158,6 @@ def test_names_with_joiners_are_accepted_and_the_columns_of_agreement_line_up(
         assert run(capsys, "import", path, "--labeller", name)[0] == 2
 
 
-def test_a_labeller_is_named_where_the_source_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, "import", write_lines(Path("ours.jsonl"), KWAY, KWAY | {"labeller": ""}), "--labeller", "ann")
-    assert [row.judgement.labeller for row in stored()] == ["bob", "ann"]
-
-
 def test_columns_are_named_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("poll.csv").write_text("question,left,right,choice\nsky?,blue,green,b\n")
     names = ["--column", "prompt=question", "--column", "a=left", "--column", "b=right"]
@@ -246,18 +232,6 @@ def test_a_check_says_ok_and_a_damaged_store_is_exit_3(capsys: pytest.CaptureFix
     code, out, err = run(capsys, "check")
     assert (code, out) == (3, [])
     assert all(line.startswith(ERROR) for line in err)
-
-
-def test_a_check_reports_all_problems_of_a_store_that_can_hardly_be_read(capsys: pytest.CaptureFixture[str]) -> None:
-    keep(judged("p", "a", "ann"))
-    with sqlite3.connect("preferences.db") as connection:
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            connection.execute(f"DROP TRIGGER {name}")
-        connection.execute("UPDATE events SET labeller = CAST(x'ff' AS TEXT)")
-    code, out, err = run(capsys, "check")
-    assert (code, out) == (3, [])
-    assert all(line.startswith(ERROR) for line in err)
-    assert len(err) > 1
 
 
 def test_a_name_that_no_file_can_have_is_an_error_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:

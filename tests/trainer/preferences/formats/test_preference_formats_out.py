@@ -12,7 +12,7 @@ import pytest
 from preference_rows import assistant, pair, read_lines, user
 
 from trainer.errors import DataError, StorageError, UsageError
-from trainer.preferences.formats import FORMATS_OUT, ExportSummary, write_preferences
+from trainer.preferences.formats import FORMATS_OUT, write_preferences
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 
 TRANSCRIPT = "\n\nHuman: sky?\n\nAssistant:"
@@ -175,17 +175,6 @@ def test_half_a_surrogate_pair_is_escaped_in_json_and_refused_in_parquet(tmp_pat
     assert rows[0]["prompt"] == "\ud800"
     with pytest.raises(DataError, match="Parquet cannot hold a row"):
         write_preferences([judged("a", "\ud800")], tmp_path / "rows.parquet", format="trl")
-
-
-def test_an_existing_file_is_left_alone_unless_it_may_be_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "rows.jsonl"
-    assert write_preferences([judged("a")], path, format="trl") == ExportSummary(path, 1, {})
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match="exists: choose another name, or overwrite it with --force"):
-        write_preferences([judged("b")], path, format="trl")
-    assert path.read_bytes() == before
-    write_preferences([judged("b")], path, format="trl", overwrite=True)
-    assert read_lines(path)[0]["chosen"] == "y"
 
 
 def test_an_existing_file_or_one_created_meanwhile_is_not_overwritten(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections import Counter
@@ -62,15 +61,6 @@ def test_it_is_known_how_many_items_are_still_to_come_once_rows_or_samples_are_c
     both = Drawing(plan(queue, of_run("policy-reference", run_folder(tmp_path / "b"))), store, ask=answering())
     next(both.items())
     assert both.mixture.left is None, "models write without end"
-
-
-def test_every_order_of_more_completions_is_as_likely(tmp_path: Path, store: Path) -> None:
-    rows = [{"prompt": f"p{n}", "completions": [f"{n} a", f"{n} b", f"{n} c"]} for n in range(1200)]
-    (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    queue = QueuePlan(queue="dataset", source=str(tmp_path / "three.jsonl"))
-    counts = Counter(item.order for item in Drawing(plan(queue), store))
-    assert len(counts) == 6
-    assert all(abs(count - 200) < 4 * math.sqrt(1200 * 5 / 36) for count in counts.values())
 
 
 def test_the_sides_follow_from_seed_labeller_and_comparison_alone(tmp_path: Path, store: Path) -> None:
@@ -171,7 +161,8 @@ def test_repeats_ask_own_labels_again_with_the_sides_swapped_and_not_soon(tmp_pa
     items = labelled_session(tmp_path, store, 150, repeats=0.1)
     places = {item.comparison.key: place for place, item in enumerate(items) if item.queue != "repeat"}
     repeats = [(place, item) for place, item in enumerate(items) if item.queue == "repeat"]
-    assert len(repeats) == int(0.1 * len(items)), "the share, and never more than it"
+    assert len(repeats) == int(0.1 * len(items)), "the share"
+    assert all(number <= 0.1 * (place + 1) for number, (place, _) in enumerate(repeats, 1)), "and never more than it"
     for place, item in repeats:
         original = items[places[item.comparison.key]]
         assert item.order == original.order[::-1]
@@ -180,14 +171,6 @@ def test_repeats_ask_own_labels_again_with_the_sides_swapped_and_not_soon(tmp_pa
         with PreferenceStore(store) as opened:
             assert [one.id for one in opened.labels_of(item.comparison.key)][:1] == [item.repeats]
     assert len({item.comparison.key for _, item in repeats}) == len(repeats), "each once"
-
-
-def test_at_no_time_are_there_more_repeats_than_their_share(tmp_path: Path, store: Path) -> None:
-    given = 0
-    for total, item in enumerate(labelled_session(tmp_path, store, 120, repeats=0.05), 1):
-        given += item.queue == "repeat"
-        assert given <= 0.05 * total
-    assert given >= 5
 
 
 def test_unlabelled_items_are_not_repeated(tmp_path: Path, store: Path) -> None:

@@ -71,12 +71,6 @@ def test_a_run_without_samples_whose_data_is_missing_is_reported(tmp_path: Path,
     assert "gone.jsonl" in drawn.mixture.problems[0]
 
 
-def test_identical_completions_are_given_as_they_are(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", prompts=1, samples=1)
-    item = next(iter(drawing(run, store, ask=answering(texts=lambda question, place: "the same"))))
-    assert item.comparison.completions == ("the same", "the same")
-
-
 def test_models_that_write_nothing_new_are_no_longer_asked(tmp_path: Path, store: Path) -> None:
     asked: list[Question] = []
     run = run_folder(tmp_path / "run", prompts=2, samples=1)
@@ -115,12 +109,3 @@ def test_an_error_of_the_models_library_is_reported_in_words(tmp_path: Path, sto
     drawn = drawing(run_folder(tmp_path / "run"), store, ask=ask)
     assert list(drawn) == []
     assert drawn.mixture.problems == ["policy and reference are writing pair 1: [metal::malloc] out of memory"]
-
-
-def test_a_resumed_session_asks_with_other_seeds(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", prompts=2, samples=1)
-    first, resumed = list[Question](), list[Question]()
-    items = list(islice(drawing(run, store, ask=answering(first)), 3))
-    served = {item.comparison.key for item in items}
-    list(islice(drawing(run, store, ask=answering(resumed), served=served), 3))
-    assert not {question.seed for question in first} & {question.seed for question in resumed}

@@ -15,7 +15,6 @@ from label_runs import Drawing, add_samples, answering, of_run, plan, run_folder
 from trainer.preferences.queues import run_pairs
 from trainer.preferences.records import Origin
 from trainer.questions import Question
-from trainer.runs.folder import RunFolder
 
 
 @pytest.fixture
@@ -185,20 +184,6 @@ def test_a_run_without_a_readable_file_ends_with_that_report(tmp_path: Path, sto
         assert all("are damaged" in line for line in drawing.mixture.problems)
 
 
-def test_files_that_are_not_samples_are_skipped(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", prompts=1)
-    for name in (
-        ".step-000009.parquet.tmp",
-        "step-9.parquet",
-        "step-000009.parquet.bak",
-        "step-99999999999999.parquet",
-    ):
-        (run.samples / name).write_bytes(b"")
-    drawing = Drawing(plan(of_run("samples", run)), store)
-    assert iterations(drawing) == [1]
-    assert drawing.mixture.problems == []
-
-
 def test_where_prompts_have_one_sample_the_policy_writes_the_pairs(tmp_path: Path, store: Path) -> None:
     asked: list[Question] = []
     run = run_folder(tmp_path / "run", iterations=2, prompts=3, samples=1)
@@ -225,10 +210,3 @@ def test_very_many_samples_of_a_prompt_give_no_more_pairs_than_asked(tmp_path: P
         for origin in item.comparison.origins
     ]
     assert max(rows.count(row) for row in set(rows)) <= 2, "each is compared about as often as any other"
-
-
-def test_the_run_is_named_by_any_path_to_it(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_folder(tmp_path / "runs" / "one", prompts=1)
-    monkeypatch.chdir(tmp_path)
-    (item,) = Drawing(plan(of_run("samples", RunFolder(Path("runs/one")))), store)
-    assert item.comparison.origins[0].run == "one"

@@ -65,7 +65,7 @@ def our_steps(args: argparse.Namespace) -> list[float]:
     from trainer.config.problems import validate_as
     from trainer.config.reward_model import RewardModelConfig
     from trainer.models.backbone import load_backbone
-    from trainer.preference_data.groups import Group, Pair
+    from trainer.pairs.groups import Group, Pair
     from trainer.reward_model.network import RewardModel
     from trainer.reward_model.reward_learner import RewardLearner
     from trainer.seeding import Purpose, key_for

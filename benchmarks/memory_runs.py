@@ -34,8 +34,8 @@ from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, cast_backbone, precision, quantize_backbone
 from trainer.models.cpu.kernels import use_faster_functions
+from trainer.pairs.comparisons import policy_comparisons, reward_comparisons
 from trainer.ppo.loop import PPO
-from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.reward_model.network import RewardModel, score_sequences
 from trainer.rewards import RewardInput, Rewards, RewardSource, SourceScores, WeightedSource

@@ -23,7 +23,7 @@ from trainer.fitting.optimizer import StepOptimizer
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.logprobs import Head, token_logprobs
-from trainer.preference_data.groups import Group, Progress, micro_batches
+from trainer.pairs.groups import Group, Progress, micro_batches
 from trainer.reward_model.pair_evaluation import Leads, outcomes_of, report_on
 from trainer.reward_model.predictions import Baseline
 

@@ -31,10 +31,10 @@ from trainer.events import Event
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.pairs.comparisons import load_preferences, policy_comparisons
 from trainer.plurals import counted
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
-from trainer.preference_data.comparisons import load_preferences, policy_comparisons
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints

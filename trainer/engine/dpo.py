@@ -22,11 +22,11 @@ from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, LoadedTokenizer
 from trainer.models.grad_checkpoint import check_grad_checkpoint
+from trainer.pairs.comparisons import Comparisons, load_material, policy_comparisons
+from trainer.pairs.groups import changed_preferences
 from trainer.plurals import counted
 from trainer.policy_checkpoint import Snapshot, arrays_of, load_checkpoint, plain_state, save_checkpoint, with_state
 from trainer.ppo.loop import PPO
-from trainer.preference_data.comparisons import Comparisons, load_material, policy_comparisons
-from trainer.preference_data.groups import changed_preferences
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all

@@ -21,9 +21,9 @@ from trainer.events import Alert, Phase, RewardModelEvaluation, ignored
 from trainer.files import PRIVATE, SHARED
 from trainer.models.backbone import ScalarHead
 from trainer.models.grad_checkpoint import check_grad_checkpoint
+from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
+from trainer.pairs.groups import Group, changed_preferences
 from trainer.plurals import counted
-from trainer.preference_data.comparisons import Comparisons, load_material, reward_comparisons
-from trainer.preference_data.groups import Group, changed_preferences
 from trainer.preferences.records import Preference
 from trainer.reward_model.fitted_head import MOST_COMPARISONS, check_enough, differences, fit_head
 from trainer.reward_model.network import Read, RewardModel, Scores, score_sequences

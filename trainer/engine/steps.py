@@ -19,7 +19,7 @@ from trainer.events import Phase, RewardModelStep
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.memory.estimate import changed
 from trainer.models.backbone import LoadedModel
-from trainer.preference_data.comparisons import Comparisons
+from trainer.pairs.comparisons import Comparisons
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose
 

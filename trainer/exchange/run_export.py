@@ -27,8 +27,8 @@ from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_conf
 from trainer.models.backbone import LoadedModel, ScalarHead, load_backbone
 from trainer.models.peft_adapters import is_peft, write_peft
 from trainer.models.trunk import family_of
+from trainer.pairs.comparisons import load_preferences
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
-from trainer.preference_data.comparisons import load_preferences
 from trainer.preferences.formats import write_preferences
 from trainer.reward_model.loaded import LoadedRewardModel, load_reward_model
 from trainer.rewards.model_reward import classifier_config

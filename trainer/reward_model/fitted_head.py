@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import UsageError
-from trainer.preference_data.groups import Group
+from trainer.pairs.groups import Group
 from trainer.reward_model.pair_evaluation import accuracy_of, pair_rows
 
 Floats = npt.NDArray[np.float64]

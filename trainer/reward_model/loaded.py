@@ -15,9 +15,9 @@ from trainer.data.templates import NO_COLUMNS
 from trainer.errors import StorageError, UsageError
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, held_precision, load_backbone, model_folder
-from trainer.preference_data.comparisons import load_preferences, reward_comparisons
-from trainer.preference_data.encoders import Encoder, Sequenced
-from trainer.preference_data.groups import Group, group_preferences
+from trainer.pairs.comparisons import load_preferences, reward_comparisons
+from trainer.pairs.encoders import Encoder, Sequenced
+from trainer.pairs.groups import Group, group_preferences
 from trainer.preferences.records import Text
 from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trainer.confidence import Interval, mean_interval, wilson_interval
 from trainer.maths import davidson_logprobs
-from trainer.preference_data.groups import Group, Pair
+from trainer.pairs.groups import Group, Pair
 from trainer.reward_model.network import Scale, Scores
 from trainer.reward_model.predictions import (
     Accuracy,

@@ -15,7 +15,7 @@ from trainer.distributed.ranks import ALONE, Ranks
 from trainer.fitting.micro_batches import accumulate, shared_gradient
 from trainer.fitting.optimizer import StepOptimizer
 from trainer.models.adapters import Parameters
-from trainer.preference_data.groups import Group, Pair, Progress, Ranking, micro_batches
+from trainer.pairs.groups import Group, Pair, Progress, Ranking, micro_batches
 from trainer.reward_model.network import RewardModel
 
 

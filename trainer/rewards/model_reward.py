@@ -24,7 +24,7 @@ from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.peft_adapters import SETTINGS, check_peft, is_peft
 from trainer.models.trunk import hidden_states
-from trainer.preference_data.encoders import Sequenced
+from trainer.pairs.encoders import Sequenced
 from trainer.preferences.records import Text, answered, as_messages
 from trainer.reward_model.loaded import load_reward_model, reward_model_folder
 from trainer.reward_model.network import score_sequences, states_at

@@ -18,7 +18,7 @@ from trainer.engine import checkpoint_evaluation, ppo
 from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.engine.training import train, train_dpo, train_reward_model
 from trainer.errors import TrainerError
-from trainer.preference_data import comparisons
+from trainer.pairs import comparisons
 from trainer.rewards import trust_all
 from trainer.runs.checkpoint_files import LAST, find_checkpoint
 from trainer.runs.folder import RunFolder

@@ -18,9 +18,9 @@ from trainer.config.schema import OptimConfig, RolloutConfig
 from trainer.engine.training import train_reward_model
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.pairs.comparisons import reward_comparisons
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
-from trainer.preference_data.comparisons import reward_comparisons
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences

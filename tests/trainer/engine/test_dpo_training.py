@@ -40,9 +40,9 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.preference_data.comparisons import policy_comparisons
-from trainer.preference_data.encoders import PolicyEncoder
-from trainer.preference_data.groups import group_preferences, split_groups
+from trainer.pairs.comparisons import policy_comparisons
+from trainer.pairs.encoders import PolicyEncoder
+from trainer.pairs.groups import group_preferences, split_groups
 from trainer.preferences.records import Preference
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder

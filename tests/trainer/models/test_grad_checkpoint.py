@@ -27,9 +27,9 @@ from trainer.fitting.micro_batches import accumulate
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.grad_checkpoint import check_grad_checkpoint, checkpointed
 from trainer.models.trunk import hidden_states
+from trainer.pairs.comparisons import policy_comparisons, reward_comparisons
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings, LossSums, Objective
-from trainer.preference_data.comparisons import policy_comparisons, reward_comparisons
 
 ROOT = Path(__file__).parents[3]
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 200, (2, 40)))  # longer than the windows of tiny models

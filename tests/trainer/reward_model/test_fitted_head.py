@@ -18,7 +18,7 @@ from trainer.engine.trainable import Hooks
 from trainer.engine.training import train_reward_model
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
-from trainer.preference_data.comparisons import reward_comparisons
+from trainer.pairs.comparisons import reward_comparisons
 from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
 from trainer.seeding import Purpose
 

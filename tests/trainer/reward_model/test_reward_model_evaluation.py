@@ -12,7 +12,7 @@ from preference_samples import labelled, preference, reward_config
 
 from trainer.confidence import Interval, wilson_interval
 from trainer.engine.training import train_reward_model
-from trainer.preference_data.groups import Group, Pair
+from trainer.pairs.groups import Group, Pair
 from trainer.reward_model.loaded import evaluate_held_out, evaluate_on, load_reward_model
 from trainer.reward_model.pair_evaluation import (
     Outcomes,

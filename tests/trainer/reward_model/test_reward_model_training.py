@@ -36,7 +36,7 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.preference_data.comparisons import reward_comparisons
+from trainer.pairs.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import evaluate_held_out, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on

@@ -23,8 +23,8 @@ from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.engine.training import train_reward_model
 from trainer.errors import StorageError
 from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded
-from trainer.preference_data.encoders import Sequenced
-from trainer.preference_data.groups import fingerprint, group_preferences
+from trainer.pairs.encoders import Sequenced
+from trainer.pairs.groups import fingerprint, group_preferences
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model

@@ -20,7 +20,7 @@ from preferences_helper import preference, preferences
 
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
-from trainer.preference_data.comparisons import load_preferences
+from trainer.pairs.comparisons import load_preferences
 from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import begin_session, guidelines_text, list_sessions, open_session

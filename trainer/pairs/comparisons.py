@@ -14,9 +14,9 @@ from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt
 from trainer.errors import DataError
 from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone, load_tokenizer
+from trainer.pairs.encoders import Encoder, PolicyEncoder
+from trainer.pairs.groups import Group, Groups, fingerprint, group_preferences, split_groups
 from trainer.plurals import counted
-from trainer.preference_data.encoders import Encoder, PolicyEncoder
-from trainer.preference_data.groups import Group, Groups, fingerprint, group_preferences, split_groups
 from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore

@@ -21,9 +21,9 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
 from trainer.engine.steps import step_groups, steps_in
 from trainer.errors import ConfigError, DataError, UsageError
-from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
-from trainer.preference_data.encoders import Encoder
-from trainer.preference_data.groups import Group, Groups, fingerprint, group_preferences, micro_batches, split_groups
+from trainer.pairs.comparisons import Comparisons, load_preferences, reward_comparisons
+from trainer.pairs.encoders import Encoder
+from trainer.pairs.groups import Group, Groups, fingerprint, group_preferences, micro_batches, split_groups
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_learner import to_batch

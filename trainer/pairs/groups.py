@@ -19,8 +19,8 @@ from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import split_places
 from trainer.errors import DataError, UsageError
 from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.pairs.encoders import Encoder, start_of
 from trainer.plurals import counted
-from trainer.preference_data.encoders import Encoder, start_of
 from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs
 
 Progress = Callable[[int, int], None]  # groups done, groups in all

@@ -201,25 +201,20 @@ def fuse_peft(backbone: nn.Module, folder: Path) -> mx.array | None:
     places = linear_places(backbone)
     for name in sorted({name.rpartition(".")[0] for name in adapter.parameters}):
         place = places.get(name)
-        found = [adapter.parameters.get(f"{name}.{leaf}") for leaf in ("lora_a", "lora_b")]
-        if place is None or not _fits(place.linear, found):
+        lora_a, lora_b = (adapter.parameters.get(f"{name}.{leaf}") for leaf in ("lora_a", "lora_b"))
+        fits = False
+        if place is not None and lora_a is not None and lora_b is not None and place.linear.weight.ndim == 2:
+            own = LoRALinear.from_base(place.linear, r=1)
+            fits = (lora_a.shape[0], lora_b.shape[1]) == (own.lora_a.shape[0], own.lora_b.shape[1])
+        if place is None or not fits:
             raise ModelError(
                 f"model.adapter = '{folder}' does not fit the model at {name}: use the model that it was trained on"
                 + (f", {adapter.base}" if adapter.base else "")
             )
         layer = LoRALinear.from_base(place.linear, r=adapter.rank, dropout=0.0, scale=adapter.scale)
-        layer.lora_a, layer.lora_b = found
+        layer.lora_a, layer.lora_b = lora_a, lora_b
         place.put(layer.fuse(dequantize=True))  # rounded to a few bits again, a small change would be lost
     return adapter.head
-
-
-def _fits(linear: nn.Module, arrays: list[mx.array | None]) -> bool:
-    """Return whether A and B are of a layer with the inputs and outputs of `linear`."""
-    lora_a, lora_b = arrays
-    if lora_a is None or lora_b is None or linear.weight.ndim != 2:
-        return False
-    own = LoRALinear.from_base(linear, r=1)
-    return (lora_a.shape[0], lora_b.shape[1]) == (own.lora_a.shape[0], own.lora_b.shape[1])
 
 
 def write_peft(

@@ -76,6 +76,11 @@ class Stretch:
             return None
         return before, now
 
+    def start_and_now(self, metric: str, count: int) -> tuple[float, float]:
+        """Return the means of a metric over the first and the newest `count` iterations; NaN while they overlap."""
+        start, now = (mean(getattr(row, metric) for row in rows) for rows in self.early_and_late(count) or ((), ()))
+        return start, now
+
 
 class HeldOut(NamedTuple):
     """An evaluation, and the mean score of the training batches just before it."""

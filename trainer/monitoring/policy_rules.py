@@ -228,13 +228,10 @@ def _surprise_off(rows: Sequence[Iteration], config: Config, least: float) -> Si
 
 def entropy_collapse(history: History, config: Config) -> Sign | None:
     """Check for a policy that is nearly sure of every token and so no longer explores."""
-    windows = history.texts.early_and_late(ENTROPY_WINDOW)
-    if windows is None:
-        return None
-    start, now = (mean(row.entropy for row in rows) for rows in windows)
+    start, now = history.texts.start_and_now("entropy", ENTROPY_WINDOW)
     if not (start > SMALL_ENTROPY and now < ENTROPY_LEFT * start):
         return None
-    last = windows[1][-1]
+    last = history.texts.newest(1)[0]
     return Sign(
         "error" if now < ENTROPY_GONE * start else "warning",
         f"entropy is {now:.3g} nats a token, {100 * now / start:.0f}% of what it was at the start",

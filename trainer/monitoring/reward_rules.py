@@ -8,7 +8,7 @@ from statistics import fmean
 
 from trainer.config.schema import Config
 from trainer.events import Evaluation, Fix
-from trainer.monitoring.history import History, Sign, mean, source_parts, standard_errors, trained_scores
+from trainer.monitoring.history import History, Sign, source_parts, standard_errors, trained_scores
 from trainer.plurals import counted
 
 HACKING_WINDOW = 10
@@ -131,10 +131,9 @@ def _error(evaluation: Evaluation) -> float:
 
 def length_exploitation(history: History, config: Config) -> Sign | None:
     """Check whether longer responses score higher and responses have become longer, though no length is rewarded."""
-    windows = history.scores.early_and_late(WINDOW)
-    if windows is None or any(source.kind == "length" and source.weight for source in config.reward.sources):
+    if any(source.kind == "length" and source.weight for source in config.reward.sources):
         return None
-    start, now = (mean(row.response_length for row in rows) for rows in windows)
+    start, now = history.scores.start_and_now("response_length", WINDOW)
     known = [
         row.length_correlation
         for row in history.scores.all_kept()[-CORRELATION_ITERATIONS:]
@@ -145,7 +144,7 @@ def length_exploitation(history: History, config: Config) -> Sign | None:
     correlation = sum(known) / len(known)
     if not correlation > CORRELATION:
         return None
-    deviation = mean(row.score_std for row in windows[0])
+    deviation, _ = history.scores.start_and_now("score_std", WINDOW)
     return Sign(
         "warning",
         f"responses are {now / start:.2g} times as long as at the start ({start:.0f} to {now:.0f} tokens), and longer "
@@ -159,17 +158,15 @@ def length_exploitation(history: History, config: Config) -> Sign | None:
 
 def truncation(history: History, config: Config) -> Sign | None:
     """Check whether more responses are cut short than at the start; a task that ignores stops by design is exempt."""
-    windows = history.texts.early_and_late(WINDOW)
-    if windows is None or config.rollout.ignore_stop:
+    if config.rollout.ignore_stop:
         return None
-    start, now = (mean(row.truncated for row in rows) for rows in windows)
+    start, now = history.texts.start_and_now("truncated", WINDOW)
     both = (start + now) / 2
     sequences = WINDOW * config.rollout.batch_size
     chance = math.sqrt(2 * max(both * (1 - both), 0.0) / sequences)
     if not (now > TRUNCATED and now - start > CHANCE * chance):
         return None
-    length = mean(row.response_length for row in windows[0])
-    deviation = mean(row.score_std for row in windows[0])
+    length, deviation = (history.texts.start_and_now(name, WINDOW)[0] for name in ("response_length", "score_std"))
     return Sign(
         "error" if now > MOSTLY_TRUNCATED else "warning",
         f"{100 * now:.0f}% of the responses are cut at {config.rollout.max_new_tokens} tokens, {100 * start:.0f}% "
@@ -183,13 +180,10 @@ def truncation(history: History, config: Config) -> Sign | None:
 
 def repetition(history: History, config: Config) -> Sign | None:
     """Check whether responses repeat themselves, and more than at the start."""
-    windows = history.texts.early_and_late(WINDOW)
-    if windows is None:
-        return None
-    start, now = (mean(row.repetition for row in rows) for rows in windows)
+    start, now = history.texts.start_and_now("repetition", WINDOW)
     if not (now > REPEATED and now > start + REPEATED_MORE):
         return None
-    last = windows[1][-1]
+    last = history.texts.newest(1)[0]
     return Sign(
         "error" if now > MOSTLY_REPEATED else "warning",
         f"{100 * now:.0f}% of the 4-grams in a response are repeats, {100 * start:.0f}% were at the start",

@@ -49,7 +49,8 @@ class Decoding:
 
     def __init__(self, backbone: nn.Module, sampling: RolloutConfig) -> None:
         self.rows: list[int] = []
-        self.at_most = sampling.slots if _joins(backbone) else 1
+        joins = all(hasattr(cache, "merge") for cache in make_prompt_cache(backbone))
+        self.at_most = sampling.slots if joins and family_of(backbone) not in _ONE_BY_ONE else 1
         """Rows that can be decoded together."""
         self._backbone = backbone
         self._sampling = sampling
@@ -118,8 +119,10 @@ class Decoding:
         else:
             layers = zip(*(make_prompt_cache(self._backbone) for _ in contexts), strict=True)
             caches = [layer[0].merge(list(layer)) for layer in layers]
-            if _has_five_axes(self._backbone):
-                caches[0].__class__ = _FiveAxes
+            if family_of(self._backbone) == "gemma2":  # whose attention fails on a mask of four axes
+                args = self._backbone.args
+                if int(args.num_attention_heads) > int(args.num_key_value_heads):
+                    caches[0].__class__ = _FiveAxes
         lengths = [len(context) for context in contexts]
         width = max(lengths)
         if min(lengths) < width:
@@ -162,20 +165,6 @@ class _FiveAxes(BatchKVCache):  # type: ignore[misc]  # mlx-lm's classes are Any
     def make_mask(self, *args: Any, **kwargs: Any) -> mx.array:
         mask: mx.array = super().make_mask(*args, **kwargs)
         return mask[:, :, None]
-
-
-def _has_five_axes(backbone: nn.Module) -> bool:
-    """Return whether mlx-lm's attention of this family fails on the mask of a batch, which has four axes."""
-    if family_of(backbone) != "gemma2":
-        return False
-    args = backbone.args
-    return int(args.num_attention_heads) > int(args.num_key_value_heads)
-
-
-def _joins(backbone: nn.Module) -> bool:
-    """Return whether rows of this family can be decoded together, and have caches that can be joined."""
-    caches = make_prompt_cache(backbone)
-    return family_of(backbone) not in _ONE_BY_ONE and all(hasattr(cache, "merge") for cache in caches)
 
 
 def _joined(caches: list[Any], others: list[Any]) -> list[Any]:

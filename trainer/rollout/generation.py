@@ -105,7 +105,10 @@ def generate_responses(
                     written += 1
             read += 1
             progress(written, sampling.max_new_tokens * len(prompts))
-    logprobs = _logprobs_by_row(steps, len(rows))
+    logprobs: list[list[float]] = [[] for _ in rows]
+    numbers = [number for step in steps for number in step.rows]  # read from the device at once
+    for number, logprob in zip(numbers, to_list(mx.concatenate([step.logprobs for step in steps])), strict=True):
+        logprobs[number].append(logprob)
     return [_response(row, len(begun), found, tokenizer, sampling) for row, found in zip(rows, logprobs, strict=True)]
 
 
@@ -149,42 +152,25 @@ def _add(row: _Row, token: int, tokenizer: Any, sampling: RolloutConfig, *, cut:
     row.tokens.append(token)
     if not sampling.ignore_stop and token in tokenizer.eos_token_ids:
         row.ended = "stop token"
-    elif not sampling.ignore_stop and _at_stop_text(tokenizer, row.tokens, sampling.stop):
-        row.ended = "stop text"
-    elif len(row.tokens) == cut:
+        return
+    if not sampling.ignore_stop and sampling.stop:
+        # Texts are compared, because one text has many tokenisations. A token is at least one byte. Eight more, because
+        # some decoders change the first tokens that they are given.
+        tail = tokenizer.decode(row.tokens[-max(len(stop.encode()) for stop in sampling.stop) - 8 :])
+        if any(stop in tail for stop in sampling.stop):
+            row.ended = "stop text"
+            return
+    if len(row.tokens) == cut:
         row.ended = "length"
 
 
 def _response(row: _Row, begun: int, logprobs: Sequence[float], tokenizer: Any, sampling: RolloutConfig) -> Response:
     """Return the finished row. logprobs: of its steps, perhaps one too many; begun: tokens that were not sampled."""
     ids = row.tokens[:-1] if row.ended == "stop token" else row.tokens
+    text, stops = str(tokenizer.decode(ids, **AS_SCORED)), [] if sampling.ignore_stop else sampling.stop
     return Response(
         tokens=row.tokens,
         logprobs=[math.nan] * begun + list(logprobs[: len(row.tokens) - begun]),
-        text=_text(tokenizer, ids, [] if sampling.ignore_stop else sampling.stop),
+        text=text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))],
         truncated=row.ended == "length",
     )
-
-
-def _logprobs_by_row(steps: Sequence[DecodingStep], count: int) -> list[list[float]]:
-    """Return the log-probs of each of `count` rows, step by step, read from the device at once."""
-    found: list[list[float]] = [[] for _ in range(count)]
-    numbers = [number for step in steps for number in step.rows]
-    for number, logprob in zip(numbers, to_list(mx.concatenate([step.logprobs for step in steps])), strict=True):
-        found[number].append(logprob)
-    return found
-
-
-def _at_stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> bool:
-    """Return whether the last token completed a stop text. This compares text: one text has many tokenisations."""
-    if not stops:
-        return False
-    # A token is at least one byte. Eight more, because some decoders change the first tokens that they are given.
-    tail = tokenizer.decode(tokens[-max(len(stop.encode()) for stop in stops) - 8 :])
-    return any(stop in tail for stop in stops)
-
-
-def _text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str:
-    """Return the text of `tokens` before the first stop text."""
-    text = str(tokenizer.decode(tokens, **AS_SCORED))
-    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]

@@ -61,9 +61,10 @@ def categorical(weights: mx.array, keys: mx.array) -> mx.array:
     """
     u = mx.vmap(lambda key: mx.random.uniform(shape=(2,), key=key))(keys)
     blocks = _blocks(weights)
-    block = _invert(blocks.sum(axis=-1), u[:, 0])
+    sums = blocks.sum(axis=-1)
+    block = _first_above(mx.cumsum(sums, axis=-1), sums, u[:, 0])
     inside = mx.take_along_axis(blocks, block[:, None, None], axis=1).squeeze(1)
-    return block * _BLOCK + _invert(inside, u[:, 1])
+    return block * _BLOCK + _first_above(mx.cumsum(inside, axis=-1), inside, u[:, 1])
 
 
 def _blocks(weights: mx.array) -> mx.array:
@@ -71,14 +72,6 @@ def _blocks(weights: mx.array) -> mx.array:
     if rest := -weights.shape[-1] % _BLOCK:
         weights = mx.pad(weights, [(0, 0), (0, rest)])
     return weights.reshape(weights.shape[0], -1, _BLOCK)
-
-
-def _invert(weights: mx.array, u: mx.array) -> mx.array:
-    """Find the first index whose cumulative sum exceeds u times the total.
-
-    weights: [..., N]; u: [...].
-    """
-    return _first_above(mx.cumsum(weights, axis=-1), weights, u)
 
 
 def _first_above(sums: mx.array, weights: mx.array, u: mx.array) -> mx.array:

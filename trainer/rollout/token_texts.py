@@ -117,7 +117,8 @@ class TokenTexts:
             end -= len(texts[last])
         cuts = [begin]
         for count in range(first + 1, last):
-            cuts.append(max(cuts[-1], _shared_start(self._decode(ids[:count]), whole[:end])))
+            both = zip(self._decode(ids[:count]), whole[:end], strict=False)
+            cuts.append(max(cuts[-1], sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))))
         cuts.append(end)
         return [*texts[:first], *(whole[a:b] for a, b in itertools.pairwise(cuts)), *texts[last:]]
 
@@ -142,8 +143,3 @@ def _texts_of_bytes(numbers: Sequence[int]) -> list[str]:
         return [decoder.decode(bytes([number]), final=place == len(numbers)) for place, number in enumerate(numbers, 1)]
     except UnicodeDecodeError:
         return [_REPLACEMENT] * len(numbers)
-
-
-def _shared_start(one: str, other: str) -> int:
-    """Return the length of the common prefix."""
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

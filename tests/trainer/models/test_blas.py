@@ -1,7 +1,8 @@
-"""The BLAS under MLX. A process has one BLAS for good, so each case runs in a process of its own."""
+"""The BLAS under MLX, denormals as zeros, and memory that is kept. Each case of a BLAS has a process of its own."""
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer.models.cpu import blas
-from trainer.models.cpu.blas import Blas, blas_warning
+from trainer.models.cpu.blas import Blas, blas_warning, mlx_runs_on_linux_cpu
 
 CUDA = any(path.name.startswith("mlx_cuda") for folder in sys.path for path in Path(folder).glob("mlx_*"))
 linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS is loaded for Linux CPUs only")
@@ -261,3 +262,117 @@ def test_mkl_gives_the_same_bits_on_one_thread_and_on_two() -> None:
         pytest.skip("only MKL promises the same bits for any number of threads")
     one, two = (run(PRODUCTS, PPO_WORKBENCH_BLAS="mkl", MKL_NUM_THREADS=count) for count in ("1", "2"))
     assert one == two
+
+
+# Denormal numbers: zeros on MLX's threads, and as ever in Python and NumPy
+
+on_x86 = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not mlx_runs_on_linux_cpu(),
+    reason="only x86-64 under Linux keeps denormals in a control word of each thread that we set; a GPU has none",
+)
+ON_THREADS = (
+    "import trainer, trainer.models.cpu.blas as denormals\n"
+    "import mlx.core as mx, numpy as np\n"
+    "from concurrent.futures import ThreadPoolExecutor\n"
+    "def products(start):\n"
+    "    start()\n"
+    "    for n in (4, 600):\n"
+    "        a = mx.full((n, n), 1e-20)\n"
+    "        print(float((a * a).max()), float((a @ a).max()), end=' ')\n"
+    "    print(float(np.full(600, 1e-20, np.float32)[0] * np.float32(1e-20)), 5e-324 * 1.0, end=' ')\n"
+    "with ThreadPoolExecutor(1) as other:\n"
+    "    products({0})\n"
+    "    other.submit(products, {0}).result()\n"
+)
+
+
+def products_of_denormals(start: str) -> list[float]:
+    """Return products of 1e-20 on two threads: four by MLX, then one by NumPy and one by Python on each."""
+    done = subprocess.run([sys.executable, "-c", ON_THREADS.format(start)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [float(number) for number in done.stdout.split()]
+
+
+@on_x86
+def test_mlx_computes_with_zeros_on_every_thread_that_asks_and_python_as_ever() -> None:
+    found = products_of_denormals("denormals.start_compute_threads")
+    for thread in (found[:6], found[6:]):
+        assert thread[:4] == [0.0] * 4
+        assert all(0 < number < 1.2e-38 for number in thread[4:])
+
+
+@on_x86
+def test_without_that_mlx_computes_denormals() -> None:  # so that the test above can fail
+    found = products_of_denormals("(lambda: None)")
+    assert all(0 < number < 1.2e-36 for number in found)
+
+
+@on_x86
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_calling_thread_is_as_before_after_the_block(error: type[Exception] | None) -> None:
+    def block() -> float:
+        with blas.denormals_as_zeros():
+            flushed = sys.float_info.min * 0.5
+            if error:
+                raise error
+        return flushed
+
+    if error:
+        with pytest.raises(error):
+            block()
+    else:
+        assert block() == 0.0
+    assert sys.float_info.min * 0.5 > 0.0
+
+
+def test_another_processor_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with blas.denormals_as_zeros():
+        assert sys.float_info.min * 0.5 > 0.0
+
+
+def test_the_exit_waits_for_a_thread_that_still_frees_what_it_has_compiled() -> None:
+    """Python's join returns before that, and freeing needs the interpreter: the process would be aborted."""
+    program = (
+        "import threading, trainer, mlx.core as mx\n"
+        "from trainer.models.cpu.blas import start_compute_threads\n"
+        "double = mx.compile(lambda x: x + x)\n"
+        "def work():\n"
+        "    start_compute_threads()\n"
+        "    for size in range(1, 400):\n"
+        "        double(mx.ones(size))\n"
+        "thread = threading.Thread(target=work)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Freed memory
+
+BLOCK = 64 * 2**20
+FAULTS = f"""
+import resource, trainer, mlx.core as mx
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    mx.eval(mx.zeros(({BLOCK // 4},)) + 1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+def page_faults_of_a_second_block(**env: str) -> int:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], env=inherited | env, capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not mlx_runs_on_linux_cpu() or platform.libc_ver()[0] != "glibc", reason="for glibc on a CPU only")
+def test_freed_memory_is_used_again_unless_the_user_has_settings_of_their_own() -> None:
+    pages = BLOCK // os.sysconf("SC_PAGESIZE")
+    assert page_faults_of_a_second_block() < pages / 20
+    assert page_faults_of_a_second_block(MALLOC_MMAP_THRESHOLD_="65536") >= pages

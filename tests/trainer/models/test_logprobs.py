@@ -1,7 +1,8 @@
-"""The likeliest tokens of a distribution, found without sorting the vocabulary, and their log-probs."""
+"""The likeliest tokens and their log-probs, and functions of logits at some positions at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,23 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import reference
+import tiny
+from batches import make_actor, random_batch, scored
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import float64
 from runs_helper import record, tiny_config
 
+from trainer import maths
+from trainer.config.ppo import PPOConfig
+from trainer.config.schema import ModelConfig, OptimConfig
+from trainer.errors import ModelError
 from trainer.events import Iteration
-from trainer.models.logprobs import likeliest_tokens, logprobs_of, token_logprobs
+from trainer.models import logprobs
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.logprobs import Head, at_positions, entropy, likeliest_tokens, logprobs_of, token_logprobs
+from trainer.ppo.learner import Learner
+from trainer.ppo.losses import LossSettings
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 
@@ -116,3 +127,127 @@ def test_an_evaluation_computes_no_alternatives(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("trainer.ppo.steps.likeliest_tokens", counted)
     (iteration,) = record(tiny_config(tmp_path, "ppo.iterations=1", "eval.every=1")).of(Iteration)
     assert sum(positions) == iteration.tokens > 0
+
+
+# Chunks of positions
+
+WORDS, SIZE = 300, 12
+MASK = mx.array([[1.0] * 7, [1.0] + [0.0] * 6, [0.0] * 7, [1.0] * 5 + [0.0] * 2])  # 13 positions, an empty row
+CHUNKS = [1, 4, 13, 100]
+
+
+def head(kind: str) -> Head:
+    """Return a head: "plain", "capped" (as Gemma 2's) or "half" (in bfloat16)."""
+    weights = mx.random.normal((WORDS, SIZE), key=mx.random.key(0))
+    if kind == "half":
+        return lambda states: states.astype(mx.bfloat16) @ weights.T.astype(mx.bfloat16)
+    return lambda states: 4 * mx.tanh(states @ weights.T / 4) if kind == "capped" else states @ weights.T
+
+
+def material() -> tuple[mx.array, mx.array]:
+    """Return states [B, T, D], NaN where nothing may be read, and tokens [B, T]."""
+    states = mx.random.normal((*MASK.shape, SIZE), key=mx.random.key(1))
+    tokens = mx.random.randint(0, WORDS, MASK.shape, key=mx.random.key(2))
+    return mx.where(MASK[..., None] > 0, states, float("nan")), tokens
+
+
+def compute(temperature: float, bonus: float) -> Callable[[mx.array, mx.array], tuple[mx.array, ...]]:
+    def losses(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
+        logprobs = token_logprobs(logits, tokens, temperature)
+        return logprobs + bonus * entropy(logits, temperature) if bonus else logprobs, logprobs
+
+    return losses
+
+
+@pytest.mark.parametrize("kind", ["plain", "capped", "half"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("bonus", [0.0, 0.3])
+def test_results_and_gradients_are_those_of_all_logits_at_once_whatever_the_chunk(
+    kind: str, temperature: float, bonus: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, tokens = material()
+    shape = mx.random.normal(MASK.shape, key=mx.random.key(3))  # a cotangent that differs by position
+    clean = mx.where(MASK[..., None] > 0, given, 0.0)
+
+    def at_once(states: mx.array) -> tuple[mx.array, mx.array]:
+        logits = head(kind)(states).astype(mx.float32) / temperature
+        logprobs = maths.token_logprobs(logits, tokens)
+        result = mx.where(MASK > 0, logprobs + bonus * maths.entropy(logits), 0.0)
+        return (result * shape).sum(), result
+
+    def in_chunks(states: mx.array) -> tuple[mx.array, mx.array]:
+        result, logprobs = at_positions(
+            head(kind), states, MASK, compute(temperature, bonus), {"tokens": tokens}, gradient=True
+        )
+        return (result * shape).sum() + logprobs.sum(), result  # the second result is a constant
+
+    (_, expected), slope = mx.value_and_grad(at_once)(clean)
+    tolerance = (2e-2 if kind == "half" else 5e-6) * abs(float64(slope)).max()  # bfloat16 has eight bits
+    for size in CHUNKS:
+        monkeypatch.setattr(logprobs, "CHUNK", size)
+        (_, found), gradient = mx.value_and_grad(in_chunks)(given)
+        np.testing.assert_allclose(float64(found), float64(expected), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(float64(gradient), float64(slope), atol=tolerance)
+        evaluated = at_positions(head(kind), given, MASK, compute(temperature, bonus), {"tokens": tokens})
+        np.testing.assert_allclose(float64(evaluated[0]), float64(found), atol=1e-5)
+        assert found.dtype == mx.float32
+
+
+def test_a_batch_without_real_positions_gives_zeros_and_no_gradient() -> None:
+    given, tokens = material()
+
+    def total(states: mx.array) -> mx.array:
+        empty = mx.zeros_like(MASK)
+        found = at_positions(head("plain"), states, empty, compute(1.0, 0.3), {"tokens": tokens}, gradient=True)
+        assert [x.shape for x in found] == [MASK.shape] * 2
+        return found[0].sum()
+
+    value, gradient = mx.value_and_grad(total)(given)
+    assert value.item() == 0
+    assert not float64(gradient).any()
+
+
+def test_a_nan_at_a_real_position_stays_at_that_position() -> None:
+    given, tokens = material()
+    states = mx.where(MASK[..., None] > 0, given, 0.0)
+    states[0, 3] = float("nan")
+    found, gradient = mx.value_and_grad(
+        lambda x: at_positions(head("plain"), x, MASK, compute(1.0, 0.0), {"tokens": tokens}, gradient=True)[0].sum()
+    )(states)
+    assert np.isnan(found.item())
+    assert np.isnan(float64(gradient)).any(axis=-1).nonzero()[0].tolist() == [0]
+
+
+def test_an_update_and_a_scoring_pass_never_hold_the_logits_of_all_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = 20_000
+    monkeypatch.setattr(logprobs, "CHUNK", 16)
+    monkeypatch.setitem(tiny.FAMILIES, "llama", tiny.FAMILIES["llama"] | {"vocab_size": words})
+    actor = make_actor(tmp_path / "llama")
+    learner = Learner(actor, OptimConfig(micro_batch_tokens=10_000), total_steps=1)
+
+    def peaks(rows: int) -> tuple[int, int]:
+        """Return the peaks of both, in bytes above what was there before."""
+        batch = random_batch([(2, 60)] * rows)
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        batch = scored(actor, batch)
+        mx.eval(batch.advantages)
+        scoring = mx.get_peak_memory() - before
+        mx.reset_peak_memory()
+        learner.gradients(batch, LossSettings(PPOConfig(entropy_coef=0.1), 1.0), "joint")
+        return scoring, mx.get_peak_memory() - before
+
+    peaks(1)  # compiles
+    (few, few_of_update), (many, many_of_update) = peaks(4), peaks(16)
+    added = 12 * 60 * words * 4  # bytes of the logits of the other 12 rows
+    assert many - few < added / 10
+    assert many_of_update - few_of_update < added / 4  # with the trunk's own arrays
+
+
+def test_the_head_cannot_have_an_adapter_which_would_get_no_gradient(tmp_path: Path) -> None:
+    path = tiny.make_checkpoint(tmp_path / "model", "qwen3")
+    loaded = tiny.load_tiny(path).backbone
+    with pytest.raises(ModelError, match="lm_head"):
+        ActorCriticLLM(loaded, ModelConfig(path=str(path), lora_targets=["lm_head"]), key=mx.random.key(0))

@@ -35,7 +35,7 @@ class PaneApp(ThemedApp[None]):
     def on_config_pane_changed(self, message: Message) -> None:
         self.heard.append(message)
 
-    on_config_pane_live_setting_changed = on_config_pane_open_requested = on_config_pane_changed
+    on_config_form_live_setting_changed = on_config_pane_open_requested = on_config_pane_changed
 
 
 class Session:

@@ -12,6 +12,7 @@ import stat
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +24,13 @@ from trainer.config.problems import located_problems
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.files import parse_toml, read_given, whole_file
 from trainer.runs.listing import PPO
-from workbench.config.fields import default_of, fields_by_key
+from workbench.config.fields import fields_by_key
 from workbench.config.toml import key_lines, line_of, line_typed_on, with_value, without_comments
 from workbench.run.metrics import training_command
 from workbench.text import visible
 
 _STEPS = 1000  # most steps that can be undone
+_MOST = 50  # files of a folder that are looked into
 
 
 class OverwriteError(StorageError):
@@ -65,12 +67,18 @@ class ChangedSetting(NamedTuple):
     """Whether the value differs from the file."""
 
 
-class SavedText(NamedTuple):
-    """Text that was written to a file."""
+class Source(NamedTuple):
+    """A preset or a file that can be opened."""
 
-    path: Path
-    text: str
-    content: bytes
+    source: str
+    name: str
+    folder: Path | None
+    """None for a preset."""
+    purpose: str
+
+
+Saved = tuple[Path, str, bytes]
+"""File that was written, and its text and bytes."""
 
 
 class ConfigDocument:
@@ -229,7 +237,7 @@ class ConfigDocument:
         """Redo one step; return False if there is none."""
         return self._travel(self._redo, self._undo)
 
-    def to_save(self, path: Path | None = None, *, overwrite: bool = False) -> Callable[[], SavedText]:
+    def to_save(self, path: Path | None = None, *, overwrite: bool = False) -> Callable[[], Saved]:
         """Return a function, for a thread, that writes the document's file, or `path`; its result is for `saved`.
 
         The comments of a preset say why its own values are as they are: with others, they are left out.
@@ -245,14 +253,14 @@ class ConfigDocument:
                 self._step(f"# Made from the preset {self.preset}.\n\n{uncommented.lstrip()}")
         return partial(_write, path, self.text, self.path, self._on_disk, overwrite=overwrite)
 
-    def saved(self, saved: SavedText) -> None:
+    def saved(self, path: Path, text: str, content: bytes) -> None:
         """Make the written file the document's own; what was edited meanwhile is unsaved."""
-        self.path = saved.path
-        self._mark_saved(saved.text, saved.content)
+        self.path = path
+        self._mark_saved(text, content)
 
     def save(self, path: Path | None = None, *, overwrite: bool = False) -> None:
         """Write the document's file, or `path` and make it the document's file. Raises as `to_save` says."""
-        self.saved(self.to_save(path, overwrite=overwrite)())
+        self.saved(*self.to_save(path, overwrite=overwrite)())
 
     def replace(self, text: str, content: bytes) -> None:
         """Replace the text by the one that `read_text` has read from the file, as one step that can be undone."""
@@ -334,7 +342,28 @@ def read_text(path: Path, source: str) -> tuple[str, bytes]:
         raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
 
 
-def _write(path: Path, text: str, own: Path | None, on_disk: bytes, *, overwrite: bool) -> SavedText:
+def sources(*folders: Path) -> list[Source]:
+    """Return the presets, then the configurations in `folders`, with the purpose that their first comment gives."""
+    found = [Source(name, name, None, _purpose(PRESETS / f"{name}.toml")) for name in preset_names()]
+    for folder in reversed({folder.resolve(): folder for folder in reversed(folders)}.values()):
+        with contextlib.suppress(OSError):
+            paths = [path for path in folder.iterdir() if path.suffix == ".toml" and not path.name.startswith(".")]
+            for path in sorted(paths)[:_MOST]:
+                with contextlib.suppress(OSError, ValueError):
+                    if parse_toml(read_given(path)).keys() & Config.model_fields.keys():
+                        found.append(Source(str(path), path.name, folder, _purpose(path)))
+    return found
+
+
+def _purpose(path: Path) -> str:
+    """Return the comment at the start of the file, in one line; empty if there is none."""
+    with contextlib.suppress(UsageError):
+        lines = takewhile(lambda line: line.startswith("#"), read_text(path, str(path))[0].split("\n"))
+        return " ".join(line.strip("# \t") for line in lines)
+    return ""
+
+
+def _write(path: Path, text: str, own: Path | None, on_disk: bytes, *, overwrite: bool) -> Saved:
     """Write `text`, completely or not at all, as `ConfigDocument.to_save` describes.
 
     own: file of the document, which may be another; on_disk: its content when it was read or written last, whose line
@@ -362,7 +391,7 @@ def _write(path: Path, text: str, own: Path | None, on_disk: bytes, *, overwrite
             file.write(content)
     except OSError as error:
         raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
-    return SavedText(path, text, content)
+    return path, text, content
 
 
 def _expanded(path: Path) -> Path:
@@ -382,7 +411,7 @@ def _lookup(values: dict[str, Any], key: str) -> Any:
     section, _, name = key.partition(".")
     if _has(values, key):
         return values[section][name]
-    return default_of(fields_by_key()[key]) if key in fields_by_key() else None
+    return fields_by_key()[key].schema["default"] if key in fields_by_key() else None
 
 
 def _same(one: Any, other: Any) -> bool:

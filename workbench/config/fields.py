@@ -46,8 +46,7 @@ _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, 
 # Mantissas that a step visits in each power of ten: people search a learning rate more coarsely than a coefficient.
 _FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 _COARSE = (1.0, 2.0, 3.0, 5.0)
-_SMALL = 0.01  # a number with a smaller default uses the coarse ladder, which starts at 1e-6 from 0
-_HUNDREDTH = 0.01  # step of a share between 0 and 1
+_HUNDREDTH = 0.01  # step of a share between 0 and 1; a number with a smaller default uses the coarse mantissas
 
 
 @functools.cache
@@ -78,11 +77,6 @@ def kind_of(field: Setting) -> FieldKind:
     return {"array": "list", "object": "table"}.get(kind, kind)  # type: ignore[return-value]
 
 
-def default_of(field: Setting) -> Any:
-    """Return the default as a value."""
-    return field.schema["default"]
-
-
 def search(query: str) -> list[Setting]:
     """Return the settings with every word of `query` in key, help or advice; matches in the key come first."""
     found = [f for f in fields_by_key().values() if has_words(f"{f.key} {f.help} {f.advice}", query)]
@@ -94,7 +88,27 @@ def parse(field: Setting, text: str) -> Any:
 
     Raises ValueError with the broken rule, in one line. Does not check rules between settings.
     """
-    value = _read(kind_of(field), text)
+    stripped = text.strip()
+    value: Any = stripped
+    match kind_of(field):
+        case "integer":
+            value = _whole_number(stripped)
+        case "number":
+            try:
+                value = float(stripped)
+            except ValueError:
+                raise ValueError("must be a number") from None
+        case "boolean":
+            if (value := _SWITCH.get(stripped.casefold())) is None:
+                raise ValueError("must be true or false")
+        case "list" if stripped.startswith("["):
+            value = _toml_value(stripped, 'must be items between commas, or a TOML array as in ["a", "b"]')
+        case "list":
+            value = _split(stripped)
+        case "table":
+            value = _toml_value(f"{{{stripped}}}", "must be options between commas, as in enable_thinking = false")
+        case "string":
+            value = text
     if rule := broken_rule(field.key, value):
         raise ValueError(rule)
     return value
@@ -127,7 +141,9 @@ def shown(field: Setting, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
         return f"{value:_}"
     if kind_of(field) == "sources" and isinstance(value, list):
-        return ", ".join(map(_source, value)) or "none"
+        tables = [source if isinstance(source, dict) else {"path": source} for source in value]
+        weighted = [(one.get("path") or one.get("kind") or "?", one.get("weight", 1)) for one in tables]
+        return ", ".join(f"{name}" if weight == 1 else f"{name} x {weight}" for name, weight in weighted) or "none"
     text = as_text(field, value)
     return text or ("none" if isinstance(value, list | dict) else "empty" if isinstance(value, str) else "")
 
@@ -162,24 +178,20 @@ def stepped(field: Setting, value: Any, direction: int) -> Any:
     if kind == "choice":
         choices = schema["enum"]
         return choices[(choices.index(value) + direction) % len(choices)] if value in choices else choices[0]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind not in ("integer", "number") or not is_number:
         return value
+    coarse = 0 < schema["default"] < _HUNDREDTH
     if kind == "integer":
         size = abs(int(value) + min(direction, 0))
         step = 1 if size < 20 else 10 ** (len(str(size)) - 2)
         moved: float = (int(value) // step + 1) * step if direction > 0 else (-(-int(value) // step) - 1) * step
-    elif kind == "number":
-        coarse = 0 < schema["default"] < _SMALL
-        if (low, high) == (0, 1) and not coarse:  # a share
-            moved = round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
-        else:
-            moved = _next_rung(float(value), direction, *((_COARSE, 1e-6) if coarse else (_FINE, _SMALL)))
+    elif (low, high) == (0, 1) and not coarse:
+        moved = round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
     else:
-        return value
-    if low is not None:
-        moved = max(moved, type(moved)(low))
-    if high is not None:
-        moved = min(moved, type(moved)(high))
+        moved = _next_rung(float(value), direction, *((_COARSE, 1e-6) if coarse else (_FINE, _HUNDREDTH)))
+    moved = moved if low is None else max(moved, type(moved)(low))
+    moved = moved if high is None else min(moved, type(moved)(high))
     return value if broken_rule(field.key, moved) else moved
 
 
@@ -194,34 +206,12 @@ def _next_rung(value: float, direction: int, ladder: tuple[float, ...], first: f
     return math.copysign(min(beyond) if up else max(beyond), value)
 
 
-def _read(kind: FieldKind, text: str) -> Any:
-    stripped = text.strip()
-    match kind:
-        case "integer":
-            with contextlib.suppress(ValueError, OverflowError):
-                number = float(stripped) if "e" in stripped.lower() else int(stripped)
-                if number == int(number):
-                    return int(number)
-            raise ValueError("must be a whole number")
-        case "number":
-            with contextlib.suppress(ValueError):
-                return float(stripped)
-            raise ValueError("must be a number")
-        case "boolean":
-            if stripped.casefold() not in _SWITCH:
-                raise ValueError("must be true or false")
-            return _SWITCH[stripped.casefold()]
-        case "list":
-            example = 'must be items between commas, or a TOML array as in ["a", "b"]'
-            return _toml_value(stripped, example) if stripped.startswith("[") else _split(stripped)
-        case "table":
-            return _toml_value(f"{{{stripped}}}", "must be options between commas, as in enable_thinking = false")
-        case "sources":
-            raise ValueError("reward sources are edited as TOML")
-        case "choice" | "path":
-            return stripped
-        case "string":
-            return text
+def _whole_number(text: str) -> int:
+    with contextlib.suppress(ValueError, OverflowError):
+        number = float(text) if "e" in text.lower() else int(text)
+        if number == int(number):
+            return int(number)
+    raise ValueError("must be a whole number")
 
 
 def _toml_value(text: str, problem: str) -> Any:
@@ -246,11 +236,3 @@ def _literal(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key} = {_literal(item)}' for key, item in value.items())}}}"
     return tomli_w.dumps({"v": value})[4:].rstrip("\n")
-
-
-def _source(source: Any) -> str:
-    if not isinstance(source, dict):
-        return str(source)
-    name = source.get("path") or source.get("kind") or "?"
-    weight = source.get("weight", 1)
-    return f"{name}" if weight == 1 else f"{name} x {weight}"

@@ -1,32 +1,48 @@
-"""Form of one configuration: its rows, and the editor of a setting with a note over them."""
+"""Form of one configuration: its rows, the editor of a value, and the changes that keys make."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.content import Content
 from textual.geometry import Offset
 from textual.message import Message
 from textual.suggester import Suggester
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from trainer.config.reference import Setting
-from workbench.config.fields import as_text, default_of, kind_of, limits, parse, shown
-from workbench.config.rows import ConfigRows, FieldRow, Row, SectionRow, value_span
-from workbench.kit.drawing import CutText
+from trainer.errors import TrainerError
+from trainer.events import SettingChanged
+from trainer.plurals import counted
+from workbench.config.document import ConfigDocument
+from workbench.config.fields import (
+    as_text,
+    editable,
+    fields_by_key,
+    kind_of,
+    limits,
+    parse,
+    sections,
+    stepped,
+    toml_line,
+)
+from workbench.config.rows import ConfigRows, FieldRow, SectionRow, View, rows_of, value_span
+from workbench.config.views import FieldHelp
+from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.text import visible
 
 _NUMBERS = ("number", "integer")
 _EDITOR = 24  # minimum columns for text, paths and lists
+_NEXT: dict[View, View] = {"basic": "all", "all": "changed", "changed": "basic"}
 
 
 class FieldEditor(Input):
@@ -93,22 +109,74 @@ def completed(text: str) -> str | None:
     return f"{head}{slash}{names[0]}" if names else None
 
 
-class ConfigForm(MountedWhole, Container):
-    """Rows with an editor and a note over them; it does not change the document."""
+class Proposal(NamedTuple):
+    """Value of a live setting that the run gets once the user sends it."""
 
-    class ValueChosen(Message):
-        """Request to set `key` to `value`, which satisfies the setting's own rule."""
+    key: str
+    value: Any
+    make: Callable[[], object]  # sets it in the document
+
+
+class ConfigForm(MountedWhole, Container):
+    """Rows of a document, an editor over them, and the keys that change it.
+
+    Without a run, changes are made at once. During a run only live settings can change: a step or an undo is a proposal
+    until the user sends it. help: shows the help on the row under the cursor, and notes.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "v", "view", "view", id="config.view", tooltip="Change the view: basic settings, all, or the changed ones"
+        ),
+        Binding("y", "copy", "copy", show=False, id="config.copy", tooltip="Copy the setting or section as TOML"),
+        Binding("backspace", "reset", "reset", show=False, id="config.reset", tooltip="Restore the preset's value"),
+        Binding("f", "fold_all", "fold", show=False, id="config.fold", tooltip="Fold or unfold all sections"),
+    ]
+
+    class Changed(Message):
+        """The document has changed, or its view."""
+
+        def __init__(self, *, document: bool) -> None:
+            super().__init__()
+            self.document = document
+
+    class LiveSettingChanged(Message):
+        """Request that the current run uses `value` for `key`."""
 
         def __init__(self, key: str, value: Any) -> None:
             super().__init__()
             self.key = key
             self.value = value
 
+    class TomlRequested(Message):
+        """Request to edit the setting under the cursor as TOML."""
+
+    view: View = "basic"
+    shown = 0
+    """Number of settings in the view."""
+    words = ""
+    """Words that the settings are searched for."""
+    running = False
+    """Whether a run is active."""
     _editor: FieldEditor | None = None
+    note = ""
+    """Text above the help: a problem, or what a key would do."""
+
+    def __init__(self, document: ConfigDocument, help: FieldHelp) -> None:
+        super().__init__(id="config-form")
+        self._help = help
+        self._folded: set[str] = set()
+        self.edit_document(document)
+
+    def edit_document(self, document: ConfigDocument) -> None:
+        """Edit `document`, without what was proposed and sent for another document or run."""
+        self.document = document
+        self.proposal: Proposal | None = None
+        self._sent: set[str] = set()  # to the run, which has not confirmed them
+        self._newest: SettingChanged | None = None  # of the run's changes that the document includes
 
     def compose(self) -> ComposeResult:
         yield ConfigRows()
-        yield Static(id="config-note", markup=False)
 
     def on_mount(self) -> None:
         self.watch(self.rows, "scroll_y", self._place, init=False)
@@ -121,32 +189,55 @@ class ConfigForm(MountedWhole, Container):
         """Widget that draws the rows."""
         return self.query_one(ConfigRows)
 
-    def show(self, rows: Sequence[Row]) -> None:
-        """Show new rows, or the same ones with their current values."""
-        self.rows.show(rows)
+    def show(self, *, keep: str = "") -> None:
+        """Show the document as it is now. keep: a setting to show in any case, else that of the cursor."""
+        row = self.rows.selected
+        rows = rows_of(
+            self.document,
+            self.view,
+            query=self.words,
+            folded=self._folded,
+            keep=keep or (row.key if row else ""),
+            running=self.running,
+            sent=self._sent,
+            proposed={self.proposal.key: self.proposal.value} if self.proposal else {},
+        )
+        self.rows.show(rows, "  No matching settings" if self.words else "  No changed settings")
         self._place()
+        self._help.show(self.rows.selected, self.note)
+        self.shown = sum(row.shown for row in rows if isinstance(row, SectionRow))
 
-    def say(self, text: str, *, is_hint: bool = False) -> None:
-        """Show a note under the cursor's row until the cursor moves; an empty text removes it.
+    @property
+    def next_view(self) -> View:
+        """View that the key shows next."""
+        return _NEXT[self.view]
 
-        A key is given by the id of its binding in braces. is_hint: nothing is wrong.
+    def go_to(self, key: str) -> None:
+        """Move the cursor to a setting, also if it is hidden or its section is folded."""
+        if not self.rows.go_to(key):
+            self._folded.discard(key.partition(".")[0])
+            self.show(keep=key)
+            self.rows.go_to(key)
+            self.post_message(self.Changed(document=False))
+
+    def say(self, text: str) -> None:
+        """Show a note above the help until the cursor moves; an empty text removes it.
+
+        A key is given by the id of its binding in braces.
         """
-        note = self.query_one("#config-note", Static)
         safe = visible(text)
-        note.update(Content(with_keys(safe, self.rows, *self.ancestors) if "{" in safe else safe))
-        note.display = bool(text)
-        note.set_class(is_hint, "-hint")
-        self._place()
+        self.note = with_keys(safe, self.rows, *self.ancestors) if "{" in safe else safe
+        self._help.show(self.rows.selected, self.note)
 
-    def edit(self, row: FieldRow) -> None:
-        """Open the editor of the setting under the cursor."""
+    # The editor of a value
+
+    def _edit(self, row: FieldRow) -> None:
         self.close()
         self._editor = FieldEditor(row.field, row.value)
         self.mount(self._editor)
-        self._judge(self._editor.value)
+        self._place()
         self._editor.focus()
 
-    @on(ConfigRows.Moved)
     @on(FieldEditor.Cancelled)
     def close(self) -> None:
         """Close the editor and the note; the value stays as it was."""
@@ -161,18 +252,18 @@ class ConfigForm(MountedWhole, Container):
     @on(Input.Submitted)
     def _submit(self, event: Input.Submitted) -> None:
         event.stop()
-        if self._editor is not None and self._judge(event.value):
+        if self._editor is not None and self._is_valid(event.value):
             field = self._editor.field
             self.close()
-            self.post_message(self.ValueChosen(field.key, parse(field, event.value)))
+            self._set(field.key, parse(field, event.value))
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
-        self._judge(event.value)
+        self._is_valid(event.value)
 
-    def _judge(self, text: str) -> bool:
-        """Say which rule the typed text breaks, or else which values are allowed; return whether it breaks none."""
+    def _is_valid(self, text: str) -> bool:
+        """Show the rule that the typed text breaks, or else which values are allowed."""
         if self._editor is None:
             return False
         field = self._editor.field
@@ -181,46 +272,187 @@ class ConfigForm(MountedWhole, Container):
         except ValueError as error:
             self.say(f"✖ {field.name} {error}")
             return False
-        self.say(limits(field), is_hint=True)
+        self.say(limits(field))
         return True
 
     def _place(self) -> None:
-        """Place the editor over the value, and the note under the row, or above it if there is no room below."""
-        rows, note, editor = self.rows, self.query_one("#config-note", Static), self._editor
-        width, height, line = rows.scrollable_content_region.width, rows.size.height, rows.line
-        note.styles.width = max(width - 1, 1)
-        lines = len(Content(str(note.content)).wrap(max(width - 3, 1))) if note.display else 0
-        note.styles.offset = Offset(1, line + 1 if line + 1 + lines <= height else max(line - lines, 0))
+        """Place the editor over the value."""
+        rows, editor = self.rows, self._editor
         if editor is not None and isinstance(rows.selected, FieldRow):
-            span = value_span(rows.selected, width)
-            least = 8 if kind_of(editor.field) in _NUMBERS else _EDITOR
-            start = max(min(span.start, span.stop - least), 0)
+            span = value_span(rows.selected, rows.scrollable_content_region.width)
+            start = max(min(span.start, span.stop - (8 if kind_of(editor.field) in _NUMBERS else _EDITOR)), 0)
             editor.styles.width = max(span.stop - start, 1)
-            editor.styles.offset = Offset(start, line)
-            editor.display = 0 <= line < height
+            editor.styles.offset = Offset(start, rows.line)
+            editor.display = 0 <= rows.line < rows.size.height
 
+    # Keys
 
-class FieldHelp(CutText):
-    """Help on a row, the most important facts first; its height is fixed, so that the form does not jump."""
+    @on(ConfigRows.Moved)
+    def _leave_row(self) -> None:
+        row = self.rows.selected
+        if self.proposal is not None and (row is None or row.key != self.proposal.key):
+            self.discard()
+        elif self.proposal is None:
+            self.close()
 
-    def show(self, row: Row | None) -> None:
-        """Explain `row`."""
-        self.update(help_content(row), layout=False)
+    @on(ConfigRows.Chosen)
+    def _choose(self) -> None:
+        row = self.rows.selected
+        if isinstance(row, SectionRow):
+            self._fold(row, is_open=not row.is_open)
+        elif row is None:
+            return
+        elif row.locked:
+            self._explain_lock(row.key)
+        elif self.proposal is not None:
+            self._send(self.proposal)
+        elif kind_of(row.field) == "boolean" and isinstance(row.value, bool):
+            self._step_value(row, 1)
+        elif not editable(row.field, row.value):
+            self.post_message(self.TomlRequested())
+        elif kind_of(row.field) == "choice":
+            choices = [Reply(one, one, "current" if one == row.value else "") for one in row.field.schema["enum"]]
+            self.app.push_screen(AnswerScreen(row.key, choices), partial(self._set, row.key))
+        else:
+            self._edit(row)
 
+    @on(ConfigRows.Stepped)
+    def _step(self, event: ConfigRows.Stepped) -> None:
+        row = self.rows.selected
+        if isinstance(row, SectionRow):
+            self._fold(row, is_open=event.direction > 0)
+        elif row is not None:
+            self._step_value(row, event.direction)
 
-def help_content(row: Row | None) -> Content:
-    """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
-    if row is None:
-        return Content()
-    if isinstance(row, SectionRow):
-        return Content.assemble((row.title, "bold"), "  ", row.purpose)
-    field = row.field
-    lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
-    if field.advice:
-        lines.append(Content.styled(field.advice, "$text-accent"))
-    default = f"default {visible(shown(field, default_of(field)))}"
-    facts = filter(None, (limits(field), default, "live" if field.live else ""))
-    lines.append(Content.styled(" · ".join(facts), "$text-muted"))
-    if field.source:
-        lines.append(Content.styled(f"default from: {field.source}", "$text-muted"))
-    return Content("\n").join(lines)
+    def _fold(self, row: SectionRow, *, is_open: bool) -> None:
+        (self._folded.discard if is_open else self._folded.add)(row.key)
+        self.show()
+
+    def action_fold_all(self) -> None:
+        """Fold all sections, or unfold all if any is folded."""
+        self._folded = set() if self._folded else {*sections()}
+        self.show()
+
+    def action_view(self) -> None:
+        """Show the basic settings, all, or those that differ from the preset."""
+        self.view = self.next_view
+        self.show()
+        self.post_message(self.Changed(document=False))
+
+    def action_copy(self) -> None:
+        """Copy the setting under the cursor as TOML, or those of the section."""
+        if row := self.rows.selected:
+            keys = [key for key in fields_by_key() if key == row.key or key.startswith(f"{row.key}.")]
+            text = "\n".join(toml_line(key, self.document.get(key)) for key in keys)
+            self.copy(text, row.key if isinstance(row, FieldRow) else counted(len(keys), "setting"))
+
+    def action_reset(self) -> None:
+        """Reset the setting under the cursor to the preset's value."""
+        row = self.rows.selected
+        if isinstance(row, FieldRow) and self.rows.has_focus:
+            self._change(row, self.document.preset_value(row.key), partial(self.document.reset, row.key))
+
+    # Changes of the document
+
+    def follow(self, settings: Sequence[SettingChanged]) -> None:
+        """Copy what the active run has set since the last call, which is no longer unconfirmed.
+
+        settings: the newest changes of the run, in order.
+        """
+        newest = settings[-1] if settings else None
+        if not self.running or newest is self._newest:
+            return
+        seen = next((place for place, setting in enumerate(settings) if setting is self._newest), -1)
+        new = [setting for setting in settings[seen + 1 :] if setting.key in fields_by_key()]
+        self._newest = newest
+        self._sent -= {setting.key for setting in new}
+        try:
+            for setting in new:
+                self.document.set(setting.key, setting.value)
+        except TrainerError as error:
+            self.say(str(error))
+        self.show()
+        self.post_message(self.Changed(document=False))
+
+    def travel(self, step: Callable[[], bool], back: Callable[[], bool]) -> None:
+        """Undo or redo a step of the document; during a run, propose it. back: the opposite."""
+        if not self.running:
+            self._make(step)
+            return
+        document, changed = self.document, {}
+        before = {key: document.get(key) for key in fields_by_key()}
+        if step():
+            changed = {key: document.get(key) for key, value in before.items() if document.get(key) != value}
+            back()
+        if len(changed) == 1 and fields_by_key()[key := next(iter(changed))].live:
+            self.go_to(key)
+            self.rows.focus()
+            proposal = Proposal(key, changed[key], step)
+            self.call_after_refresh(self._propose, proposal)  # after the cursor has moved there
+        else:
+            self.say("during a run, only a change of one live setting can be undone or redone")
+
+    def discard(self) -> None:
+        """Restore the value of the run."""
+        self.proposal = None
+        self.close()
+        self.show()
+
+    def _set(self, key: str, value: Any) -> None:
+        """Set a value that the user has entered; None for nothing."""
+        if value is None:
+            return
+        change = partial(self.document.set, key, value)
+        if not self.running:
+            self._make(change)
+        elif fields_by_key()[key].live:
+            self._send(Proposal(key, value, change))
+        else:
+            self._explain_lock(key)
+
+    def _step_value(self, row: FieldRow, direction: int) -> None:
+        value = stepped(row.field, row.value, direction)
+        self._change(row, value, partial(self.document.set, row.key, value))
+
+    def _change(self, row: FieldRow, value: Any, change: Callable[[], object]) -> None:
+        """Change the value of `row`; during a run, only propose that."""
+        if row.locked:
+            self._explain_lock(row.key)
+        elif self.running:
+            self._propose(Proposal(row.key, value, change))
+        else:
+            self._make(change)
+
+    def _explain_lock(self, key: str) -> None:
+        if self.document.syntax_error:
+            self.say("the TOML has an error: fix it there first ({config.toml})")
+        else:
+            self.say(f"{key} cannot change during a run: only settings marked live can")
+
+    def _propose(self, proposal: Proposal) -> None:
+        if proposal.value == self.document.get(proposal.key):
+            self.discard()
+            return
+        self.proposal = proposal
+        self.show()
+        self.say(f"{{config.edit}} sends {proposal.key} to the run, {{config.back}} discards it")
+
+    def _send(self, proposal: Proposal) -> None:
+        self.proposal = None
+        self.close()
+        self._sent.add(proposal.key)
+        if self._make(proposal.make):
+            self.post_message(self.LiveSettingChanged(proposal.key, proposal.value))
+
+    def _make(self, change: Callable[[], object]) -> bool:
+        """Change the document; return whether it is another now."""
+        before = self.document.text
+        try:
+            change()
+        except TrainerError as error:
+            self.say(str(error))
+        if self.document.text == before:
+            return False
+        self.show()
+        self.post_message(self.Changed(document=True))
+        return True

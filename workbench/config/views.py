@@ -1,29 +1,37 @@
-"""Widgets around the form: heading, search, problems, TOML, and the layout of form, TOML and help."""
+"""Widgets around the form: heading, search, help, problems, cost, and the document as TOML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, get_args
 
 from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
-from textual.app import ComposeResult
+from textual import work
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, OptionList, TextArea
+from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
+from textual.widgets.text_area import Edit, EditResult
 
-from trainer.runs.listing import PPO
-from workbench.columns import fit_end
-from workbench.config.document import ConfigDocument, Problem
-from workbench.config.form import ConfigForm, FieldHelp
-from workbench.config.rows import Row
-from workbench.config.toml import Token, TokenKind, line_of, tokens_by_line
+from trainer.config import Config
+from trainer.memory.footprint import Part
+from trainer.plurals import counted
+from workbench.columns import fit, fit_end, packed
+from workbench.config.document import Problem
+from workbench.config.estimates import Estimate, estimate
+from workbench.config.fields import limits, shown
+from workbench.config.rows import Row, SectionRow
+from workbench.config.toml import Token, TokenKind, tokens_by_line
+from workbench.kit.cursor_list import FilterField
+from workbench.kit.drawing import CutText
+from workbench.numbers import gigabytes
+from workbench.system.machine import room_for
 from workbench.text import visible
 
 
@@ -48,7 +56,7 @@ class ConfigHeading(Widget):
         return Content.assemble((name, "bold"), (notes, "$text-muted"))
 
 
-class SearchLine(Input):
+class SearchLine(FilterField):
     """Search input, hidden until requested; enter keeps the matches, escape shows all settings again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -58,23 +66,35 @@ class SearchLine(Input):
         Binding("down", "submit", "to the rows", show=False, id="config-search.down", tooltip="Go to the matches"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(placeholder="Search names and descriptions", compact=True, id=id)
-        self.display = False
+    def action_clear(self) -> None:
+        self.clear_filter()
 
-    def allow_focus(self) -> bool:
-        return bool(self.display)
 
-    def put(self, query: str) -> None:
-        """Show `query` without searching again; hide the line if it is empty."""
-        with self.prevent(Input.Changed):
-            self.value = query
-        self.display = bool(query)
+class FieldHelp(CutText):
+    """Help on a row below a note, the most important facts first; its height is fixed, so that the form stays."""
 
-    async def action_clear(self) -> None:
-        self.value = ""
-        await self.action_submit()
-        self.display = False
+    def show(self, row: Row | None, note: str = "") -> None:
+        """Explain `row`, after `note`: a problem, or what a key would do."""
+        style = "$text-error" if note.startswith("✖") else "$text-warning"
+        self.update(Content.styled(f"{note}\n" * bool(note), style) + help_content(row), layout=False)
+
+
+def help_content(row: Row | None) -> Content:
+    """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
+    if row is None:
+        return Content()
+    if isinstance(row, SectionRow):
+        return Content.assemble((row.key, "bold"), "  ", row.purpose)
+    field = row.field
+    lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
+    if field.advice:
+        lines.append(Content.styled(field.advice, "$text-accent"))
+    default = f"default {visible(shown(field, field.schema['default']))}"
+    facts = filter(None, (limits(field), default, "live" if field.live else ""))
+    lines.append(Content.styled(" · ".join(facts), "$text-muted"))
+    if field.source:
+        lines.append(Content.styled(f"default from: {field.source}", "$text-muted"))
+    return Content("\n").join(lines)
 
 
 class ProblemsList(OptionList):
@@ -87,36 +107,31 @@ class ProblemsList(OptionList):
             super().__init__()
             self.problem = problem
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=True)
+    def __init__(self) -> None:
+        super().__init__(id="config-problems", compact=True)
         self._problems: Sequence[Problem] = ()
-        self._shown: tuple[Sequence[Problem], Sequence[str], str] = ((), (), "")
-        self._visited = -1  # index of the problem shown last
+        self._shown: list[Content] = []
         self.display = False
 
     def allow_focus(self) -> bool:
         return bool(self.display)
 
-    def show(self, problems: Sequence[Problem], warnings: Sequence[str], note: str = "") -> None:
-        """Show `note`, problems and warnings."""
-        if (problems, warnings, note) == self._shown:
-            return
-        self._shown, self._problems = (problems, warnings, note), problems
-        self.clear_options()
-        self.add_options([Option(Content(note), disabled=True)] if note else [])
-        self.add_options(Content.assemble(("✖ ", "$text-error"), visible(problem.message)) for problem in problems)
-        self.add_options(
-            Option(Content.assemble(("⚠ ", "$text-warning"), visible(warning)), disabled=True) for warning in warnings
-        )
-        self.display = bool(problems or warnings or note)
-        self._visited = min(self._visited, len(problems) - 1)
+    def show(self, problems: Sequence[Problem], notes: Sequence[str]) -> None:
+        """Show problems, then notes that lead nowhere."""
+        lines = [Content.assemble(("✖ ", "$text-error"), visible(problem.message)) for problem in problems]
+        lines += [Content.assemble(("⚠ ", "$text-warning"), visible(note)) for note in notes]
+        self._problems = problems
+        if lines != self._shown:
+            self._shown, self.display = lines, bool(lines)
+            self.clear_options()
+            self.add_options(Option(line, disabled=place >= len(problems)) for place, line in enumerate(lines))
 
     def next(self, by: int) -> None:
         """Go to the next problem (by 1) or the previous one (-1), with wrap-around."""
         if self._problems:
-            self._visited = (self._visited + by) % len(self._problems)
-            self.highlighted = self._visited
-            self.post_message(self.Chosen(self._problems[self._visited]))
+            place = (0 if by > 0 else -1) if self.highlighted is None else self.highlighted + by
+            self.highlighted = place % len(self._problems)
+            self.post_message(self.Chosen(self._problems[self.highlighted]))
 
     def point_at(self, key: str) -> None:
         """Highlight the first problem of a setting."""
@@ -127,6 +142,61 @@ class ProblemsList(OptionList):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.post_message(self.Chosen(self._problems[event.option_index]))
+
+
+_OF_ADAPTERS: tuple[Part, ...] = ("adapters", "optimiser", "gradients")
+
+
+class CostLines(Widget):
+    """Two lines that are always in view: memory of an iteration and number of problems, then where the memory goes."""
+
+    _config: Config | None = None
+    _problems = 0
+    _needed: Estimate | None = None
+    _room = 0
+
+    def show(self, config: Config | None, problems: int) -> None:
+        """Estimate `config` in a thread, as it reads files, and show it with the count of problems.
+
+        config: None while it has problems.
+        """
+        is_another, self._config, self._problems = config is not self._config, config, problems
+        self.refresh()
+        if config is None:
+            self.workers.cancel_group(self, "estimate")  # of what was valid a moment ago
+        elif is_another:
+            self._estimate(config)
+
+    @work(exclusive=True, group="estimate")
+    async def _estimate(self, config: Config) -> None:
+        self._needed, self._room = await asyncio.to_thread(lambda: (estimate(config), room_for(config.model)))
+        self.refresh()
+
+    def render(self) -> Content:
+        needed, width = self._needed if self._config else None, self.size.width
+        too_much = bool(needed and needed.memory and needed.memory.peak > self._room)
+        words = "" if self._config else "No estimate until the problems are fixed"
+        if needed:
+            words = "memory unknown"
+            if needed.memory:
+                words = f"≈ {gigabytes(needed.memory.peak)} of {gigabytes(self._room)}"
+                words += ": does not fit" * too_much
+        state = f"✖ {counted(self._problems, 'problem')}" if self._problems else "✓ no problems"
+        return Content.assemble(
+            (fit(words, max(width - cell_len(state) - 1, 0)), "$text-error" if too_much else ""),
+            (f" {state}", "$text-error" if self._problems else "$text-success"),
+            "\n" + " · ".join(packed(cost_pieces(needed), width, 3)[0]) if needed else "",
+        )
+
+
+def cost_pieces(needed: Estimate) -> Sequence[str]:
+    """Return what an iteration costs, the most important first."""
+    pieces = [f"≤ {needed.tokens_per_iteration:,} tokens/it"]
+    if memory := needed.memory:
+        weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)
+        sizes = {"weights": weights, "adapters": adapters, memory.phase: memory.peak - weights - adapters}
+        pieces += [f"{name} {gigabytes(size)}" for name, size in sizes.items()]
+    return [*pieces, needed.basis, f"≤ {needed.forward_tokens:,} through a model"]
 
 
 _APPS = {"f6", "f7", "ctrl+z", "ctrl+y"}  # F-keys choose panes; undo and redo also change the form
@@ -147,19 +217,29 @@ def _bindings() -> list[BindingType]:
 
 
 class TomlView(TextArea, inherit_bindings=False):
-    """TOML editor with our own highlighting: Textual's needs two compiled packages, and we need the tokens anyway."""
+    """TOML editor with our own highlighting: Textual's needs two compiled packages, and we need the tokens anyway.
+
+    typed: called with the text after each edit.
+    """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"toml-view--{kind}" for kind in get_args(TokenKind)}
     BINDINGS: ClassVar[list[BindingType]] = _bindings()
 
-    def __init__(self) -> None:
+    def __init__(self, typed: Callable[[str], None]) -> None:
         super().__init__(show_line_numbers=True, soft_wrap=False, tab_behavior="focus", compact=True)
         self.display = False
+        self._typed = typed
         self._tokens: list[list[Token]] = []
         self._coloured: str | None = None
 
     def allow_focus(self) -> bool:
         return bool(self.display)
+
+    def edit(self, edit: Edit) -> EditResult:
+        """Make an edit, and report the text at once: a message may come after the next change of the form."""
+        result = super().edit(edit)
+        self._typed(self.text)
+        return result
 
     def show_text(self, text: str) -> None:
         """Show `text`; the cursor stays where it was."""
@@ -190,79 +270,3 @@ class TomlView(TextArea, inherit_bindings=False):
 def _shown(character: str) -> str:
     safe = character if character == "\t" else visible(character)
     return safe if len(safe) == 1 else "\ufffd"
-
-
-_BESIDE = 96  # columns from which the TOML or the help is beside the form
-_ALL_BESIDE = 150  # columns from which both are
-
-
-class ConfigBody(Horizontal):
-    """Form, TOML and help, side by side where there is room; otherwise the help is below."""
-
-    toml_shown = False
-    """Whether the TOML is shown beside the form, or in its place."""
-
-    def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._document = document
-
-    def compose(self) -> ComposeResult:
-        yield ConfigForm(id="config-form")
-        yield TomlView()
-        yield FieldHelp(id="config-help")
-
-    @property
-    def form(self) -> ConfigForm:
-        """Form, which may be hidden."""
-        return self.query_one(ConfigForm)
-
-    @property
-    def toml(self) -> TomlView:
-        """TOML, which may be hidden."""
-        return self.query_one(TomlView)
-
-    def take_focus(self) -> None:
-        """Focus the form, or the TOML if there is no form."""
-        (self.form.rows if self.form.display else self.toml).focus()
-
-    def show(self, rows: Sequence[Row], document: ConfigDocument, *, locked: bool) -> None:
-        """Show `document`. rows: its rows in the form; locked: the text cannot be edited."""
-        self._document = document
-        self.toml.read_only = locked
-        self.lay_out()
-        self.form.show(rows)
-
-    def show_toml(self, line: int | None = None) -> None:
-        """Show and focus the TOML at `line`, from 1; without one, at the line of the form's cursor if it was hidden."""
-        row = self.form.rows.selected
-        if not self.toml_shown:
-            self.toml_shown = True
-            self.lay_out()
-            line = line or line_of(row.key if row else "", self._document.lines)
-        self.toml.focus()
-        if line:
-            self.call_after_refresh(self.toml.go_to_line, line)
-
-    def hide_toml(self) -> None:
-        """Hide the TOML and focus the form."""
-        self.toml_shown = False
-        self.lay_out()
-        self.form.rows.focus()
-
-    def show_form(self) -> None:
-        """Show the form; hide the TOML if there is no room for both."""
-        if not self.form.display:
-            self.hide_toml()
-
-    def on_resize(self) -> None:
-        self.lay_out()
-
-    def lay_out(self) -> None:
-        """Show the parts for which there is room, and the text of the document if the TOML is one of them."""
-        width, has_form, about = self.size.width, self._document.kind == PPO, self.query_one(FieldHelp)
-        self.form.display = has_form and (not self.toml_shown or width >= _BESIDE)
-        about.display = has_form
-        about.set_class(width >= (_ALL_BESIDE if self.toml_shown else _BESIDE), "-beside")
-        self.toml.display = self.toml_shown or not has_form
-        if self.toml.display:
-            self.toml.show_text(self._document.text)

@@ -23,6 +23,7 @@ from trainer.config.schema import RolloutConfig, RunConfig
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder
 from workbench.config.document import ConfigDocument
+from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner, Kind
 from workbench.kit.drawing import copy_selection
@@ -345,8 +346,8 @@ class MainScreen(MountedWhole, Screen[None]):
     def action_fix_alarm(self) -> None:
         self.steering.fix_alarm()
 
-    @on(ConfigPane.LiveSettingChanged)
-    def _set_live(self, message: ConfigPane.LiveSettingChanged) -> None:
+    @on(ConfigForm.LiveSettingChanged)
+    def _set_live(self, message: ConfigForm.LiveSettingChanged) -> None:
         self.steering.set(message.key, message.value)
 
     @on(ConfigPane.Changed)

@@ -18,5 +18,5 @@ def usual_quickstart(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     presets = tmp_path_factory.mktemp("shipped") / "presets"
     shutil.copytree(PRESETS, presets)
     shutil.copyfile(STORIES, presets / "quickstart.toml")
-    for module in ("trainer.config.loading", "workbench.config.document", "workbench.config.files"):
+    for module in ("trainer.config.loading", "workbench.config.document"):
         monkeypatch.setattr(f"{module}.PRESETS", presets)

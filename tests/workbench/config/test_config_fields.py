@@ -13,7 +13,6 @@ from trainer.config import Config
 from trainer.config.problems import setting_keys
 from workbench.config.fields import (
     as_text,
-    default_of,
     editable,
     fields_by_key,
     kind_of,
@@ -52,7 +51,7 @@ def test_the_kind_follows_from_the_schema(key: str, kind: str) -> None:
 
 def test_a_field_has_what_the_schema_says_about_it() -> None:
     field = FIELDS["ppo.kl_coef"]
-    assert (field.unit, default_of(field), field.live) == ("score per nat", 0.05, True)
+    assert (field.unit, field.schema["default"], field.live) == ("score per nat", 0.05, True)
     assert field.rule == "at least 0, at most 100"
     assert field.help == "Strength of the KL penalty."
     assert "raise it" in field.advice
@@ -61,7 +60,7 @@ def test_a_field_has_what_the_schema_says_about_it() -> None:
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.key)
 def test_the_text_of_a_default_means_the_default(field: Any) -> None:
-    default = default_of(field)
+    default = field.schema["default"]
     if editable(field, default):
         value = parse(field, as_text(field, default))
         assert value == default
@@ -192,7 +191,7 @@ def test_steps_are_sensible_and_stay_in_range(key: str, start: Any, direction: i
 @pytest.mark.parametrize("direction", [1, -1])
 def test_no_step_leaves_the_range_of_the_schema(field: Any, direction: int) -> None:
     section = field.key.partition(".")[0]
-    for value in walk(field.key, default_of(field), direction, 60):
+    for value in walk(field.key, field.schema["default"], direction, 60):
         own = [p for p in config_problems({section: {field.name: value}}) if p.startswith(f"{field.key} = ")]
         assert not [p for p in own if "must be" in p]
 

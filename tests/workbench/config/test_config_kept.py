@@ -13,11 +13,10 @@ from textual.widgets import Input, OptionList
 from waiting import until
 
 from trainer.config.dpo import DPOConfig
-from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows
-from workbench.config.views import SearchLine, TomlView
+from workbench.config.views import CostLines, SearchLine, TomlView
 from workbench.kit.dialog import AnswerScreen
 
 HOSTILE = "[/x] [@click=app.quit]x[/] [red]\x1b[31m\u202e"

@@ -9,8 +9,7 @@ import pytest
 from config_app import opened, settings
 from waiting import until
 
-from workbench.config.form import FieldEditor
-from workbench.config.pane import ConfigPane
+from workbench.config.form import ConfigForm, FieldEditor
 from workbench.config.views import TomlView
 
 pytestmark = pytest.mark.usefixtures("usual_quickstart")
@@ -33,16 +32,16 @@ async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() 
         assert "0.06" in s.row("kl_coef")
         assert "↵" in s.row("kl_coef")
         assert "⏎ sends ppo.kl_coef to the run, esc discards it" in s.text()
-        assert s.messages(ConfigPane.LiveSettingChanged) == []
+        assert s.messages(ConfigForm.LiveSettingChanged) == []
         assert s.document.get("ppo.kl_coef") == 0.05, "it is that of the run"
         await s.press("enter")
-        [sent] = s.messages(ConfigPane.LiveSettingChanged)
+        [sent] = s.messages(ConfigForm.LiveSettingChanged)
         assert (sent.key, sent.value) == ("ppo.kl_coef", 0.06)
         assert " sent" in s.row("kl_coef")
         s.pane.show_run(settings(("ppo.kl_coef", 0.06)))
         await s.pilot.pause()
         assert " live" in s.row("kl_coef")
-        assert len(s.messages(ConfigPane.LiveSettingChanged)) == 1
+        assert len(s.messages(ConfigForm.LiveSettingChanged)) == 1
 
 
 @pytest.mark.parametrize("away", ["escape", "down", "left", "f6"])
@@ -60,7 +59,7 @@ async def test_a_live_setting_that_is_not_sent_is_restored(away: str) -> None:
         s.pane.take_focus()
         await s.go_to("ppo.kl_coef")
         await s.press("enter", "escape")
-        assert s.messages(ConfigPane.LiveSettingChanged) == []
+        assert s.messages(ConfigForm.LiveSettingChanged) == []
 
 
 async def test_the_presets_value_waits_for_enter_too() -> None:
@@ -72,7 +71,7 @@ async def test_the_presets_value_waits_for_enter_too() -> None:
         assert "0.05" in s.row("kl_coef")
         assert s.document.get("ppo.kl_coef") == 0.3
         await s.press("enter")
-        assert [(one.key, one.value) for one in s.messages(ConfigPane.LiveSettingChanged)] == [("ppo.kl_coef", 0.05)]
+        assert [(one.key, one.value) for one in s.messages(ConfigForm.LiveSettingChanged)] == [("ppo.kl_coef", 0.05)]
 
 
 async def test_text_typed_into_a_value_while_the_run_ends_does_not_act_as_keys() -> None:
@@ -115,7 +114,7 @@ async def test_other_settings_wait_for_the_end_of_the_run() -> None:
         await s.go_to("ppo.minibatches")
         await s.press("right")
         assert s.document.get("ppo.minibatches") == 2
-        assert s.messages(ConfigPane.LiveSettingChanged) == []
+        assert s.messages(ConfigForm.LiveSettingChanged) == []
 
 
 async def test_changes_from_another_terminal_are_shown() -> None:
@@ -145,11 +144,11 @@ async def test_undo_during_a_run_informs_the_run_and_stops_before_settings_that_
         s.pane.set_running(True)
         await s.go_to("ppo.kl_coef")
         await s.press("right", "enter", "u")
-        sent = [(message.key, message.value) for message in s.messages(ConfigPane.LiveSettingChanged)]
+        sent = [(message.key, message.value) for message in s.messages(ConfigForm.LiveSettingChanged)]
         assert sent == [("ppo.kl_coef", 0.06)]
         assert "0.05" in s.row("kl_coef")
         await s.press("enter")
-        sent = [(message.key, message.value) for message in s.messages(ConfigPane.LiveSettingChanged)]
+        sent = [(message.key, message.value) for message in s.messages(ConfigForm.LiveSettingChanged)]
         assert sent == [("ppo.kl_coef", 0.06), ("ppo.kl_coef", 0.05)]
         await s.press("u")
         assert s.document.get("ppo.iterations") == 41
@@ -164,4 +163,4 @@ async def test_undo_and_redo_without_a_step_change_nothing_during_a_run() -> Non
         await s.press("u")
         assert s.document.get("ppo.kl_coef") == 0.05
         await s.press("U", "enter")
-        assert [(one.key, one.value) for one in s.messages(ConfigPane.LiveSettingChanged)] == [("ppo.kl_coef", 0.06)]
+        assert [(one.key, one.value) for one in s.messages(ConfigForm.LiveSettingChanged)] == [("ppo.kl_coef", 0.06)]

@@ -15,8 +15,7 @@ from workbench_app import press_when_asked, screen_text, workbench
 from trainer.config import preset_names
 from workbench.config import document as documents
 from workbench.config import files
-from workbench.config.document import ConfigDocument
-from workbench.config.files import sources
+from workbench.config.document import ConfigDocument, sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.dialog import AnswerScreen, TextPromptScreen
 from workbench.screen.dialogs import UnsavedScreen

@@ -32,7 +32,7 @@ def test_every_row_takes_the_width_it_is_given(width: int) -> None:
     document = ConfigDocument.open("quickstart")
     document.set("run.name", "名前" * 60)
     document.set("ppo.epochs", -1)
-    for row in rows_of(document, everything=True):
+    for row in rows_of(document, view="all"):
         pieces = row_line(row, width)
         length = sum(cell_len(text) for text, _ in pieces)
         assert length <= width, row
@@ -41,7 +41,7 @@ def test_every_row_takes_the_width_it_is_given(width: int) -> None:
 
 
 def test_the_form_has_every_setting_under_its_section() -> None:
-    rows = rows_of(ConfigDocument.open("quickstart"), everything=True)
+    rows = rows_of(ConfigDocument.open("quickstart"), view="all")
     assert [row.key for row in rows if isinstance(row, FieldRow)] == list(fields_by_key())
     assert sum(isinstance(row, SectionRow) for row in rows) == len({key.partition(".")[0] for key in fields_by_key()})
 
@@ -49,7 +49,7 @@ def test_the_form_has_every_setting_under_its_section() -> None:
 def test_a_row_shows_what_changed_against_preset_and_file_and_what_is_wrong() -> None:
     document = ConfigDocument.open("quickstart")
     document.set("ppo.minibatches", 3)
-    rows = {row.key: row for row in rows_of(document, everything=True) if isinstance(row, FieldRow)}
+    rows = {row.key: row for row in rows_of(document, view="all") if isinstance(row, FieldRow)}
     changed = rows["ppo.minibatches"]
     assert (changed.was, changed.unsaved, changed.locked) == ("1", True, False)
     assert "does not divide" in changed.problem
@@ -57,7 +57,7 @@ def test_a_row_shows_what_changed_against_preset_and_file_and_what_is_wrong() ->
     assert line.startswith("✖* minibatches ")
     assert "was 1  3" in line
     assert not rows["ppo.kl_coef"].was
-    folded = {row.spot: row for row in rows_of(document, everything=True, folded={"ppo"})}
+    folded = {row.spot: row for row in rows_of(document, view="all", folded={"ppo"})}
     assert "ppo.minibatches" not in folded
     head = "".join(text for text, _ in row_line(folded["ppo"], 60))
     assert "✖ 1" in head

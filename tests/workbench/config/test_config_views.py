@@ -12,10 +12,9 @@ from workbench_app import screen_text, workbench
 
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import BASIC, fields_by_key
-from workbench.config.form import FieldHelp
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import CHANGED, ConfigRows, FieldRow, Row, SectionRow, rows_of
-from workbench.config.views import TomlView
+from workbench.config.views import FieldHelp, TomlView
 from workbench.kit.screen_settings import ScreenSettings
 
 pytestmark = pytest.mark.usefixtures("usual_quickstart")
@@ -32,7 +31,7 @@ def test_the_basic_settings_are_few_and_nothing_that_matters_is_hidden() -> None
     assert {"model.path", "data.prompts", "reward.sources", "ppo.iterations", "optim.policy_lr"} <= BASIC
     document = ConfigDocument.open("quickstart")
     assert set(keys(rows_of(document))) == BASIC
-    assert set(keys(rows_of(document, everything=True))) == set(fields_by_key())
+    assert set(keys(rows_of(document, view="all"))) == set(fields_by_key())
     assert "ppo.gamma" in keys(rows_of(document, query="discount")), "a search finds all"
     document.set("ppo.gamma", 0.9)
     document.set("health.pause", True)

@@ -8,11 +8,11 @@ import pytest
 from config_app import opened
 from textual.widgets import Input
 from waiting import until
+from workbench.config.cost_lines import cost_pieces, memory_line
 
 from trainer.config import Config
 from trainer.memory.footprint import Footprint
 from workbench.config import cost_lines
-from workbench.config.cost_lines import cost_pieces, memory_line
 from workbench.config.estimates import Estimate, estimate
 
 GB = 10**9

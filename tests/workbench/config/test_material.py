@@ -13,9 +13,9 @@ from waiting import until
 from trainer.config import load_config, parse_overrides
 from trainer.data import load_prompts
 from trainer.errors import TrainerError
-from workbench.config.cost_lines import CostLines
 from workbench.config.document import ConfigDocument
 from workbench.config.estimates import file_problems
+from workbench.config.views import CostLines
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 
 from workbench.config.fields import fields_by_key
-from workbench.config.form import FieldHelp, help_content
 from workbench.config.rows import FieldRow
+from workbench.config.views import FieldHelp, help_content
 from workbench.kit.drawing import CutText, cut, rule
 from workbench.kit.lines import plain
 

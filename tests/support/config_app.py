@@ -11,7 +11,7 @@ from styles_helper import styles_path
 from textual.app import ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, Static
 from themed_app import ThemedApp
 
 from workbench.config.document import ConfigDocument
@@ -72,6 +72,10 @@ class Session:
     def row(self, name: str) -> str:
         """Return the screen line that shows the setting `name`."""
         return next(line for line in self.text().split("\n") if f" {name} " in line[:26])
+
+    def help(self) -> str:
+        """Return the help on the setting under the cursor, with the note above it, on one line."""
+        return " ".join(str(self.app.query_one("#config-help", Static).render()).split())
 
     def notices(self) -> list[str]:
         return [notification.message for notification in self.app._notifications]

@@ -238,7 +238,7 @@ class ConfigPane(Pane):
             hidden = f"{form.shown} of {total} shown, {{config.view}} shows {form.next_view}"
             notes.append(with_keys(hidden, form))
         if changed:
-            notes.append(f"•{changed} changed from {'the preset' if document.preset else 'the defaults'}")
+            notes.append(f"•{changed} changed")
         return document.preset if is_preset else document.name, notes
 
     @work(exclusive=True, group="files")  # of one configuration, the newest

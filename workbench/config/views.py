@@ -66,6 +66,9 @@ class SearchLine(FilterField):
         Binding("down", "submit", "to the rows", show=False, id="config-search.down", tooltip="Go to the matches"),
     ]
 
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
     def action_clear(self) -> None:
         self.clear_filter()
 
@@ -182,6 +185,8 @@ class CostLines(Widget):
                 words = f"≈ {gigabytes(needed.memory.peak)} of {gigabytes(self._room)}"
                 words += ": does not fit" * too_much
         state = f"✖ {counted(self._problems, 'problem')}" if self._problems else "✓ no problems"
+        if len(words) + len(state) >= width:
+            state = f"✖ {self._problems}" if self._problems else "✓"
         return Content.assemble(
             (fit(words, max(width - cell_len(state) - 1, 0)), "$text-error" if too_much else ""),
             (f" {state}", "$text-error" if self._problems else "$text-success"),

@@ -16,6 +16,7 @@ from workbench.config.fields import (
     editable,
     fields_by_key,
     kind_of,
+    limits,
     parse,
     search,
     sections,
@@ -148,6 +149,13 @@ def test_texts_of_several_lines_and_reward_sources_are_not_edited_on_one() -> No
 )
 def test_a_value_is_shown_readably(key: str, value: Any, text: str) -> None:
     assert shown(FIELDS[key], value) == text
+
+
+def test_what_is_allowed_is_said_with_its_unit() -> None:
+    assert limits(FIELDS["ppo.kl_coef"]) == "at least 0, at most 100 · score per nat"
+    assert limits(FIELDS["rollout.stop"]).startswith("items between commas, none")
+    assert limits(FIELDS["data.shuffle"]) == "true or false"
+    assert limits(FIELDS["data.system"]) == ""
 
 
 def walk(key: str, value: Any, direction: int, count: int) -> list[Any]:

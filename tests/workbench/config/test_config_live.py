@@ -21,7 +21,7 @@ async def test_the_key_that_sends_a_live_setting_is_the_users() -> None:
         s.pane.set_running(True)
         await s.go_to("ppo.kl_coef")
         await s.press("right")
-        assert "j sends ppo.kl_coef to the run, y discards it" in s.text()
+        assert "j sends ppo.kl_coef to the run, y discards it" in s.help()
 
 
 async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() -> None:
@@ -31,7 +31,7 @@ async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() 
         await s.press("right", "right", "left")
         assert "0.06" in s.row("kl_coef")
         assert "↵" in s.row("kl_coef")
-        assert "⏎ sends ppo.kl_coef to the run, esc discards it" in s.text()
+        assert "⏎ sends ppo.kl_coef to the run, esc discards it" in s.help()
         assert s.messages(ConfigForm.LiveSettingChanged) == []
         assert s.document.get("ppo.kl_coef") == 0.05, "it is that of the run"
         await s.press("enter")
@@ -54,7 +54,7 @@ async def test_a_live_setting_that_is_not_sent_is_restored(away: str) -> None:
             s.app.set_focus(None)  # as another pane takes it
         else:
             await s.press(away)
-        await until(s.pilot, lambda: "0.05" in s.row("kl_coef") and "⏎ sends" not in s.text())
+        await until(s.pilot, lambda: "0.05" in s.row("kl_coef") and "⏎ sends" not in s.help())
         assert "↵" not in s.row("kl_coef")
         s.pane.take_focus()
         await s.go_to("ppo.kl_coef")
@@ -91,9 +91,9 @@ async def test_a_note_does_not_stay_when_the_pane_is_left() -> None:
         s.pane.set_running(True)
         await s.go_to("ppo.minibatches")
         await s.press("right")
-        assert "cannot change during a run" in s.text()
+        assert "cannot change during a run" in s.help()
         s.app.set_focus(None)
-        await until(s.pilot, lambda: "cannot change during a run" not in s.text())
+        await until(s.pilot, lambda: "cannot change during a run" not in s.help())
 
 
 async def test_other_settings_wait_for_the_end_of_the_run() -> None:
@@ -102,7 +102,7 @@ async def test_other_settings_wait_for_the_end_of_the_run() -> None:
         await s.go_to("ppo.minibatches")
         for key in ("right", "enter", "backspace"):
             await s.press(key)
-            assert "ppo.minibatches cannot change during a run: only settings marked live can" in s.text()
+            assert "ppo.minibatches cannot change during a run: only settings marked live can" in s.help()
         assert not s.document.dirty
         await s.press("t")
         await s.press("x")
@@ -152,7 +152,7 @@ async def test_undo_during_a_run_informs_the_run_and_stops_before_settings_that_
         assert sent == [("ppo.kl_coef", 0.06), ("ppo.kl_coef", 0.05)]
         await s.press("u")
         assert s.document.get("ppo.iterations") == 41
-        assert "only a change of one live setting can be undone" in s.text()
+        assert "only a change of one live setting can be undone" in s.help()
 
 
 async def test_undo_and_redo_without_a_step_change_nothing_during_a_run() -> None:

@@ -14,7 +14,6 @@ from workbench_app import press_when_asked, screen_text, workbench
 
 from trainer.config import preset_names
 from workbench.config import document as documents
-from workbench.config import files
 from workbench.config.document import ConfigDocument, sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.dialog import AnswerScreen, TextPromptScreen
@@ -50,7 +49,7 @@ def test_what_is_edited_while_a_thread_writes_the_file_stays_unsaved(tmp_path: P
     document.set("ppo.epochs", 3)
     write = document.to_save(path)
     document.set("ppo.epochs", 4)
-    document.saved(write())
+    document.saved(*write())
     assert "epochs = 3" in path.read_text()
     assert document.dirty
     assert document.changes["ppo.epochs"].unsaved
@@ -75,7 +74,7 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
         monkeypatch.setattr(module, name, note)
 
     async with workbench(pane="config") as (screen, pilot):
-        for module, name in ((files, "read_given"), (documents, "read_given"), (documents, "whole_file")):
+        for module, name in ((documents, "read_given"), (documents, "whole_file")):
             noted(module, name)
         pane, asked = screen.query_one(ConfigPane), []
         push = screen.app.push_screen

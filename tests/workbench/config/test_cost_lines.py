@@ -8,51 +8,34 @@ import pytest
 from config_app import opened
 from textual.widgets import Input
 from waiting import until
-from workbench.config.cost_lines import cost_pieces, memory_line
 
 from trainer.config import Config
 from trainer.memory.footprint import Footprint
-from workbench.config import cost_lines
+from workbench.config import views
 from workbench.config.estimates import Estimate, estimate
+from workbench.config.views import cost_pieces
 
 GB = 10**9
 HELD = {"weights": 4 * GB, "adapters": GB, "optimiser": GB}
 MEMORY = Footprint({"generate": HELD | {"KV cache": 2 * GB}, "update": HELD | {"activations": GB}})
 
 
-def test_the_bar_shows_each_part_to_the_scale_of_the_machine() -> None:
-    line = memory_line(MEMORY, 16 * GB, 80).plain
-    bar, _, words = line.partition(" ")
-    assert words == "≈ 8.0 GB of 16.0 GB"
-    assert len(line) == 80
-    assert bar == "█" * 15 + "▆" * 7 + "▃" * 8 + "─" * 30
-    assert memory_line(MEMORY, 16 * GB, 25).plain == words, "a short bar would say nothing"
-
-
-def test_a_machine_that_is_too_small_is_said_in_words_and_fills_the_bar() -> None:
-    line = memory_line(MEMORY, 4 * GB, 80)
-    assert line.plain.endswith(" ≈ 8.0 GB of 4.0 GB: does not fit")
-    assert "─" not in line.plain
-    assert line.cell_length <= 80
-    assert any(span.style == "$text-error" for span in line.spans)
-
-
 def test_the_third_part_is_that_of_the_phase_with_the_highest_peak() -> None:
     written = Estimate(256, 2000, MEMORY, "basis")
-    assert list(cost_pieces(written))[:4] == [
-        "≤ 256 tokens/it",
-        "█ weights 4.0 GB",
-        "▆ adapters 2.0 GB",
-        "▃ generate 2.0 GB",
-    ]
+    assert list(cost_pieces(written))[:4] == ["≤ 256 tokens/it", "weights 4.0 GB", "adapters 2.0 GB", "generate 2.0 GB"]
     update = MEMORY.phases["update"] | {"activations": 2 * GB, "logits": GB}
-    trained = written._replace(memory=Footprint(MEMORY.phases | {"update": update}))
-    assert "▃ update 3.0 GB" in cost_pieces(trained)
-    assert trained.memory_bytes == 9 * GB
-    unknown = written._replace(memory=None)
-    assert cost_pieces(unknown)[0] == "≤ 256 tokens/it"
-    assert unknown.memory_bytes is None
-    assert memory_line(None, 16 * GB, 80).plain == "memory unknown"
+    assert "update 3.0 GB" in cost_pieces(written._replace(memory=Footprint(MEMORY.phases | {"update": update})))
+    assert cost_pieces(written._replace(memory=None))[0] == "≤ 256 tokens/it"
+
+
+@pytest.mark.parametrize(("memory", "words"), [(MEMORY, "≈ 8.0 GB of 4.0 GB: does not fit"), (None, "memory unknown")])
+async def test_a_machine_that_is_too_small_is_said_in_words(
+    memory: Footprint | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "estimate", lambda config: Estimate(256, 2000, memory, "basis"))
+    monkeypatch.setattr(views, "room_for", lambda model: 4 * GB)
+    async with opened("quickstart") as s:
+        await until(s.pilot, lambda: words in s.text())
 
 
 @pytest.mark.parametrize("size", [(34, 30), (80, 22)])
@@ -65,7 +48,7 @@ async def test_memory_and_problems_stay_in_view_and_move_with_each_edit(
         threads.add(threading.current_thread())
         return estimate(config)
 
-    monkeypatch.setattr(cost_lines, "estimate", watched)
+    monkeypatch.setattr(views, "estimate", watched)
     async with opened("quickstart", size) as s:
         await until(s.pilot, lambda: "≤ 256 tokens/it" in s.text())
         before = next(line for line in s.text().split("\n") if " GB of " in line)

@@ -88,7 +88,7 @@ class ConfigPane(Pane):
         self._toml = TomlView(self._take_typed)
         self._problems = ProblemsList()
         self._costs = CostLines(id="config-cost")
-        self._search = SearchLine("Search names and descriptions")
+        self._search = SearchLine()
         self._file_problems: list[Problem] = []
         self._writing = asyncio.Lock()  # two saves at once would each take the other's for another program's
 
@@ -304,7 +304,8 @@ class ConfigPane(Pane):
 
     def action_search(self) -> None:
         self._show_form()
-        self._search.open()
+        self._search.display = True
+        self._search.focus()
 
     @on(Input.Changed, "SearchLine")
     def _find(self, event: Input.Changed) -> None:
@@ -313,6 +314,11 @@ class ConfigPane(Pane):
         self.refresh_view()
         if found := search(event.value) if event.value else []:
             self.form.rows.go_to(found[0].key)
+
+    @on(Input.Submitted, "SearchLine")
+    def _keep_search(self, event: Input.Submitted) -> None:
+        self._search.display = bool(event.value)
+        self.form.rows.focus()
 
     def _end_search(self) -> None:
         with self.prevent(Input.Changed):

@@ -28,7 +28,7 @@ from workbench.config.estimates import Estimate, estimate
 from workbench.config.fields import limits, shown
 from workbench.config.rows import Row, SectionRow
 from workbench.config.toml import Token, TokenKind, tokens_by_line
-from workbench.kit.cursor_list import FilterField
+from workbench.kit.dialog import PlainInput
 from workbench.kit.drawing import CutText
 from workbench.numbers import gigabytes
 from workbench.system.machine import room_for
@@ -56,7 +56,7 @@ class ConfigHeading(Widget):
         return Content.assemble((name, "bold"), (notes, "$text-muted"))
 
 
-class SearchLine(FilterField):
+class SearchLine(PlainInput):
     """Search input, hidden until requested; enter keeps the matches, escape shows all settings again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,11 +66,16 @@ class SearchLine(FilterField):
         Binding("down", "submit", "to the rows", show=False, id="config-search.down", tooltip="Go to the matches"),
     ]
 
+    def __init__(self) -> None:
+        super().__init__(placeholder="Search names and descriptions", compact=True)
+        self.display = False
+
     def allow_focus(self) -> bool:
         return bool(self.display)
 
-    def action_clear(self) -> None:
-        self.clear_filter()
+    async def action_clear(self) -> None:
+        self.value = ""
+        await self.action_submit()
 
 
 class FieldHelp(CutText):

@@ -22,6 +22,7 @@ from trainer.engine.control import Control
 from trainer.errors import ChangedPromptsError
 from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
 from trainer.runs.folder import RunFolder, rename_run
+from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
@@ -134,7 +135,7 @@ async def test_a_checkpoint_and_a_live_setting_reach_the_trainer() -> None:
     async with workbench(obedient) as (screen, pilot):
         await begin(screen, pilot)
         await pilot.press("c")
-        screen.query_one(ConfigPane).post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", 0.2))
+        screen.query_one(ConfigPane).post_message(ConfigForm.LiveSettingChanged("ppo.kl_coef", 0.2))
         await until(pilot, lambda: len(obedient.asked) == 2)
         assert obedient.asked == [("checkpoint",), ("ppo.kl_coef", 0.2)]
         await until(pilot, lambda: len(screen.supervisor.view.settings) == 1)
@@ -383,7 +384,7 @@ async def test_the_footer_follows_a_key_whose_action_has_a_parameter() -> None:
         pane = screen.query_one(ConfigPane)
         assert "problem" not in screen_text(screen).splitlines()[-1]
         pane.document.set("ppo.kl_coef", -1)
-        pane.document_changed()
+        pane.refresh_view()
         await until(pilot, lambda: "e problem" in screen_text(screen).splitlines()[-1])
 
 

@@ -11,6 +11,7 @@ from workbench_app import press_when_asked, screen_text, start_run, status, work
 from trainer.events import SettingChanged
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
+from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
 from workbench.samples.answer_list import AnswerList
 from workbench.samples.ask_screen import AskScreen
@@ -29,7 +30,7 @@ async def test_a_run_is_started_paused_changed_resumed_and_stopped_twice_in_one_
             await pilot.press("space")
             await until(pilot, lambda: "‖ paused" in status(screen))
             held = screen.supervisor.view.iteration
-            screen.query_one(ConfigPane).post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", kl_coef))
+            screen.query_one(ConfigPane).post_message(ConfigForm.LiveSettingChanged("ppo.kl_coef", kl_coef))
             await pilot.press("s")
             await until(pilot, lambda held=held: screen.supervisor.view.iteration > held)
             await until(pilot, lambda: "‖ paused" in status(screen))

@@ -28,7 +28,7 @@ from trainer.questions import Question
 from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
 from workbench.cli import main as cli
-from workbench.config.pane import ConfigPane
+from workbench.config.form import ConfigForm
 from workbench.opening import Opening
 from workbench.run.threads import PolicyThread
 from workbench.screen.dialogs import TrustScreen
@@ -274,8 +274,8 @@ async def test_a_live_reward_of_code_is_asked_about_before_the_run_hears_of_it(e
         await start_run(pilot)
         await until(pilot, lambda: screen.supervisor.view.started is not None)
         screen.supervisor.set = lambda key, value: heard.append((key, value))  # type: ignore[method-assign]
-        screen.post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", 0.5))
-        screen.post_message(ConfigPane.LiveSettingChanged("reward.sources", [evil]))
+        screen.post_message(ConfigForm.LiveSettingChanged("ppo.kl_coef", 0.5))
+        screen.post_message(ConfigForm.LiveSettingChanged("reward.sources", [evil]))
         await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
         assert heard == [("ppo.kl_coef", 0.5)]
         await press_when_asked(pilot, "y")

@@ -26,7 +26,7 @@ from textual.screen import Screen
 from workbench.kit.theme_file import load_themes
 from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, apply_themes
 from workbench.run.sample_table import TokenSample
-from workbench.samples.legend import TokenLegend
+from workbench.samples.sample_view import TokenLegend
 from workbench.samples.token_text import TokenText
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))

@@ -22,7 +22,7 @@ from workbench.numbers import number, score_text
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import read_token_sample, scan
 from workbench.run.sample_table import Sample, SampleTable
-from workbench.samples.browser import Bookmarks
+from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.export import export_samples
 from workbench.system import output
 from workbench.text import visible

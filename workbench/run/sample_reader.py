@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
@@ -223,13 +223,7 @@ class _Alternatives(Sequence[Sequence[Alternative]]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, place: int) -> list[Alternative]: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[list[Alternative]]: ...
-    def __getitem__(self, place: int | slice) -> list[Alternative] | list[list[Alternative]]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(self._count))]
+    def __getitem__(self, place: Any) -> Any:  # of a number only
         ids, texts, logprobs, ref_logprobs = (column[place] or [] for column in self._columns)
         tokens = _ids(ids)
         numbers = (_fitted(_numbers(values), len(tokens), math.nan) for values in (logprobs, ref_logprobs))

@@ -27,9 +27,9 @@ from workbench.samples.token_facts import (
     TokenLoss,
     advantage_terms,
     ratio_range,
+    sentence,
     token_label,
 )
-from workbench.samples.token_sentence import sentence
 
 _SYMBOL, _DEFINITION = 6, 36  # columns
 _ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns

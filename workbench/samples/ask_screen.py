@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, cast
+from itertools import zip_longest
+from typing import Any, ClassVar, cast
 
+from rich.cells import cell_len
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
-from textual.widgets.option_list import Option
 
 from trainer.errors import TrainerError
 from trainer.plurals import counted
-from trainer.questions import Answer, Question, Writer, unanswered
-from workbench.columns import fit
+from trainer.questions import Answer, Question, Writer, WrittenResponse, unanswered
+from workbench.columns import fit, fit_start, packed
 from workbench.kit.dialog import Dialog, PlainArea
-from workbench.kit.drawing import Drawn, component_classes, wrapped
-from workbench.kit.lines import Line
-from workbench.numbers import duration, score_text
+from workbench.kit.drawing import Drawn, ScrolledLines, component_classes, scroll_bindings, wrapped
+from workbench.kit.lines import Line, Piece, plain
+from workbench.kit.word_diff import word_diff
+from workbench.numbers import duration, number, score_text
 from workbench.run.sample_table import TokenSample
-from workbench.samples.answer_list import AnswerList, AskedRequest, request_text
-from workbench.samples.token_sentence import percent
+from workbench.samples.export import parsed
+from workbench.samples.token_facts import LikelyToken, TokenFacts, percent
 from workbench.text import as_sent, visible
 
 Ask = Callable[[Question, str], Future[Answer]]
@@ -39,38 +40,17 @@ KEPT = 20  # requests in the list
 _CHOICES_SHOWN = 7  # lines
 _TITLE = 32  # columns for the prompt or token in the title of a request
 _TOKEN, _PERCENT = 17, 9  # columns of a choice
-_CHOICE_HEADING = f" {'next token':{_TOKEN}}{'policy':>{_PERCENT}}{'reference':>{_PERCENT + 2}}"
+_FREELY = "sample freely"
 _WRITERS: tuple[tuple[Writer, ...], ...] = (("policy", "reference"), ("policy",), ("reference",))
 _NUMBERS: dict[str, tuple[type[int | float], float, str, str]] = {  # type, least, most as printed, tooltip
     "count": (int, 1, "16", "Responses of each model, 1 to 16"),
     "temperature": (float, 0.01, "10", "Sampling temperature, 0.01 to 10 (default: that of the rollouts)"),
     "tokens": (int, 1, "100,000", "Maximum tokens in a response"),
 }
-
-
-class NextToken(NamedTuple):
-    """A token to continue with; without tokens, the writer samples its own."""
-
-    text: str
-    tokens: tuple[int, ...] = ()
-    logprob: float = math.nan  # nats
-    ref_logprob: float = math.nan  # nats
-    written: bool = False  # the sample's own token
-
-    @property
-    def label(self) -> str:
-        """The text in quotes, so that spaces are visible; the token id where the token is part of a character."""
-        if not self.tokens:
-            return self.text
-        return f"“{visible(self.text)}”" if self.text else f"token {self.tokens[0]}"
-
-    @property
-    def row(self) -> Content:
-        """The label, and the probabilities under policy and reference."""
-        shares = [percent(math.exp(x)) if x <= 0 else "-" for x in (self.logprob, self.ref_logprob)]
-        policy, reference = shares if self.tokens else ("", "")
-        end = "  ← original" * self.written
-        return Content(f"{fit(self.label, _TOKEN)}{policy:>{_PERCENT}}{reference:>{_PERCENT + 2}}{end}")
+_SIDE_BY_SIDE = 96  # columns of the list in a terminal of 100
+_UNWRAPPED = 1_000_000  # columns of a copy
+_DIVIDER = " │ "
+_GAP = "  "  # between the facts of a response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +65,12 @@ class StartingPoint:
     prefix: Sequence[int] = ()  # the response's tokens before the chosen one
     begun: str = ""  # their text
     rest: str = ""  # text of the response from the chosen token on
-    choices: Sequence[NextToken] = ()  # empty where the prompt itself may be edited
+    choices: Sequence[LikelyToken] = ()  # tokens to continue with; empty where the prompt itself may be edited
 
     @classmethod
     def of_prompt(cls, sample: TokenSample) -> StartingPoint:
         """Return the sample's prompt, to be sent as it was or edited."""
-        source, columns = _parsed(sample.source_prompt), _parsed(sample.columns)
+        source, columns = parsed(sample.source_prompt), parsed(sample.columns)
         return cls(
             prompt=sample.prompt,
             prompt_tokens=sample.prompt_tokens,
@@ -102,20 +82,25 @@ class StartingPoint:
     @classmethod
     def at_token(cls, sample: TokenSample, index: int) -> StartingPoint:
         """Return the response before token `index`, with that token and its alternatives as choices."""
-        logprob, ref_logprob = (
-            sample.numbers[name][index] if name in sample.numbers else math.nan for name in ("logprobs", "ref_logprobs")
-        )
-        written = NextToken(sample.texts[index], (sample.tokens[index],), logprob, ref_logprob, written=True)
-        found = sample.alternatives[index] if index < len(sample.alternatives) else ()
-        others = [NextToken(one.text, (one.token,), one.logprob, one.ref_logprob) for one in found]
-        ranked = [written if one.tokens == written.tokens else one for one in others]
         return replace(
             cls.of_prompt(sample),
             prefix=sample.tokens[:index],
             begun="".join(sample.texts[:index]),
             rest="".join(sample.texts[index:]),
-            choices=[NextToken("sample freely"), *ranked, *([] if written in ranked else [written])],
+            choices=TokenFacts(sample, index).choices,
         )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AskedRequest:
+    """One request and its answers."""
+
+    number: int  # within the screen, from 1
+    title: str
+    answers: dict[Writer, Answer | None]  # None while it is awaited
+    begun: str = ""  # text that every response begins with; not shown again
+    compared: float = math.nan  # the score that the responses are compared with
+    sent: float = field(default_factory=time.monotonic)
 
 
 class AskScreen(Dialog[None]):
@@ -131,8 +116,10 @@ class AskScreen(Dialog[None]):
     DOCS = "samples"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses; requests are queued"),
-        Binding("o", "order", "best first", id="ask.order", tooltip="Sort by score, or by time"),
-        Binding("d", "diff", "diff", id="ask.diff", tooltip="Mark words that differ between policy and reference"),
+        Binding("o", "switch('by_score')", "best first", id="ask.order", tooltip="Sort by score, or by time"),
+        Binding(
+            "d", "switch('diff')", "diff", id="ask.diff", tooltip="Mark words that differ between policy and reference"
+        ),
         Binding(
             "y", "copy", "copy", id="ask.copy", tooltip="Copy the request at the top of the list and its responses"
         ),
@@ -156,82 +143,72 @@ class AskScreen(Dialog[None]):
         self._list = AnswerList()
         self._sent: list[object] = []  # all requests: a repeated one gets another seed
         self._asked: list[AskedRequest] = []  # newest first
-        self._waiting: dict[Future[Answer], tuple[AskedRequest, float]] = {}  # and when it was sent
-        self._problem = ""
+        self._problem = ""  # of the form
 
     def compose(self) -> ComposeResult:
         start = self._start
         yield Static(f"Try from token {len(start.prefix) + 1}" if start.choices else "Ask the models", id="ask-title")
         if start.choices:
             with Horizontal(id="ask-place") as place:
-                place.styles.height = 1 + min(len(start.choices), _CHOICES_SHOWN)
+                place.styles.height = 2 + min(len(start.choices), _CHOICES_SHOWN - 1)
                 yield ResponseSoFar(start.prompt, start.begun)
                 with Vertical(id="ask-choices"):
-                    yield Static(_CHOICE_HEADING, markup=False, classes="note")
-                    yield OptionList(*(Option(choice.row) for choice in start.choices), compact=True).with_tooltip(
-                        "Token that the response continues with; enter generates"
-                    )
+                    heading = f" {'next token':{_TOKEN}}{'policy':>{_PERCENT}}{'reference':>{_PERCENT + 2}}"
+                    yield Static(heading, markup=False, classes="note")
+                    rows = [Content(_FREELY), *(Content(_choice_row(choice)) for choice in start.choices)]
+                    tooltip = "Token that the response continues with; enter generates"
+                    yield OptionList(*rows, compact=True).with_tooltip(tooltip)
             before = f"original: {score_text(start.score)}   {visible(start.rest[:500])}"
             yield Static(before, markup=False, classes="note one-line")
         else:
-            yield Static(id="ask-note", markup=False)
+            yield Static(id="ask-note", markup=False, classes="note")
             yield PlainArea(start.prompt, tooltip="The prompt; edit it freely")
+        writers = [(" and ".join(writers), writers) for writers in _WRITERS]
+        checkpoints = [(Text(visible(name)), name) for name in self._checkpoints]
         with Vertical(id="ask-settings"):
             with Horizontal():
-                yield from self._compose_models()
+                yield Static("model", classes="label")
+                yield Select(
+                    writers,
+                    value=_WRITERS[1 if start.choices else 0],
+                    allow_blank=False,
+                    compact=True,
+                    id="ask-writer",
+                    tooltip="Model that responds; both use the same seed",
+                )
+                if checkpoints:
+                    tooltip = "Checkpoint of the policy, newest first"
+                    yield Static("checkpoint", classes="label", id="ask-checkpoint-label")
+                    yield Select(checkpoints, allow_blank=False, compact=True, id="ask-checkpoint", tooltip=tooltip)
+                else:
+                    yield Static("the policy in training", classes="note")
             with Horizontal():
                 for name, (kind, _, _, tooltip) in _NUMBERS.items():
                     yield Static(name, classes="label")
-                    number = Input(self._defaults[name], compact=True, max_length=7, id=f"ask-{name}", tooltip=tooltip)
-                    number.type = "integer" if kind is int else "number"
-                    yield number
+                    entry = Input(self._defaults[name], compact=True, max_length=7, id=f"ask-{name}", tooltip=tooltip)
+                    entry.type = "integer" if kind is int else "number"
+                    yield entry
                 yield Button("Generate", compact=True, id="ask-write", tooltip="Generate responses; they appear below")
         yield Static(id="ask-status", markup=False)
         yield self._list
-
-    def _compose_models(self) -> ComposeResult:
-        yield Static("model", classes="label")
-        yield Select(
-            [(" and ".join(writers), writers) for writers in _WRITERS],
-            value=_WRITERS[1 if self._start.choices else 0],
-            allow_blank=False,
-            compact=True,
-            id="ask-writer",
-            tooltip="Model that responds; both use the same seed",
-        )
-        if not self._checkpoints:
-            yield Static("the policy in training", classes="note")
-            return
-        yield Static("checkpoint", classes="label", id="ask-checkpoint-label")
-        yield Select(
-            [(Text(visible(name)), name) for name in self._checkpoints],
-            value=self._checkpoints[0],
-            allow_blank=False,
-            compact=True,
-            id="ask-checkpoint",
-            tooltip="Checkpoint of the policy, newest first",
-        )
 
     def on_mount(self) -> None:
         self.query_one("OptionList, PlainArea").focus()
         self.set_interval(0.5, self._count_seconds)
         self._changed()
 
-    def on_unmount(self) -> None:
-        for future in self._waiting:
-            future.cancel()
+    def _count_seconds(self) -> None:
+        if self._waiting:
+            self._show_status()
 
-    def action_order(self) -> None:
-        self._list.by_score = not self._list.by_score
-        self._show()
-
-    def action_diff(self) -> None:
-        self._list.diff = not self._list.diff
+    def action_switch(self, name: str) -> None:
+        setattr(self._list, name, not getattr(self._list, name))
         self._show()
 
     def action_copy(self) -> None:
         if (request := self._list.topmost) is not None:
-            self.copy(request_text(request), f"request {request.number} and its responses")
+            text = "\n".join(plain(line) for line in request_lines(request, _UNWRAPPED, beside=False))
+            self.copy(text.strip() + "\n", f"request {request.number} and its responses")
 
     @on(Input.Submitted)
     @on(Button.Pressed)
@@ -258,12 +235,12 @@ class AskScreen(Dialog[None]):
             compared=compared,
         )
         self._asked.insert(0, request)
+        for old in self._asked[KEPT:]:
+            self.workers.cancel_group(self, f"request-{old.number}")
         del self._asked[KEPT:]
-        for future, (waiting, _) in self._waiting.items():
-            if waiting not in self._asked:
-                future.cancel()
         for writer in writers:
-            self._send(request, replace(question, writer=writer, seed=seed), checkpoint)
+            answering = self._write_answer(request, replace(question, writer=writer, seed=seed), checkpoint)
+            self.run_worker(answering, group=f"request-{request.number}")
         self._show()
         self._list.scroll_to(y=0, animate=False, force=True)
 
@@ -273,9 +250,11 @@ class AskScreen(Dialog[None]):
         prompt, prompt_tokens, prefix = start.source, list(start.prompt_tokens) or None, list(start.prefix)
         title, compared = "original prompt", start.score
         if start.choices:
-            choice = start.choices[self.query_one(OptionList).highlighted or 0]
-            prefix += choice.tokens
-            title = fit(choice.label, _TITLE).rstrip()
+            title = _FREELY
+            if place := self.query_one(OptionList).highlighted:
+                choice = start.choices[place - 1]
+                prefix.append(choice.token)
+                title = fit(choice.name, _TITLE).rstrip()
         elif not (self._unchanged and prompt_tokens):
             text = self.query_one(PlainArea).text
             if not text.strip():
@@ -311,29 +290,19 @@ class AskScreen(Dialog[None]):
         area = self.query_one(PlainArea)
         return area.text == area.first
 
-    def _send(self, request: AskedRequest, question: Question, checkpoint: str) -> None:
+    async def _write_answer(self, request: AskedRequest, question: Question, checkpoint: str) -> None:
+        """Send a question and show its answer, or why there is none. Cancelled, it cancels the question."""
         try:
-            future = self._ask(question, checkpoint)
-        except TrainerError as error:
-            request.answers[question.writer] = unanswered(question, _line(error))
-            return
-        self._waiting[future] = (request, time.monotonic())
-        self._await(request, question, future)
-
-    @work
-    async def _await(self, request: AskedRequest, question: Question, future: Future[Answer]) -> None:
-        try:
-            answer = await asyncio.wrap_future(future)
-            answer = replace(answer, problem=_line(answer.problem))
+            answer = await asyncio.wrap_future(self._ask(question, checkpoint))
         except Exception as error:  # noqa: BLE001  loading a model may raise anything, and the screen stays
-            answer = unanswered(question, _line(error))
+            known = isinstance(error, TrainerError)
+            answer = unanswered(question, str(error) if known else f"{type(error).__name__}: {error}")
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # this screen is being closed
+            if task is None or task.cancelling():  # the request was dropped, or this screen is being closed
                 raise
             answer = unanswered(question, "no answer: the run has ended; ask again")
-        del self._waiting[future]
-        request.answers[question.writer] = answer
+        request.answers[question.writer] = replace(answer, problem=" ".join(answer.problem.splitlines()))
         self._show()
 
     @on(Input.Changed)
@@ -348,27 +317,28 @@ class AskScreen(Dialog[None]):
 
     @on(OptionList.OptionHighlighted)
     def _show_choice(self, event: OptionList.OptionHighlighted) -> None:
+        following = ["", *(choice.text for choice in self._start.choices)]
         for so_far in self.query(ResponseSoFar):
-            choice = self._start.choices[event.option_index]
-            so_far.continue_with(choice.text if choice.tokens else "")
+            so_far.continue_with(following[event.option_index])
 
     def _show(self) -> None:
         self._list.show(tuple(self._asked))
         self._show_status()
 
-    def _count_seconds(self) -> None:
-        if self._waiting:
-            self._show_status()
+    @property
+    def _waiting(self) -> list[AskedRequest]:
+        """The requests that are being answered, once for each answer that is awaited."""
+        return [request for request in self._asked for answer in request.answers.values() if answer is None]
 
     def _show_status(self) -> None:
-        color = "$text-muted"
+        color, waiting = "$text-muted", self._waiting
         if self._problem:
             text, color = f"✖ {visible(self._problem)}", "$text-error"
-        elif self._waiting:
-            seconds = time.monotonic() - min(since for _, since in self._waiting.values())
+        elif waiting:
+            seconds = time.monotonic() - min(request.sent for request in waiting)
             place = "loading the model" if self._checkpoints else "the trainer answers between two micro-batches"
             color = "$text-accent"
-            text = f"waiting for {counted(len(self._waiting), 'answer')}, {duration(seconds)}: {place}"
+            text = f"waiting for {counted(len(waiting), 'answer')}, {duration(seconds)}: {place}"
         elif not self._asked:
             text = "Generating again uses another seed."
         else:
@@ -376,6 +346,11 @@ class AskScreen(Dialog[None]):
             diff = "underlined: only the policy; struck: only the reference" if self._list.diff else ""
             text = "   ".join(filter(None, [order, diff]))
         self.query_one("#ask-status", Static).update(Content.styled(text, color))
+
+
+def _choice_row(choice: LikelyToken) -> str:
+    shares = f"{percent(choice.probability):>{_PERCENT}}{percent(choice.ref_probability):>{_PERCENT + 2}}"
+    return fit(choice.name, _TOKEN) + shares + "  ← original" * choice.chosen
 
 
 class ResponseSoFar(Drawn):
@@ -400,15 +375,126 @@ class ResponseSoFar(Drawn):
         return lines[-height:]
 
 
-def _line(problem: Exception | str) -> str:
-    if isinstance(problem, Exception) and not isinstance(problem, TrainerError):
-        problem = f"{type(problem).__name__}: {problem}"
-    return " ".join(str(problem).splitlines())
+class AnswerList(ScrolledLines):
+    """Scrollable list of requests with their responses, newest first."""
+
+    CSS_NAME = "answer-list"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"answer-list--{role}"
+        for role in ["heading", "muted", "writer", "facts", "better", "worse", "problem", "text", "gone", "new"]
+    }
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("ask")
+
+    by_score = diff = False  # see `request_lines`
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._requests: Sequence[AskedRequest] = ()
+        self._blocks: dict[int, tuple[object, list[Line]]] = {}  # by number: what was drawn, and its lines
+
+    def show(self, requests: Sequence[AskedRequest]) -> None:
+        """Show `requests` in the order given."""
+        self._requests = requests
+        self.lay_out()
+
+    @property
+    def topmost(self) -> AskedRequest | None:
+        """The request whose lines are the first in view; None without requests."""
+        y = self.scroll_offset.y
+        for request in self._requests:
+            if (y := y - len(self._blocks[request.number][1])) < 0:
+                return request
+        return self._requests[-1] if self._requests else None
+
+    def wrap(self, width: int) -> list[Line]:
+        before, self._blocks = self._blocks, {}
+        for request in self._requests:
+            drawn = (width, self.by_score, self.diff, [*request.answers.values()])
+            known, lines = before.get(request.number, (None, []))
+            if known != drawn:  # laying out takes a while
+                beside = width >= _SIDE_BY_SIDE
+                lines = request_lines(request, width, beside=beside, by_score=self.by_score, diff=self.diff)
+            self._blocks[request.number] = (drawn, lines)
+        return [line for _, lines in self._blocks.values() for line in lines]
 
 
-def _parsed(text: str) -> Any:
-    """Parse JSON of a samples file; None where there is none or it cannot be read."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def request_lines(
+    request: AskedRequest, width: int, *, beside: bool, by_score: bool = False, diff: bool = False
+) -> list[Line]:
+    """Draw `request` in lines of at most `width` columns, its writers beside each other or one after the other.
+
+    by_score: best response first, those without a score last. diff: mark the words in which the first responses of
+    policy and reference differ.
+    """
+    beside = beside and len(request.answers) > 1
+    room = (width - len(_DIVIDER)) // 2 if beside else width
+    found = {writer: [*answer.completions] if answer else [] for writer, answer in request.answers.items()}
+    if by_score:
+        for responses in found.values():
+            responses.sort(key=lambda one: math.inf if math.isnan(one.score) else -one.score)
+    texts = {writer: [one.text.removeprefix(request.begun) for one in found[writer]] for writer in found}
+    marked: dict[Writer, list[Piece]] = {}
+    if diff and len(texts) > 1 and all(texts.values()):
+        parts = word_diff(texts["reference"][0], texts["policy"][0]).parts
+        for writer in texts:
+            left_out = "new" if writer == "reference" else "gone"
+            marked[writer] = [(text, "text" if kind == "same" else kind) for kind, text in parts if kind != left_out]
+    blocks = []
+    for writer, answer in request.answers.items():
+        lines = _writer_lines(writer, answer, room)
+        for place, (response, text) in enumerate(zip(found[writer], texts[writer], strict=True)):
+            facts = [(fit_start(fact, room), role) for fact, role in response_facts(response, writer, request.compared)]
+            for line in packed(facts, room, len(_GAP), lambda piece: cell_len(piece[0])):
+                lines.append([piece for fact in line for piece in ((_GAP, "muted"), fact)][1:])
+            pieces = marked[writer] if place == 0 and writer in marked else [(text, "text")]
+            lines += wrapped(pieces, room) if text else [[(fit_start("empty response", room), "muted")]]
+            lines.append([])
+        blocks.append(lines if found[writer] else [*lines, []])
+    heading: Line = [(fit_start(f"{request.number:>2}  {visible(request.title)}", width), "heading")]
+    if not beside:
+        return [heading, *(line for block in blocks for line in block)]
+    joined: list[Line] = [heading]
+    for left, right in zip_longest(*blocks, fillvalue=[]):
+        gap = [(" " * (room - cell_len(plain(left))), "text"), (_DIVIDER, "muted")]
+        joined.append([*left, *gap, *right] if left or right else [])
+    return joined
+
+
+def _writer_lines(writer: Writer, answer: Answer | None, width: int) -> list[Line]:
+    """Return the heading of a model's responses: who wrote, and the mean score; then a problem or that it waits."""
+    if answer is None:
+        return [[(fit_start(writer, width), "writer")], [(fit_start("waiting…", width), "muted")]]
+    facts: list[str] = [writer]
+    if answer.completions:
+        if writer == "policy":
+            facts.append(f"after {counted(answer.iteration, 'iteration')}")
+        scores = [one.score for one in answer.completions if math.isfinite(one.score)]
+        if len(scores) > 1:
+            facts.append(f"mean score {_signed(sum(scores) / len(scores))}")
+        facts.append(duration(answer.seconds))
+    heading: Line = [(fit_start(" · ".join(facts), width), "writer")]
+    return [heading, *(wrapped([(f"✖ {answer.problem}", "problem")], width) if answer.problem else [])]
+
+
+def response_facts(response: WrittenResponse, writer: Writer, compared: float) -> list[Piece]:
+    """Return the score, its difference to `compared`, the KL, the length, how it ended, and the parts of the score.
+
+    The KL is log pi / pi_ref in nats, summed over the response: where the policy wrote, its k1 estimate.
+    """
+    score, by = response.score, response.score - compared
+    facts: list[Piece] = [(score_text(score), "facts")]
+    if math.isfinite(by):
+        worth = (f"▲ {_signed(by)} better", "better") if by > 0 else (f"▼ {_signed(by)} worse", "worse")
+        facts.append(worth if by else ("= same score", "muted"))
+    pairs = zip(response.logprobs, response.ref_logprobs, strict=True)
+    kl = sum((mine - theirs for mine, theirs in pairs), 0.0)
+    facts.append((f"log π/ref {_signed(kl)} nats" if writer == "reference" else f"KL {number(kl, 1)} nats", "facts"))
+    tokens = counted(len(response.tokens), "token")
+    facts.append((f"{tokens} ✂ cut short", "worse") if response.truncated else (f"{tokens}, stop", "facts"))
+    if len(response.parts) > 1 or score not in response.parts.values():  # a single part repeats the score
+        facts += [(f"{visible(source)} {_signed(part)}", "muted") for source, part in response.parts.items()]
+    return facts
+
+
+def _signed(value: float) -> str:
+    return number(value, 2, signed=True, width=10)

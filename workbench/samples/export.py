@@ -88,8 +88,8 @@ def _json_line(sample: TokenSample) -> Iterator[str]:
         "score": sample.score,
         "sequence_score": sample.sequence_score,
         "parts": dict(sample.parts),
-        "columns": json_columns(sample.columns),
-        "extra": json_columns(sample.extra),
+        "columns": parsed(sample.columns),
+        "extra": parsed(sample.extra),
         "truncated": sample.truncated,
         "length": len(sample),
         "final_value": sample.final_value,
@@ -125,8 +125,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def json_columns(text: str) -> Any:
-    """Parse the columns of a prompt or those that functions logged; text that is not JSON is returned as it is."""
+def parsed(text: str) -> Any:
+    """Parse JSON of a samples file; {} where there is none, and text that is not JSON as it is."""
     try:
         return json.loads(text) if text else {}
     except (ValueError, RecursionError):

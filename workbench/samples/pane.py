@@ -22,12 +22,13 @@ from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
 from workbench.samples.ask_screen import StartingPoint
-from workbench.samples.browser import Bookmarks, SampleBrowser
+from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_samples
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleFilter, SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
+from workbench.samples.token_inspector import facts_text
 
 _ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
 _FORMATS = {
@@ -100,34 +101,34 @@ class SamplesPane(Pane):
     def __init__(self, ask: Callable[[StartingPoint], Awaitable[None]], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._ask = ask
-        self._list_view = SampleListView(self.refresh_bindings)
-        self._list = self._list_view.sample_list
+        self._listing = SampleListView(self.refresh_bindings)
+        self._list = self._listing.sample_list
         self._view = SampleView()
         self._opening = False  # the selected sample is being read, and takes the place of the open one
         self._marking = asyncio.Lock()  # marks are written in the order of the keys
         self._view.display = False
 
     def compose(self) -> ComposeResult:
-        yield self._list_view
+        yield self._listing
         yield self._view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        browser, selected = self._browser, self._list.selected
+        listing, selected = self._listing, self._list.selected
         match action:
             case "open" | "filter" | "order" | "reverse" | "whole_run" | "outlier":
                 return self.opened is None and (action != "open" or selected is not None)
             case "go":
-                return self.opened is None and browser.newest is not None and not browser.whole_run
+                return self.opened is None and listing.newest is not None and not listing.whole_run
             case "follow":
-                return self.opened is None and not browser.follows
+                return self.opened is None and not listing.follows
             case "close" | "next" | "try_from_here":
                 return self.opened is not None
             case "copy" | "copy_sample":
                 return self._current is not None
             case "bookmark" | "history" | "export":
-                return browser.table is not None and selected is not None
+                return listing.table is not None and selected is not None
             case "ask":
-                return browser.folder is not None
+                return listing.folder is not None
         return True
 
     @property
@@ -139,36 +140,33 @@ class SamplesPane(Pane):
         (self._list if self.opened is None else self._view.text).focus()
 
     def show_run(self, view: RunView) -> None:
-        if self._list_view.show_run(view):
+        if self._listing.show_run(view):
             self.action_close()
 
     def show_iteration(self, iteration: int | None) -> None:
         """List the samples of `iteration`; with None follow the newest."""
-        self._list_view.show_iteration(iteration)
+        self._listing.show_iteration(iteration)
         self.action_close()
 
     def action_go(self, by: int) -> None:
-        self._browser.go(by)
-        self._list_view.update_list()
+        self._listing.go(by)
 
     def action_follow(self) -> None:
         self.show_iteration(None)
 
     def action_whole_run(self) -> None:
-        self._list_view.toggle_whole_run()
+        self._listing.toggle_whole_run()
 
     def action_order(self) -> None:
-        by = _ORDERS[(_ORDERS.index(self._browser.order.by) + 1) % len(_ORDERS)]
-        self._list_view.choose(self._browser.filter, Order(by, descending=by != "batch"))
+        by = _ORDERS[(_ORDERS.index(self._listing.order.by) + 1) % len(_ORDERS)]
+        self._listing.choose(self._listing.filter, Order(by, descending=by != "batch"))
 
     def action_reverse(self) -> None:
-        order = self._browser.order
-        self._list_view.choose(self._browser.filter, Order(order.by, descending=not order.descending))
+        order = self._listing.order
+        self._listing.choose(self._listing.filter, Order(order.by, descending=not order.descending))
 
     def action_filter(self) -> None:
-        line = self.query_one(SampleFilter)
-        line.display = True
-        line.focus()
+        self.query_one(SampleFilter).open()
 
     def action_outlier(self, by: int) -> None:
         if not self._list.next_outlier(by):
@@ -183,11 +181,10 @@ class SamplesPane(Pane):
         """Close the open sample and show the list."""
         had_focus = self._view.has_focus_within
         self._view.display = self._opening = False
-        self._list_view.show_list(True)
+        self._listing.show_list(True)
         if had_focus:
             self._list.focus()
-        if self._browser.release():
-            self._list_view.update_list()
+        self._listing.release()
         self.refresh_bindings()
 
     def action_next(self, by: int) -> None:
@@ -196,7 +193,7 @@ class SamplesPane(Pane):
             self.action_open()
 
     def action_bookmark(self) -> None:
-        bookmarks, sample = self._browser.bookmarks, self._current
+        bookmarks, sample = self._listing.bookmarks, self._current
         if bookmarks is not None and sample is not None:
             self.run_worker(self._mark(bookmarks, sample.key), group="mark")
 
@@ -208,33 +205,37 @@ class SamplesPane(Pane):
         except StorageError as error:
             self.warn(str(error))
             return
-        if bookmarks is not self._browser.bookmarks:
+        if bookmarks is not self._listing.bookmarks:
             return
         self._list.redraw()
         if self.opened is not None and self.opened.key == key:
             self._view.mark(marked)
-        self._list_view.select()
+        self._listing.select()
 
     def action_history(self) -> None:
         sample = self._current
-        if self._browser.folder is None or sample is None:
+        if self._listing.folder is None or sample is None:
             return
 
         def chosen(key: SampleKey | None) -> None:
             if key is not None:
                 self.open_sample(key)
 
-        self.app.push_screen(PromptHistoryScreen(self._browser.folder, sample), chosen)
+        self.app.push_screen(PromptHistoryScreen(self._listing.folder, sample), chosen)
 
     def action_ask(self) -> None:
-        folder, selected = self._browser.folder, self._list.selected
-        if (opened := self.opened) is not None:
-            self._ask_from(StartingPoint.of_prompt(opened))
-        elif folder is not None and self._browser.table is not None and selected is not None:
-            if self._browser.release():  # a sample that is being opened is not: this takes its place
-                self._list_view.update_list()
-            self.workers.cancel_group(self, "open")
-            self.run_worker(self._ask_about(folder, selected.key), group="dialog", exclusive=True)
+        folder, selected = self._listing.folder, self._list.selected
+        if self.opened is not None:
+            self._ask_from(StartingPoint.of_prompt(self.opened))
+        elif folder is not None and self._listing.table is not None and selected is not None:
+            self._listing.release()
+            self.workers.cancel_group(self, "open")  # this takes the place of a sample that is being opened
+
+            async def ask() -> None:
+                if (sample := await self._read(folder, selected.key)) is not None:
+                    await self._ask(StartingPoint.of_prompt(sample))
+
+            self.run_worker(ask(), group="dialog", exclusive=True)
         else:
             self._ask_from(StartingPoint())
 
@@ -245,26 +246,21 @@ class SamplesPane(Pane):
     def _ask_from(self, start: StartingPoint) -> None:
         self.run_worker(self._ask(start), group="dialog", exclusive=True)
 
-    async def _ask_about(self, folder: RunFolder, key: SampleKey) -> None:
-        """Read a sample, then ask about its prompt."""
-        if (sample := await self._read(folder, key)) is not None:
-            await self._ask(StartingPoint.of_prompt(sample))
-
     def action_copy(self) -> None:
         if self.opened is None or self._opening:
             self.action_copy_sample()
-        elif (text := self._view.token_text) is not None:
-            self.copy(text, "the token and its numbers")
+        elif (facts := self._view.inspector.facts) is not None:
+            self.copy(facts_text(facts), "the token and its numbers")
 
     def action_copy_sample(self) -> None:
         if (sample := self._current) is not None:
             self.copy(sample.prompt + sample.completion, "prompt and response")
 
     def action_export(self) -> None:
-        folder, sample, samples = self._browser.folder, self._current, self._list.samples
+        folder, sample, samples = self._listing.folder, self._current, self._list.samples
         if folder is None or sample is None or not isinstance(samples, SampleTable):
             return
-        marked = list(self._browser.bookmarks or ())
+        marked = list(self._listing.bookmarks or ())
         name = f"{folder.name}-{sample.key.iteration}-{sample.key.row + 1}"
         sets = {  # by the name of the file
             name: ("this sample", [sample.key]),
@@ -293,18 +289,18 @@ class SamplesPane(Pane):
 
     async def find(self, words: str, most: int) -> list[Sample]:
         """Return the first `most` of the samples that the list has read, filtered or not, with all of `words`."""
-        if (table := self._browser.table) is None:
+        if (table := self._listing.table) is None:
             return []
         query = tuple(Contains(where="either", text=word) for word in words.split())
-        return await asyncio.to_thread(lambda: list(table.select(query, self._browser.order)[:most]))
+        return await asyncio.to_thread(lambda: list(table.select(query, self._listing.order)[:most]))
 
     def open_sample(self, key: SampleKey) -> None:
         """Read a sample of the run, then show it token by token."""
-        folder = self._browser.folder
-        if folder is None or self._browser.table is None:
+        folder = self._listing.folder
+        if folder is None or self._listing.table is None:
             self.warn("This run saves no tokens. Set run.save_samples = true to keep them.")
             return
-        self._browser.hold()
+        self._listing.hold()
         selected = self._list.selected
         self._opening = selected is not None and selected.key == key
         self.run_worker(self._open(folder, key), group="open", exclusive=True)
@@ -314,11 +310,11 @@ class SamplesPane(Pane):
             return
         listed, view = self._list, self._view
         self._opening = False
-        view.show(folder, sample, marked=sample.key in (self._browser.bookmarks or ()))
+        view.show(folder, sample, marked=sample.key in (self._listing.bookmarks or ()))
         if not view.display:
             had_focus = listed.has_focus
             view.display = True
-            self._list_view.show_list(False)
+            self._listing.show_list(False)
             if had_focus or self.app.focused is None:
                 view.text.focus()
         self.refresh_bindings()
@@ -328,17 +324,13 @@ class SamplesPane(Pane):
         try:
             sample = await asyncio.to_thread(read_token_sample, folder, key)
         except StorageError as error:
-            if folder == self._browser.folder:
+            if folder == self._listing.folder:
                 self._opening = False
                 self.warn(str(error))
-                if self.opened is None and self._browser.release():
-                    self._list_view.update_list()
+                if self.opened is None:
+                    self._listing.release()
             return None
-        return sample if folder == self._browser.folder else None
-
-    @property
-    def _browser(self) -> SampleBrowser:
-        return self._list_view.browser
+        return sample if folder == self._listing.folder else None
 
     @property
     def _current(self) -> Sample | TokenSample | None:

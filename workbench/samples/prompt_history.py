@@ -39,7 +39,7 @@ _COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as in git's word dif
 _HEADINGS = "     sample    score  KL nats  tokens"
 
 
-def appearance_line(sample: Sample, *, is_base: bool = False) -> str:
+def response_row(sample: Sample, *, is_base: bool = False) -> str:
     """Return iteration and number in the batch, score, KL, length, and signs for a cut response and for the base."""
     place = f"{sample.key.iteration}·{sample.key.row + 1}"
     length = "-" if sample.length is None else str(sample.length)
@@ -69,18 +69,27 @@ def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
     room = width - cell_len(count) - 30
     if len(scores) < 2 or room < _LEAST_CHART:
         return count
-    ends = number(scores[0], 2, signed=True), number(scores[-1], 2, signed=True)
     step = -(-len(scores) // room)
-    return f"{count}   score {ends[0]} {sparkline(scores[::-step][::-1], room)} {ends[1]}"
+    chart = sparkline(scores[::-step][::-1], room)
+    return f"{count}   score {number(scores[0], 2, signed=True)} {chart} {number(scores[-1], 2, signed=True)}"
 
 
 def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) -> list[Line]:
     """Wrap the parts in lines of at most `width` columns, 2 or more, with a mark at the start of each change.
 
+    Spaces around a change are outside its marks, and one that consists of spaces alone shows them as symbols.
     colorless: mark its end as well, so that a change is visible without styles.
     """
-    marks = _COLORLESS if colorless else _MARKS
-    return wrapped([(_marked(part, *marks.get(part.kind, ("", ""))), part.kind) for part in parts], width)
+    marks, pieces = _COLORLESS if colorless else _MARKS, []
+    for kind, text in parts:
+        before, after = marks.get(kind, ("", ""))
+        if kind != "same" and not text.strip():
+            newlines = "\n" * text.count("\n") if kind == "new" else ""
+            text = before + visible(text).replace(" ", "␣") + after + newlines
+        elif core := text.strip():
+            text = text.replace(core, before + core + after)
+        pieces.append((text, kind))
+    return wrapped(pieces, width)
 
 
 class PromptHistoryScreen(Dialog[SampleKey | None]):
@@ -98,17 +107,14 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         self._folder, self._sample = folder, sample
         self._samples: list[Sample] = []  # newest first
         self._base: Sample | None = None  # None: the oldest
-        self._diff = True
-        self._reading = True
-        self._problems: list[str] = []  # why files could not be read
+        self._diff = self._reading = True
         self._placed: int | None = None  # where the code put the cursor; the user may have moved it since
         self._shown: SampleKey | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(id="history"):
-            yield Static(id="history-prompt", markup=False)
-            yield Static(id="history-scores", markup=False)
-            yield Static(id="history-problem", markup=False)
+            for name in ("prompt", "scores", "problem"):
+                yield Static(id=f"history-{name}", markup=False)
             with Container(id="history-body"):
                 with Vertical(id="history-list"):
                     yield Static(_HEADINGS, id="history-headings", markup=False)
@@ -122,7 +128,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
     def on_mount(self) -> None:
         self.query_one("#history-problem").display = False
         self.query_one(OptionList).focus()
-        self._read(self._folder, self._sample)
+        self._read()
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width < _BESIDE, "-stacked")
@@ -141,9 +147,8 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
 
     def action_base(self) -> None:
         if self.chosen is not None:
-            before = self.base
-            self._base = self.chosen
-            self._redraw(before, self._base)
+            before, self._base = self.base, self.chosen
+            self._mark_base(before)
             self._show_chosen()
 
     def action_toggle_diff(self) -> None:
@@ -160,51 +165,46 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
             self.dismiss(self.chosen.key)
 
     @work(thread=True, group="history")
-    def _read(self, folder: RunFolder, sample: Sample | TokenSample) -> None:
+    def _read(self) -> None:
         """Search the run's files, and add what each part of them has.
 
         After a resume with other data the index may belong to another prompt, so the text must match as well.
         """
-        worker = get_current_worker()
+        worker, sample, problems = get_current_worker(), self._sample, list[str]()
         of_prompt = (Compares(quantity="prompt_index", comparison="=", value=sample.prompt_index),)
-        problems: list[str] = []
-        for part in scan(folder, kept_iterations(folder), lambda: worker.is_cancelled):
+        for part in scan(self._folder, kept_iterations(self._folder), lambda: worker.is_cancelled):
             found = [one for one in part.table.select(of_prompt, Order()) if one.prompt == sample.prompt]
-            problems = [*problems, *part.problems]
-            self.call_later(self._add, found, problems, done=False)
+            problems += part.problems
+            self.call_later(self._add, found, [*problems])
         self.call_later(self._add, [], problems, done=True)
 
-    def _add(self, found: list[Sample], problems: list[str], *, done: bool) -> None:
+    def _add(self, found: list[Sample], problems: list[str], *, done: bool = False) -> None:
         rows, before = self.query_one(OptionList), self.base
         self._samples += found
-        self._reading, self._problems = not done, problems
-        rows.add_options(Option(self._row(sample)) for sample in found)
-        self._redraw(before)
+        self._reading = not done
+        rows.add_options(Option(Content(response_row(sample))) for sample in found)
+        self._mark_base(before)
         if self._samples and rows.highlighted == self._placed:
             keys = [sample.key for sample in self._samples]
             self._placed = keys.index(self._sample.key) if self._sample.key in keys else 0
             rows.highlighted = self._placed
+        if problems:
+            problem = self.query_one("#history-problem", Static)
+            problem.display = True
+            problem.update(f"✖ {visible(problems[0])}" + f" (and {len(problems) - 1} more)" * (len(problems) > 1))
         self._show_heading()
         self._show_chosen()
 
-    def _row(self, sample: Sample) -> Content:
-        return Content(appearance_line(sample, is_base=sample is self.base))
-
-    def _redraw(self, *samples: Sample | None) -> None:
-        """Draw the rows of these samples again, which show whether one is the base."""
-        for sample in filter(None, samples):
-            self.query_one(OptionList).replace_option_prompt_at_index(self._samples.index(sample), self._row(sample))
+    def _mark_base(self, before: Sample | None) -> None:
+        """Draw the rows again of the base and of the one before it."""
+        for sample in filter(None, (before, self.base)):
+            row = Content(response_row(sample, is_base=sample is self.base))
+            self.query_one(OptionList).replace_option_prompt_at_index(self._samples.index(sample), row)
 
     def _show_heading(self) -> None:
         width = max(self.size.width - 4, 1)
-        prompt = visible(self._sample.prompt[-_PROMPT:])
-        self.query_one("#history-prompt", Static).update(fit_end(prompt, width))
+        self.query_one("#history-prompt", Static).update(fit_end(visible(self._sample.prompt[-_PROMPT:]), width))
         self.query_one("#history-scores", Static).update(scores_line(self._samples, width, reading=self._reading))
-        problem = self.query_one("#history-problem", Static)
-        problem.display = bool(self._problems)
-        if self._problems:
-            more = f" (and {len(self._problems) - 1} more)" * (len(self._problems) > 1)
-            problem.update(f"✖ {visible(self._problems[0])}{more}")
 
     @on(OptionList.OptionHighlighted)
     def _show_chosen(self) -> None:
@@ -212,21 +212,18 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         changes, text = self.query_one("#history-changes", Static), self.query_one(DiffText)
         if chosen is None or base is None:
             changes.update("reading…" if self._reading else "no saved samples of this prompt")
-            text.show([])
             return
-        lines = [changes_line(chosen, base)]
+        parts = [Part("same", chosen.completion)]
         if len(self._samples) == 1:
-            lines.append("the only response so far" if self._reading else "the only response to this prompt")
+            about = "the only response so far" if self._reading else "the only response to this prompt"
         elif chosen is base:
-            lines.append("base of the comparison")
+            about = "base of the comparison"
         else:
-            lines.append(f"compared with iteration {base.key.iteration}, sample {base.key.row + 1}")
-        parts, passed_over = [Part("same", chosen.completion)], 0
-        if self._diff and chosen is not base:
-            parts, passed_over = word_diff(base.completion, chosen.completion)
-        if passed_over:
-            lines[-1] += f"; {passed_over} frequent words were not compared"
-        changes.update("\n".join(lines))
+            about = f"compared with iteration {base.key.iteration}, sample {base.key.row + 1}"
+            if self._diff:
+                parts, passed_over = word_diff(base.completion, chosen.completion)
+                about += f"; {passed_over} frequent words were not compared" if passed_over else ""
+        changes.update(f"{changes_line(chosen, base)}\n{about}")
         text.show(parts, from_start=chosen.key != self._shown)
         self._shown = chosen.key
 
@@ -249,19 +246,3 @@ class DiffText(ScrolledLines):
 
     def wrap(self, width: int) -> list[Line]:
         return diff_lines(self._parts, width, colorless=no_color())
-
-
-def _marked(part: Part, before: str, after: str) -> str:
-    """Return the part's text between marks, with the outer spaces outside them.
-
-    A change that consists of spaces alone shows them as symbols.
-    """
-    text = part.text
-    core = text.strip()
-    if part.kind == "same":
-        return text
-    if not core:
-        newlines = "\n" * text.count("\n") if part.kind == "new" else ""
-        return before + visible(text).replace(" ", "␣") + after + newlines
-    left, right = text.split(core)
-    return f"{left}{before}{core}{after}{right}"

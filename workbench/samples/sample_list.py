@@ -1,9 +1,10 @@
-"""The list of samples: the end of each prompt and the start of the response, below a heading and a search line."""
+"""The list of samples below a heading and a search line: one iteration or the whole run, searched and sorted."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -18,22 +19,26 @@ from textual.message import Message
 from textual.widgets import Input, Static
 from textual.worker import Worker, get_current_worker
 
+from trainer.errors import StorageError
+from trainer.events import SamplesWritten
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
+from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.columns import fit_end
-from workbench.kit.cursor_list import BlockList, cursor_bindings
+from workbench.kit.cursor_list import BlockList, FilterField, cursor_bindings
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.numbers import number, score_text
 from workbench.run.sample_query import Order, Query, parse_query
-from workbench.run.sample_reader import RunPart, scan
+from workbench.run.sample_reader import RunPart, preview_samples, read_batch, scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
-from workbench.samples.browser import NO_SAMPLES_YET, Bookmarks, SampleBrowser, read_iteration
+from workbench.samples.bookmarks import Bookmarks
 from workbench.text import visible
 
+NO_SAMPLES_YET = "No samples yet. They appear after the first iteration."
 _COMPLETION = 2  # lines
 _ROLES = ("facts", "prompt", *[""] * _COMPLETION, "")  # of each sample's lines, the last one empty
 _KEPT = 500  # drawn samples in the cache
@@ -81,12 +86,7 @@ class SampleList(BlockList[Sample]):
 
     CSS_NAME = "sample-list"
     LINES = _ROLES
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "sample-list--facts",
-        "sample-list--prompt",
-        "sample-list--bar",
-        "sample-list--cursor",
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"sample-list--{role}" for role in ("facts", "prompt", "bar", "cursor")}
     BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("samples", "sample")[:-1]  # end follows the run
 
     def __init__(self) -> None:
@@ -138,29 +138,31 @@ class SampleList(BlockList[Sample]):
         return self._drawn[index]
 
 
-class SampleFilter(Input):
+class SampleFilter(FilterField):
     """The search line, hidden until requested; enter keeps the matches, escape shows all samples again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search and show all samples"),
+        Binding(
+            "escape",
+            "clear_filter",
+            "show all",
+            id="sample-filter.clear",
+            tooltip="End the search and show all samples",
+        ),
         Binding("down", "submit", "to the list", show=False, id="sample-filter.down", tooltip="Go to the matches"),
     ]
 
     def __init__(self) -> None:
-        super().__init__(placeholder="words, or score>0.5 kl<10 len>20 stop:length is:marked", compact=True)
-        self.display = False
+        super().__init__("words, or score>0.5 kl<10 len>20 stop:length is:marked")
 
-    def allow_focus(self) -> bool:
-        return bool(self.display)
-
-    def action_clear(self) -> None:
-        self.value = ""
-        self.post_message(self.Submitted(self, ""))
+    def action_show_all(self) -> None:
+        self.clear_filter()
 
 
 class SampleListView(MountedWhole, Vertical):
-    """Heading, search line and list. `browser` decides what is listed; this reads it in threads and shows it.
+    """Heading, search line and list.
 
+    It lists the newest iteration by default, or a chosen one, or the whole run, and reads the files in threads.
     changed: called when other keys may apply than before.
     """
 
@@ -174,11 +176,20 @@ class SampleListView(MountedWhole, Vertical):
 
     def __init__(self, changed: Callable[[], object]) -> None:
         super().__init__()
-        self.browser = SampleBrowser()
         self.sample_list = SampleList()
+        self.folder: RunFolder | None = None
+        self.bookmarks: Bookmarks | None = None  # until they are read
+        self.newest: SamplesWritten | None = None
+        self.filter: Query = ()
+        self.order = Order()
+        self.whole_run = False
+        self.table: SampleTable | None = None  # all samples before the filter; None for previews
         self._changed = changed
-        self._listed = NO_SAMPLES_YET
-        self._heading = ""
+        self._chosen: int | None = None  # the iteration to list; None to follow the newest
+        self._held = False  # chosen only while a sample is open
+        self._shown: int | None = None  # the listed iteration
+        self._kept: list[int] = []  # iterations that have a samples file, ascending
+        self._summary = self._progress = self._heading = ""
         self._is_reading = False
 
     def compose(self) -> ComposeResult:
@@ -189,7 +200,12 @@ class SampleListView(MountedWhole, Vertical):
 
     def on_mount(self) -> None:
         self.query_one("#samples-problem").display = False
-        self.sample_list.show([], message=NO_SAMPLES_YET.message)
+        self.sample_list.show([], message=NO_SAMPLES_YET)
+
+    @property
+    def follows(self) -> bool:
+        """Return whether the list follows the newest iteration."""
+        return self._chosen is None and not self.whole_run
 
     def show_list(self, shown: bool) -> None:
         """Show the list, or only the lines above it."""
@@ -197,26 +213,33 @@ class SampleListView(MountedWhole, Vertical):
         self.set_class(not shown, "-no-list")
 
     def show_run(self, view: RunView) -> bool:
-        """Show the state of the run; return whether the run is a new one."""
+        """Show the state of the run; return whether the run is a new one. Filter and order stay."""
         folder = RunFolder(Path(view.started.folder)) if view.started else None
-        is_other = folder != self.browser.folder
+        is_other = folder != self.folder
         if is_other:
             self.workers.cancel_group(self, "scan")
-            self.browser = self.browser.for_run(folder, view.history.kind)
-            self._show_listed()
+            self.folder, self.bookmarks, self.newest, self.table = folder, None, None, None
+            self.whole_run, self._chosen, self._held, self._shown, self._kept = False, None, False, None, []
+            kind = view.history.kind
+            none = NO_SAMPLES_YET if kind == PPO else f"A {kind} run learns from pairs and writes no samples."
+            self._list([], "", none)
             if folder is not None:
                 self._read_bookmarks(folder)
-        if self.browser.announce(view.samples):
-            self.update_list()
+        if view.samples is not None and view.samples is not self.newest:
+            self.newest = view.samples
+            if self._shown == self.newest.iteration:
+                self._shown = None  # a resumed run repeated it
+            if self._chosen is None:
+                self.update_list()
         self._show_heading()
         return is_other
 
     @work(exclusive=True, group="bookmarks")
     async def _read_bookmarks(self, folder: RunFolder) -> None:
         bookmarks = await asyncio.to_thread(Bookmarks, folder)
-        if folder != self.browser.folder:
+        if folder != self.folder:
             return
-        self.browser.bookmarks = self.sample_list.marked = bookmarks
+        self.bookmarks = self.sample_list.marked = bookmarks
         if bookmarks.problem:
             self.warn(bookmarks.problem)
         if bookmarks:
@@ -225,25 +248,47 @@ class SampleListView(MountedWhole, Vertical):
 
     def show_iteration(self, iteration: int | None) -> None:
         """List the samples of `iteration`; with None follow the newest."""
-        self.workers.cancel_group(self, "scan")
-        self.browser.choose_iteration(iteration)
+        if self.whole_run:
+            self.workers.cancel_group(self, "scan")
+            self.whole_run, self._progress = False, ""
+            self.table = self._shown = None
+        self._chosen, self._held = iteration, False
         self.update_list()
+
+    def go(self, by: int) -> None:
+        """List the previous (by < 0) or next iteration whose samples are saved."""
+        newest, wanted = self.newest, self._wanted
+        if newest is None or wanted is None or self.whole_run:
+            return
+        kept = sorted({newest.iteration, *(number for number in self._kept if number < newest.iteration)})
+        place = bisect_left(kept, wanted) - 1 if by < 0 else bisect_right(kept, wanted)
+        if 0 <= place < len(kept):
+            self.show_iteration(None if kept[place] == newest.iteration else kept[place])
+
+    def hold(self) -> None:
+        """Keep the listed iteration while a sample is open."""
+        if self.follows and self._shown is not None:
+            self._chosen, self._held = self._shown, True
+
+    def release(self) -> None:
+        """Follow the newest iteration again if `hold` ended that."""
+        if self._held:
+            self.show_iteration(None)
 
     def toggle_whole_run(self) -> None:
         """List the samples of all iterations so far, newest first, or those of one iteration again."""
-        if self.browser.whole_run:
-            self.workers.cancel_group(self, "scan")
-            self.browser.leave_whole_run()
-            self.update_list()
-        elif self.browser.folder is not None:
-            self.browser.enter_whole_run()
-            self._show_listed()
-            self._scan(self.browser.folder)
+        if self.whole_run:
+            self.show_iteration(self._chosen)
+        elif self.folder is not None:
+            self.whole_run, self.table, self._progress = True, None, "reading…"
+            self._list([], "", "Reading the run…")
+            self._scan(self.folder)
 
     def choose(self, query: Query, order: Order) -> None:
         """List the samples that match `query`, in `order`."""
-        self.browser.filter, self.browser.order = query, order
+        self.filter, self.order = query, order
         self.select()
+        self._show_heading()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         note, problem = self.query_one("#samples-problem", Static), ""
@@ -252,58 +297,63 @@ class SampleListView(MountedWhole, Vertical):
         except ValueError as error:
             problem = str(error)
         else:
-            if query != self.browser.filter:
-                self.choose(query, self.browser.order)
+            if query != self.filter:
+                self.choose(query, self.order)
         note.display = bool(problem)
         note.update(visible(problem))
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.sample_list.focus()
-        event.input.display = bool(event.input.value.strip())
-
     def update_list(self) -> None:
-        """Show what the browser lists, and read the wanted iteration if it is not listed."""
-        folder, iteration = self.browser.folder, self.browser.unread()
-        self._show_listed()
-        if folder is not None and iteration is not None and not self._is_reading:
-            self._is_reading = True
-            self._read(folder, iteration)
+        """Read the wanted iteration if it is not listed; previews are listed at once."""
+        newest, wanted = self.newest, self._wanted
+        if self.folder is not None and wanted not in (None, self._shown) and not self.whole_run:
+            if newest is not None and wanted == newest.iteration and not newest.path:
+                samples = preview_samples(newest)
+                self._shown, self.table = wanted, None
+                count = f"first {len(samples)} of {counted(newest.rows, 'sample')}; no files are saved"
+                self._list(samples, count)
+            elif not self._is_reading:
+                self._is_reading = True
+                self._read(self.folder, wanted)
+        self._show_heading()
+
+    @work(group="samples")
+    async def _read(self, folder: RunFolder, iteration: int) -> None:
+        def read() -> tuple[SampleTable | None, str, list[int]]:
+            try:
+                return read_batch(folder, iteration), "", kept_iterations(folder)
+            except StorageError as error:
+                return None, str(error), kept_iterations(folder)
+
+        try:
+            table, problem, kept = await asyncio.to_thread(read)
+        finally:
+            self._is_reading = False
+        if folder == self.folder:
+            self._kept = kept
+            if table:
+                self.post_message(self.ScoresRead(iteration, table.scores()))
+            if not self.whole_run and self._chosen in (None, iteration):
+                self._shown, self.table = iteration, table
+                self._list([], "", problem) if table is None else self.select()
+        self.update_list()
 
     @work(exclusive=True, group="select")
     async def select(self) -> None:
         """Apply filter and order."""
-        browser, table = self.browser, self.browser.table
-        if table is not None:
-            browser.take_selection(table, await asyncio.to_thread(browser.selected, table))
-        self._show_listed()
+        if (table := self.table) is None:
+            return
 
-    def _show_listed(self) -> None:
-        browser, listed = self.browser, self.browser.listed
-        if listed is not self._listed:
-            self._listed = listed
-            self.sample_list.marked = browser.bookmarks or ()
-            message = with_keys(visible(listed.message), self.query_one(SampleFilter))
-            self.sample_list.show(listed.samples, message=message, iterations=browser.whole_run)
-            self._changed()
-        self._show_heading()
+        def select() -> SampleTable:
+            found = table.select(self.filter, self.order, frozenset(self.bookmarks or ()))
+            found.outliers()  # which the keys that go to them should not wait for
+            return found
 
-    def _show_heading(self) -> None:
-        if (heading := self.browser.heading) != self._heading:
-            self._heading = heading
-            self.query_one("#samples-heading", Static).update(heading)
-
-    @work(group="samples")
-    async def _read(self, folder: RunFolder, iteration: int) -> None:
-        try:
-            batch = await asyncio.to_thread(read_iteration, folder, iteration)
-        finally:
-            self._is_reading = False
-        listed = self.browser.take_batch(batch)
-        if folder == self.browser.folder and batch.table:
-            self.post_message(self.ScoresRead(iteration, batch.table.scores()))
-        if listed:
-            self.select()
-        self.update_list()
+        found = await asyncio.to_thread(select)
+        if table is self.table:
+            count = found.summary(of=len(table) if len(found) < len(table) else 0)
+            no_match = "No matching samples. Press {sample-filter.clear} in the search to show all."
+            message = no_match if len(table) else "No samples."
+            self._list(found, "   ".join(filter(None, [count, self._progress])), message)
 
     @work(thread=True, exclusive=True, group="scan")
     def _scan(self, folder: RunFolder) -> None:
@@ -312,9 +362,39 @@ class SampleListView(MountedWhole, Vertical):
             self.call_later(self._add_part, part, worker)
 
     def _add_part(self, part: RunPart, worker: Worker[None]) -> None:
-        """List the samples of this part too, and report the first file that could not be read."""
-        if not worker.is_cancelled and self.browser.take_part(part):
-            if problems := part.problems:
-                more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-                self.warn(problems[0] + more)
-            self.select()
+        """List the samples of this part below those read before, and report the first file that could not be read."""
+        if worker.is_cancelled or not self.whole_run:
+            return
+        self._progress = "" if part.done == part.total else f"{part.done:,} of {part.total:,} iterations read"
+        self.table = part.table if self.table is None else SampleTable.joined([self.table, part.table])
+        if problems := part.problems:
+            self.warn(problems[0] + f" (and {len(problems) - 1} more)" * (len(problems) > 1))
+        self.select()
+
+    @property
+    def _wanted(self) -> int | None:
+        """The iteration to list; None where there is none yet."""
+        return self._chosen if self._chosen is not None or self.newest is None else self.newest.iteration
+
+    def _list(self, samples: Sequence[Sample], summary: str, message: str = "") -> None:
+        """List `samples`; summary: of them, for the heading. message: shown when there are none."""
+        self._summary, self.sample_list.marked = summary, self.bookmarks or ()
+        message = with_keys(visible(message), self.query_one(SampleFilter))
+        self.sample_list.show(samples, message=message, iterations=self.whole_run)
+        self._changed()
+        self._show_heading()
+
+    def _show_heading(self) -> None:
+        """Show the iteration, the number of samples with their means, and the order."""
+        newest, heading = self.newest, ""
+        iteration = self._shown if self._chosen is None and self._shown is not None else self._wanted
+        if self.whole_run:
+            heading = f"whole run   {self._summary}"
+        elif newest is not None and iteration is not None:
+            place = "newest" if iteration == newest.iteration else f"newest is {newest.iteration}"
+            heading = f"iteration {iteration} · {place}" + f"   {self._summary}" * (iteration == self._shown)
+        if self.order != Order():
+            heading += f"   by {self.order.by} {'↓' if self.order.descending else '↑'}"
+        if heading != self._heading:
+            self._heading = heading
+            self.query_one("#samples-heading", Static).update(heading)

@@ -1,10 +1,10 @@
-"""Facts about a token: its saved numbers and what follows from them."""
+"""Facts about a token: its saved numbers, what follows from them, and one plain sentence that they support."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 
 from trainer.runs.samples import SampleSettings
 from workbench.run.sample_table import TokenSample
@@ -17,16 +17,29 @@ LARGEST_LOG_R = 2.610868638149876
 PER_RESPONSE = ("rloo", "grpo")
 """Estimators that take a response as one action: all its tokens have the same advantage."""
 _WHITENING = 1e-8  # added to the variance, as in `trainer.maths.whiten`
+_HARDLY = 0.05  # of the deviation of the batch's advantages: less counts as hardly a push
+_BASELINE = ("its return", "the estimator's baseline")
+_COMPARED = {
+    "reinforce": ("its return", "the mean reward of the batch's other responses"),
+    "rloo": ("the reward of its response", "the mean of the prompt's other responses"),
+    "remax": ("its return", "the score of the greedy response"),
+    "grpo": ("the reward of its response", "the mean of the prompt's responses"),
+}
 
 
 class LikelyToken(NamedTuple):
-    """One of the policy's likeliest tokens here, or the token that it wrote."""
+    """One of the policy's likeliest tokens here, or the token that it wrote. Probabilities may be NaN."""
 
     token: int
     text: str
     probability: float
     ref_probability: float
     chosen: bool
+
+    @property
+    def name(self) -> str:
+        """Its `token_name`, or its id where it is only part of a character."""
+        return token_name(self.text) if self.text else f"id {self.token}"
 
 
 class TokenLoss(NamedTuple):
@@ -83,6 +96,7 @@ class TokenFacts:
 
         self.sample = sample
         self.settings = settings = sample.settings
+        self.estimator = "gae" if settings is None else settings.estimator
         in_loss = settings is not None and settings.kl_in == "loss"
         self.index, self.length = index, len(sample)
         self.token = sample.tokens[index]
@@ -92,12 +106,19 @@ class TokenFacts:
         self.logprob = logprob = saved("logprobs")  # of the policy that wrote
         self.ref_logprob = ref_logprob = saved("ref_logprobs")
         self.sampler_logprob = saved("sampler_logprobs")
-        self.probability, self.ref_probability = _probability(logprob), _probability(ref_logprob)
-        self.sampler_probability = _probability(self.sampler_logprob)
+        logprobs = (logprob, ref_logprob, self.sampler_logprob)
+        self.probability, self.ref_probability, self.sampler_probability = (
+            None if x is None else exp(x) for x in logprobs
+        )
         self.k1 = None if logprob is None or ref_logprob is None else logprob - ref_logprob
         self.kl = saved("kl")  # by the penalty's estimator
         self.entropy = saved("entropy")
-        self.choices = tuple(self._choices())  # likeliest first; the written token is last if it is not among them
+        found = _at(sample.alternatives, index) or ()
+        choices = [LikelyToken(t, text, exp(p), exp(q), t == self.token) for t, text, p, q in found]
+        if not any(one.chosen for one in choices):
+            mine, theirs = (math.nan if p is None else p for p in (self.probability, self.ref_probability))
+            choices.append(LikelyToken(self.token, sample.texts[index], mine, theirs, chosen=True))
+        self.choices = choices  # likeliest first; the written token is last if it is not among them
 
         # The penalty is None as well where it is not part of the reward. The pull is the push of a KL in the loss on
         # log pi, comparable to the advantage; +: up.
@@ -137,20 +158,6 @@ class TokenFacts:
         else:  # the one that the policy's loss saw
             self.loss_advantage = seen if settings.has_signal else 0.0
         self.passes = tuple(self._update_passes(_at(sample.ratios, index) or ()))
-
-    @property
-    def estimator(self) -> str:
-        """The advantage estimator; GAE where the file has no settings."""
-        return "gae" if self.settings is None else self.settings.estimator
-
-    def _choices(self) -> Iterator[LikelyToken]:
-        found = _at(self.sample.alternatives, self.index) or ()
-        for one in found:
-            yield LikelyToken(one.token, one.text, exp(one.logprob), exp(one.ref_logprob), one.token == self.token)
-        listed = not found or any(one.token == self.token for one in found)
-        if not listed and self.probability is not None and self.ref_probability is not None:
-            text = self.sample.texts[self.index]
-            yield LikelyToken(self.token, text, self.probability, self.ref_probability, chosen=True)
 
     def _update_passes(self, ratios: Sequence[float]) -> Iterator[UpdatePass]:
         settings, seen = self.settings, self.loss_advantage
@@ -294,5 +301,135 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _probability(logprob: float | None) -> float | None:
-    return None if logprob is None else exp(logprob)
+def sentence(facts: TokenFacts) -> str:
+    """Return why the token was pushed, what dominates its reward, and how likely the reference finds it.
+
+    Empty where too little is known.
+    """
+    mine, theirs, reference = facts.probability, facts.ref_probability, ""
+    if mine is not None and theirs is not None and not math.isnan(mine + theirs):
+        reference = f"reference {percent(theirs)}, policy {percent(mine)}"
+    return "; ".join(filter(None, [_push(facts), _penalty(facts), _pull(facts), reference]))
+
+
+def amount(x: float) -> str:
+    """Format the absolute value of `x` with two decimals, and at least two significant digits."""
+    return f"{abs(x):.2f}" if x == 0 or 0.095 <= abs(x) < 1e6 else f"{abs(x):.2g}"
+
+
+def percent(probability: float) -> str:
+    """Format `probability` as a percentage with two or three digits, as a bound close to 0 or 1; "-" for NaN."""
+    if math.isnan(probability):
+        return "-"
+    if probability <= 0 or probability > 1:  # more than 1 is of a damaged file
+        return f"{100 * probability:.3g}%"
+    if probability < 1e-4:
+        return "<0.01%"
+    if probability < 0.0995:
+        return f"{100 * probability:.2g}%"
+    if 0.9995 <= probability < 1:
+        return ">99.9%"
+    return f"{100 * probability:.{1 if 0.99 <= probability < 1 else 0}f}%"
+
+
+def _push(facts: TokenFacts) -> str:
+    """Return the direction of the push and its explanation by the critic's expectation or the baseline."""
+    raw, seen, settings = facts.advantage, facts.loss_advantage, facts.settings
+    if not _finite(raw):
+        return ""
+    expected = _compared(facts, raw)
+    if settings is None or not _finite(seen):
+        return expected
+    if problem := _no_step(facts, settings):
+        return f"not pushed: {problem}"
+    unit = 1.0 if settings.whiten_advantages else settings.advantage_std
+    slight = _HARDLY * unit
+    direction = (
+        "hardly pushed" if seen == 0 or abs(seen) < slight else _until_clipped(facts, "up" if seen > 0 else "down")
+    )
+    if settings.whiten_advantages:
+        mean, its = settings.advantage_mean, "" if facts.estimator == "gae" else "its advantage is "
+        batch = f"the batch's mean of {'-' if mean < 0 else ''}{amount(mean)}"
+        if direction == "hardly pushed" and abs(raw) >= _HARDLY * settings.advantage_std:
+            return f"{expected}, {its and f'and {its}'}close to {batch}: {direction}"
+        explained = raw > 0 if seen > 0 else raw < 0
+        if direction != "hardly pushed" and not explained:
+            return f"{expected}, but {its}{'above' if seen > 0 else 'below'} {batch}: {direction}"
+    return f"{direction}: {expected}"
+
+
+def _compared(facts: TokenFacts, raw: float) -> str:
+    """Return the advantage in words: `raw` is how far one quantity lies above another."""
+    if facts.estimator == "gae":
+        way = "better" if raw > 0 else "worse"
+        return f"{way} than the critic expected by {amount(raw)}" if raw else "just as the critic expected"
+    what, than = _COMPARED.get(facts.estimator, _BASELINE)
+    way = "above" if raw > 0 else "below"
+    if raw == 0:
+        return f"{what} is {than}"
+    if facts.estimator != "grpo":
+        return f"{what} is {amount(raw)} {way} {than}"
+    far = raw * (facts.advantage_scale or math.nan)
+    return f"{what} is {amount(far)} {way} {than}" if math.isfinite(far) else f"{what} is {way} {than}"
+
+
+def _no_step(facts: TokenFacts, settings: SampleSettings) -> str:
+    """Return why the token was part of no step; empty if it was."""
+    if not settings.trains_policy:
+        return "only the critic is trained in this iteration"
+    if not settings.has_signal:
+        return "all advantages of the batch are equal"
+    marks = [one.mark for one in facts.passes]
+    if "no step" in marks and not any(one.in_loss for one in facts.passes):
+        return "no optimiser step used its minibatches"
+    return ""
+
+
+def _until_clipped(facts: TokenFacts, way: str) -> str:
+    epochs = [one for one in facts.passes if one.in_loss]
+    clipped = [one.clipped for one in epochs]
+    if not any(clipped):
+        return f"pushed {way}"
+    if all(clipped):
+        return f"kept from being pushed {way} by the clip"
+    first = clipped.index(True)
+    if all(clipped[first:]):
+        return f"pushed {way} until the clip stopped it in {epochs[first].name}"
+    return f"pushed {way}, held by the clip in {sum(clipped)} of {len(clipped)} epochs"
+
+
+def _penalty(facts: TokenFacts) -> str:
+    """Report the KL penalty where it is most of the reward and large enough to affect the advantage."""
+    penalty, rest, settings = facts.kl_penalty, facts.token_score, facts.settings
+    if settings is None or not (_finite(penalty) and _finite(rest) and _finite(facts.advantage)):
+        return ""
+    if facts.earns_score:
+        if not _finite(facts.sequence_score):
+            return ""
+        rest += facts.sequence_score
+    size = abs(penalty) / (deviation(settings.reward_std) if settings.whiten_rewards else 1.0)
+    size /= abs(facts.advantage_scale or 1.0)
+    matters = size >= abs(facts.advantage) / 2 and size >= _HARDLY * settings.advantage_std
+    if abs(penalty) <= abs(rest) or not matters:
+        return ""
+    what = f"KL {'penalty' if penalty < 0 else 'bonus'} of {amount(penalty)}"
+    if rest == 0:
+        return f"its reward is a {what}"
+    return f"the {what} dominates its reward of {'-' if rest < 0 else ''}{amount(rest)}"
+
+
+def _pull(facts: TokenFacts) -> str:
+    """Report the KL in the loss where it pushes the token at least half as much as its advantage does."""
+    pull, seen, settings = facts.kl_pull, facts.loss_advantage, facts.settings
+    if settings is None or not (_finite(pull) and _finite(seen)) or not pull or _no_step(facts, settings):
+        return ""
+    push = seen * (1.0 if facts.weight is None else facts.weight)
+    unit = 1.0 if settings.whiten_advantages else settings.advantage_std
+    if abs(pull) < max(abs(push) / 2, _HARDLY * unit):
+        return ""
+    more = " more strongly" if push and abs(pull) > abs(push) else ""
+    return f"the KL in the loss pushes it {'up' if pull > 0 else 'down'}{more}"
+
+
+def _finite(x: float | None) -> TypeGuard[float]:
+    return x is not None and math.isfinite(x)

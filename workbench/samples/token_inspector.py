@@ -15,8 +15,7 @@ from workbench.kit.drawing import Drawn, component_classes
 from workbench.kit.lines import MISSING, Line, plain
 from workbench.kit.scale import number_text
 from workbench.run.sample_table import TokenSample
-from workbench.samples.token_facts import TokenFacts, token_name
-from workbench.samples.token_sentence import percent, sentence
+from workbench.samples.token_facts import TokenFacts, percent, sentence, token_name
 
 _NUMBER, _PERCENT = 9, 9  # columns
 _FULL_FROM = 40  # columns: units are written out

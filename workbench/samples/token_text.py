@@ -1,14 +1,20 @@
-"""A response as text, with every token coloured by one of its numbers and a cursor that moves by tokens."""
+"""A response as text, with every token coloured by one of its numbers and a cursor that moves by tokens.
+
+Positions on a scale become colours, or attributes without colours, and underlines, which need neither.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import ClassVar, Literal
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -18,9 +24,9 @@ from textual.strip import Strip
 from workbench.kit.banner import confirm
 from workbench.kit.drawing import SelectableLines
 from workbench.kit.glyphs import block
+from workbench.kit.theming import contrast
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
-from workbench.samples.heat import heat_ladder, underline_style
 from workbench.samples.token_layout import TokenLayout, TokenSpan, lay_out
 
 Blocks = Literal["off", "one", "strip"]
@@ -33,6 +39,11 @@ _NOT_LAID_OUT = TokenLayout([], 0, [], frozenset())
 _OUTLIER = "robust z over 3.5, or not a finite number"
 _MARGIN = 2  # columns at the left, for labels of block rows; always present, so that line breaks do not move
 _ITALIC = Style(italic=True)  # for marks such as the stop; dimmed text on their background would be unreadable
+
+_STEPS = 8  # of colour, from none to the strongest
+_STRONGEST = 0.8  # share of the theme's heat colour in the last step, or less, so that the text keeps its colour
+_FAINT = 0.6  # share of the theme's middle colour in the block of zero
+_READABLE = 4.5  # contrast of text, WCAG 2.2 AA
 
 
 def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
@@ -243,37 +254,53 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         line, row = self._line_at(y + self.scroll_offset.y)
         if self.sample is None or line >= len(self._layout.lines):
             return Strip.blank(width, self.rich_style)
-        return Strip(self._row(self.sample, line, row)).adjust_cell_length(width, self.rich_style)
-
-    def _row(self, sample: TokenSample, line: int, row: int) -> Iterator[Segment]:
-        """Return a row of a line: row 0 is the text, the others are its blocks."""
         if self._styles is None:
-            self._styles = _Styles(self)
-        spans = self._layout.lines[line]
-        if row:
-            label, channel = list(_STRIP.items())[row - 1] if self.blocks == "strip" else ("", self.channel)
-            return _block_row(spans, self._values_of(sample, channel), label, self._styles)
-        return self._text_row(sample, spans, [span for at, span in self._cursor_cells if at == line], self._styles)
+            variables, colorless, focused = self.app.theme_variables, self.app.no_color, self.has_focus
+            up, around = (heat_ladder(variables, diverging=kind, colorless=colorless) for kind in (False, True))
+            muted = self.get_component_rich_style("token-text--muted")
+            # The token's own colours reversed could look like another token without a cursor.
+            cursor = (around.plain if focused else muted) + Style(reverse=True, bold=focused)
+            self._styles = _Styles(up, around, muted, cursor)
+        draw = self._block_row(self.sample, line, row) if row else self._text_row(self.sample, line)
+        return Strip(draw).adjust_cell_length(width, self.rich_style)
 
-    def _text_row(
-        self, sample: TokenSample, spans: Sequence[TokenSpan], at_cursor: Collection[TokenSpan], styles: _Styles
-    ) -> Iterator[Segment]:
+    def _text_row(self, sample: TokenSample, line: int) -> Iterator[Segment]:
+        assert self._styles is not None
         background = self._values_of(sample, self.channel)
         underline = self._values_of(sample, self.underline) if self.underline else None
-        ladder = styles.ladders[background.channel.diverging]
+        at_cursor = [span for at, span in self._cursor_cells if at == line]
+        ladder = self._styles.ladder(background)
         yield Segment(" " * _MARGIN, ladder.plain)
-        for span in spans:
+        for span in self._layout.lines[line]:
             if span.token < 0:
-                yield Segment(span.text, styles.muted)
+                yield Segment(span.text, self._styles.muted)
                 continue
             style = ladder.at(background.positions[span.token]) if background.numbers else ladder.plain
             if span.kind != "text":
                 style += _ITALIC
             if span in at_cursor:
-                style = styles.cursor
+                style = self._styles.cursor
             if underline is not None and underline.numbers:
                 style += underline_style(underline.positions[span.token], diverging=underline.channel.diverging)
             yield Segment(span.text, style)
+
+    def _block_row(self, sample: TokenSample, line: int, row: int) -> Iterator[Segment]:
+        """Yield the blocks below the tokens of a line, each as wide as its token without a leading space."""
+        assert self._styles is not None
+        label, channel = list(_STRIP.items())[row - 1] if self.blocks == "strip" else ("", self.channel)
+        values = self._values_of(sample, channel)
+        ladder, column = self._styles.ladder(values), 0
+        yield Segment(label.ljust(_MARGIN), self._styles.muted)
+        for span in self._layout.lines[line] if values.numbers else ():
+            if span.token < 0:
+                continue
+            start, end = span.start, span.start + span.width
+            if span.text[0] in " ·" and span.width > 1:
+                start += 1  # so that words stay apart
+            position = values.positions[span.token]
+            yield Segment(" " * (start - column), ladder.plain)
+            yield Segment(block(position, diverging=values.channel.diverging) * (end - start), ladder.mark(position))
+            column = end
 
     def _values_of(self, sample: TokenSample, channel: str) -> ChannelValues:
         if channel not in self._values:
@@ -345,28 +372,82 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
             self.scroll_to(y=wanted, animate=False, force=True)
 
 
-class _Styles:
-    """The styles of the theme and the focus of `widget` as they are now."""
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Styles of text from one end of a scale to the other; `plain` for a token without a reading."""
 
-    def __init__(self, widget: TokenText) -> None:
-        variables, colorless, focused = widget.app.theme_variables, widget.app.no_color, widget.has_focus
-        self.ladders = {kind: heat_ladder(variables, diverging=kind, colorless=colorless) for kind in (True, False)}
-        self.muted = widget.get_component_rich_style("token-text--muted")  # of text that is not a token
-        # The token's own colours reversed could look like another token without a cursor.
-        self.cursor = (self.ladders[True].plain if focused else self.muted) + Style(reverse=True, bold=focused)
+    steps: tuple[Style, ...]
+    marks: tuple[Style, ...]  # of the blocks, which have no background
+    missing: Style
+    plain: Style
+
+    def at(self, position: float) -> Style:
+        """Return the style of text at `position`, 0 to 1; for NaN, that of a missing number."""
+        return self.missing if math.isnan(position) else self.steps[_nearest(position, len(self.steps))]
+
+    def mark(self, position: float) -> Style:
+        """Return the style of the block at `position`, 0 to 1; for NaN, that of a missing number."""
+        return self.missing if math.isnan(position) else self.marks[_nearest(position, len(self.marks))]
 
 
-def _block_row(spans: Sequence[TokenSpan], values: ChannelValues, label: str, styles: _Styles) -> Iterator[Segment]:
-    """Yield the blocks below the tokens of a line, each as wide as its token without a leading space."""
-    ladder, column = styles.ladders[values.channel.diverging], 0
-    yield Segment(label.ljust(_MARGIN), styles.muted)
-    for span in spans if values.numbers else ():
-        if span.token < 0:
-            continue
-        start, end = span.start, span.start + span.width
-        if span.text[0] in " ·" and span.width > 1:
-            start += 1  # so that words stay apart
-        position = values.positions[span.token]
-        yield Segment(" " * (start - column), ladder.plain)
-        yield Segment(block(position, diverging=values.channel.diverging) * (end - start), ladder.mark(position))
-        column = end
+def heat_ladder(variables: Mapping[str, str], *, diverging: bool, colorless: bool = False) -> Ladder:
+    """Return the ladder of the theme with these variables.
+
+    Values further from the middle, or from 0 of a magnitude, stand out more. Text reaches a contrast of 4.5 on every
+    step. The terminal's own colours (`ansi_...`) cannot be mixed, so they give few steps: plain, coloured text,
+    coloured background. colorless: use attributes only.
+    """
+    if colorless:
+        plain, strong = Style(), Style(bold=True)
+        attributes = (strong, plain, strong) if diverging else (plain, strong)
+        return Ladder(attributes, (plain,), Style(italic=True), plain)
+    ground, text = Color.parse(variables["background"]), Color.parse(variables["foreground"])
+    low, mid, high = (Color.parse(variables[f"heat-{name}"]) for name in ("low", "mid", "high"))
+    plain, missing = _style(text, ground), _style(mid, ground) + Style(italic=True)
+    rising, marks = _rise(mid, high, text, ground)
+    if not diverging:
+        return Ladder((plain, *rising), marks, missing, plain)
+    falling, others = _rise(mid, low, text, ground)
+    return Ladder((*reversed(falling), plain, *rising), (*reversed(others[1:]), *marks), missing, plain)
+
+
+def underline_style(position: float, *, diverging: bool) -> Style:
+    """Return no underline in the first third of the way to an end, one in the second, two in the last; none for NaN."""
+    size = abs(2 * position - 1) if diverging else position
+    if not size >= 1 / 3:
+        return Style.null()
+    return Style(underline=True, underline2=True) if size > 2 / 3 else Style(underline=True)
+
+
+def _nearest(position: float, count: int) -> int:
+    return math.floor(position * (count - 1) + 0.5)
+
+
+def _rise(mid: Color, heat: Color, text: Color, ground: Color) -> tuple[tuple[Style, ...], tuple[Style, ...]]:
+    """Return the styles of text after the plain one up to `heat`, and those of blocks from the middle up to it."""
+    if ground.ansi is not None:
+        ends = Color.parse("ansi_black"), Color.parse("ansi_bright_white")
+        steps = _style(heat, ground), _style(max(ends, key=lambda end: contrast(end, heat)), heat)
+        return steps, (_style(mid, ground), _style(heat, ground))
+    shares = (_STRONGEST * share / 40 for share in range(40, 0, -1))
+    strongest = next((share for share in shares if contrast(text, ground.blend(heat, share)) >= _READABLE), 0.0)
+    grounds = [ground.blend(heat, strongest * step / _STEPS) for step in range(1, _STEPS + 1)]
+    least = ground.blend(mid, _FAINT)
+    marks = tuple(_style(least.blend(heat, step / _STEPS), ground) for step in range(_STEPS + 1))
+    return tuple(_style(text, on) for on in grounds), marks
+
+
+def _style(text: Color, ground: Color) -> Style:
+    return Style(color=text.rich_color, bgcolor=ground.rich_color)
+
+
+class _Styles(NamedTuple):
+    """The styles of a theme, with and without the focus."""
+
+    up: Ladder
+    around: Ladder
+    muted: Style  # of text that is not a token
+    cursor: Style
+
+    def ladder(self, values: ChannelValues) -> Ladder:
+        return self.around if values.channel.diverging else self.up

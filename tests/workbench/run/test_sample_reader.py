@@ -314,7 +314,7 @@ def test_previews_are_samples_whose_length_is_not_known() -> None:
         ["workbench.samples.pane", "workbench.runs.pane"],
         [
             *(f"workbench.run.{name}" for name in ("sample_reader", "sample_table", "sample_query")),
-            "workbench.samples.browser",
+            "workbench.samples.sample_list",
         ],
     ],
     ids=["panes", "readers"],

@@ -15,7 +15,8 @@ from rich.cells import cell_len
 from trainer.questions import Answer, Writer, WrittenResponse
 from workbench.kit.drawing import wrapped
 from workbench.kit.lines import Line, plain
-from workbench.samples.answer_list import AskedRequest, request_lines, response_facts
+from workbench.samples.ask_screen import AskedRequest, response_facts
+from workbench.samples.ask_screen import request_lines as lines_of
 from workbench.text import visible
 
 
@@ -26,6 +27,10 @@ def answer(*completions: WrittenResponse, writer: Writer = "policy", problem: st
 def request(*answers: Answer, **changes: Any) -> AskedRequest:
     known: dict[str, Any] = {"number": 1, "title": "sample freely", "answers": {one.writer: one for one in answers}}
     return AskedRequest(**known | changes)
+
+
+def request_lines(of: AskedRequest, width: int, **more: bool) -> list[Line]:
+    return lines_of(of, width, beside=width >= 96, **more)
 
 
 def facts(one: WrittenResponse, writer: Writer = "policy", compared: float = math.nan) -> str:

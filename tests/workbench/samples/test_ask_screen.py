@@ -22,8 +22,7 @@ from waiting import until
 from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import PlainArea
-from workbench.samples.answer_list import AnswerList
-from workbench.samples.ask_screen import KEPT, AskScreen, StartingPoint
+from workbench.samples.ask_screen import KEPT, AnswerList, AskScreen, StartingPoint
 from workbench.text import as_sent, typed
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
@@ -231,13 +230,11 @@ async def test_where_none_are_saved_the_screen_says_that_the_trained_policy_answ
 
 
 def test_the_choices_are_the_writers_own_and_the_tokens_of_the_place_with_the_written_one_marked() -> None:
-    own, *tokens = StartingPoint.at_token(PLACE, 1).choices
-    assert (own.tokens, own.written) == ((), False)
-    assert [(one.text, one.tokens, one.written) for one in tokens] == [
-        (" much", (101,), True),
-        (" [/x]\x1b", (7,), False),
+    assert [(one.text, one.token, one.chosen) for one in StartingPoint.at_token(PLACE, 1).choices] == [
+        (" much", 101, True),
+        (" [/x]\x1b", 7, False),
     ]
-    assert [(one.text, one.written) for one in StartingPoint.at_token(PLACE, 2).choices[1:]] == [
+    assert [(one.text, one.chosen) for one in StartingPoint.at_token(PLACE, 2).choices] == [
         (" much", False),
         (" [/x]\x1b", False),
         (" joy", True),
@@ -247,7 +244,7 @@ def test_the_choices_are_the_writers_own_and_the_tokens_of_the_place_with_the_wr
 def test_a_place_without_alternatives_or_numbers_still_has_two_choices() -> None:
     bare = token_sample(texts=["a", "b"], columns="not JSON", **dict.fromkeys(NO_TOP, ()))
     asked = StartingPoint.at_token(bare, 1)
-    assert [one.text for one in asked.choices] == ["sample freely", "b"]
+    assert [one.text for one in asked.choices] == ["b"]
     assert asked.columns == {}
 
 
@@ -279,7 +276,7 @@ async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int
         trainer.answer(0, " so much [/x]\x1b and more", score=0.75)
         await seen(pilot, screen, "[/x]␛ and more")
         shown = text_of(screen)
-        for text in ("Try from token 3", "so much [/x]␛", "“ [/x]␛”", "50%", "10%", "25%", "← original"):
+        for text in ("Try from token 3", "so much [/x]␛", "'·[/x]␛'", "50%", "10%", "25%", "← original"):
             assert text in shown
         for text in ("original: score +0.25", "▲ +0.50 better", "Generate"):
             assert text in shown
@@ -289,7 +286,7 @@ async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int
 async def test_a_token_in_the_middle_of_a_character_is_named_by_its_id() -> None:
     sample = token_sample(texts=["", "é"])
     async with asking(StartingPoint.at_token(sample, 0), Trainer()) as (screen, _):
-        assert "token 100" in text_of(screen)
+        assert "id 100" in text_of(screen)
 
 
 async def test_the_answers_are_sorted_by_score_on_request() -> None:

@@ -12,7 +12,7 @@ import pytest
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.run.sample_table import SampleKey
-from workbench.samples.browser import Bookmarks
+from workbench.samples.bookmarks import Bookmarks
 
 A, B, C = SampleKey(3, 1), SampleKey(12, 0), SampleKey(12, 63)
 
@@ -61,7 +61,7 @@ def test_processes_that_mark_at_once_lose_no_mark(folder: RunFolder) -> None:
 import sys
 from pathlib import Path
 from trainer.runs.folder import RunFolder
-from workbench.samples.browser import Bookmarks
+from workbench.samples.bookmarks import Bookmarks
 from workbench.run.sample_table import SampleKey
 bookmarks = Bookmarks(RunFolder(Path(sys.argv[1])))
 print("ready", flush=True)

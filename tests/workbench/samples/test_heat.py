@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from workbench.kit.glyphs import BARS, block
 from workbench.kit.theming import to_textual
-from workbench.samples.heat import Ladder, heat_ladder, underline_style
+from workbench.samples.token_text import Ladder, heat_ladder, underline_style
 
 MIXED = [name for name, spec in SPECS.items() if not spec.ansi]
 ANSI = [name for name, spec in SPECS.items() if spec.ansi]

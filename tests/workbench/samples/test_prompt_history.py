@@ -29,9 +29,9 @@ from workbench.samples import prompt_history
 from workbench.samples.prompt_history import (
     DiffText,
     PromptHistoryScreen,
-    appearance_line,
     changes_line,
     diff_lines,
+    response_row,
     scores_line,
 )
 
@@ -285,12 +285,12 @@ async def test_a_long_text_scrolls(tmp_path: Path) -> None:
 
 def test_unknown_numbers_are_dashes() -> None:
     unknown = sample(score=math.nan, kl=math.nan, length=None)
-    assert appearance_line(unknown).split() == ["12·1", "-", "-", "-"]
+    assert response_row(unknown).split() == ["12·1", "-", "-", "-"]
     assert changes_line(unknown, sample()) == "not scored (-)   KL - nats (-)"
 
 
 def test_a_line_of_the_list_marks_truncation_and_the_base() -> None:
-    assert appearance_line(sample(truncated=True), is_base=True).split() == ["12·1", "+0.50", "8.0", "20", "✂", "base"]
+    assert response_row(sample(truncated=True), is_base=True).split() == ["12·1", "+0.50", "8.0", "20", "✂", "base"]
 
 
 def test_changes_against_the_base_have_their_sign() -> None:

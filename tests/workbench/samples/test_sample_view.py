@@ -20,14 +20,13 @@ from workbench.kit.banner import Banner
 from workbench.kit.dialog import AnswerScreen, TextPromptScreen
 from workbench.samples import pane
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.browser import Bookmarks
+from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.channels import CHANNELS, channel_scale
-from workbench.samples.legend import ChannelRow, channel_labels
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList
-from workbench.samples.sample_view import SampleView
+from workbench.samples.sample_view import ChannelRow, SampleView, channel_labels
 from workbench.samples.token_facts import TokenFacts
-from workbench.samples.token_inspector import TokenInspector
+from workbench.samples.token_inspector import TokenInspector, facts_text
 from workbench.samples.token_text import TokenText
 
 
@@ -62,7 +61,7 @@ async def test_what_reward_functions_logged_is_shown_and_a_response_without_a_sc
         line = app.query_one("#sample-extra", Static)
         assert (line.display, str(line.content)) == (True, "judge: good␛[2J   words: 12")
         assert "not scored" in str(app.query_one("#sample-facts", Static).content)
-        assert "NaN" not in app.query_one(SampleView).token_text
+        assert "NaN" not in facts_text(app.query_one(TokenInspector).facts)
         await pilot.press("n")
         await settle(pilot)
         assert not line.display
@@ -424,7 +423,7 @@ async def test_the_inspector_has_the_rows_that_the_text_leaves_free(run: Run) ->
 
 def test_the_row_of_channels_shortens_by_its_width() -> None:
     keys = dict(zip(CHANNELS, "kavrtdile", strict=True))
-    joined = [" ".join(label for _, label in channel_labels(keys, width)) for width in (110, 78, 50)]
+    joined = [" ".join("".join(parts) for _, *parts in channel_labels(keys, width)) for width in (110, 78, 50)]
     assert joined[0].startswith("[k]L [a]dvantage [v]alue")
     assert joined[1].startswith("KL advantage value")
     assert joined[2] == "KL adv val rew ret TD rat log ent"

@@ -16,7 +16,7 @@ from trainer.runs.samples import write_samples
 from workbench.kit.banner import Banner
 from workbench.run.sample_table import SampleTable
 from workbench.run.view import RunView
-from workbench.samples import browser
+from workbench.samples import sample_list
 from workbench.samples.sample_list import SampleFilter, SampleList
 from workbench.samples.sample_view import SampleView
 
@@ -157,14 +157,14 @@ async def test_an_iteration_that_a_resumed_run_repeated_is_read_again(run: Run) 
 async def test_the_screen_responds_while_a_file_is_read_and_only_the_wanted_one_is_read_next(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, go_on, original = list[int](), threading.Event(), browser.read_batch
+    read, go_on, original = list[int](), threading.Event(), sample_list.read_batch
 
     def slow(folder: RunFolder, iteration: int) -> SampleTable:
         read.append(iteration)
         go_on.wait(timeout=60)
         return original(folder, iteration)
 
-    monkeypatch.setattr(browser, "read_batch", slow)
+    monkeypatch.setattr(sample_list, "read_batch", slow)
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
         for number in range(1, 6):

@@ -19,10 +19,9 @@ from workbench.run.sample_table import SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_samples, sa_pairs
-from workbench.samples.legend import TokenLegend
-from workbench.samples.sample_view import SampleView
+from workbench.samples.sample_view import SampleView, TokenLegend
+from workbench.samples.token_facts import sentence
 from workbench.samples.token_inspector import TokenInspector
-from workbench.samples.token_sentence import sentence
 from workbench.samples.token_text import TokenText
 
 ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")

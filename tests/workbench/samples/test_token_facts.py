@@ -18,8 +18,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, write_samples
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Alternative, SampleKey, TokenSample
-from workbench.samples.token_facts import TokenFacts, advantage_terms, token_label, token_name
-from workbench.samples.token_sentence import sentence
+from workbench.samples.token_facts import TokenFacts, advantage_terms, sentence, token_label, token_name
 
 WHOLE = ("rloo", "grpo")
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from token_samples import SETTINGS, explained_token, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
-from workbench.samples.token_facts import TokenFacts, advantage_terms
-from workbench.samples.token_sentence import amount, percent, sentence
+from workbench.samples.token_facts import TokenFacts, advantage_terms, amount, percent, sentence
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from workbench.kit.theme_file import load_themes
 from workbench.kit.theming import apply_themes, no_color
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, channel_scale
-from workbench.samples.legend import TokenLegend, color_legend, underline_legend
+from workbench.samples.sample_view import TokenLegend, color_legend, underline_legend
 from workbench.samples.token_text import TokenText
 
 SIZE = (60, 16)

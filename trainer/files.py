@@ -17,6 +17,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from io import BufferedReader
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -151,6 +152,12 @@ def open_file(path: Path, flags: int = os.O_RDONLY, mode: int = SHARED) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a file", str(path))
     return descriptor
+
+
+def unused(path: Path) -> Path:
+    """Return `path` if nothing exists there, else with the first free number after its name: text-2.md, text-3.md..."""
+    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return path if not path.exists() else next(name for name in names if not name.exists())
 
 
 def own_folder(path: Path, *, mode: int = 0o777) -> None:

@@ -258,7 +258,8 @@ class WorkbenchApp(App[str]):
     @work
     async def _save_screenshot(self) -> None:
         from trainer.errors import StorageError
-        from workbench.kit.saving import unused, write_lines
+        from trainer.files import unused
+        from workbench.kit.saving import write_lines
 
         picture = self.export_screenshot()
 

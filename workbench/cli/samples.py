@@ -19,10 +19,10 @@ from workbench.cli.config import runs_dir
 from workbench.cli.parser import add
 from workbench.columns import fit_end
 from workbench.numbers import number, score_text
+from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import read_token_sample, scan
 from workbench.run.sample_table import Sample, SampleTable
-from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.export import export_samples
 from workbench.system import output
 from workbench.text import visible

@@ -6,20 +6,13 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Iterable
-from itertools import count
 from pathlib import Path
 
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import StorageError, TrainerError, cannot_write
-from trainer.files import PRIVATE, open_file
+from trainer.files import PRIVATE, open_file, unused
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Pane
-
-
-def unused(path: Path) -> Path:
-    """Return `path` if nothing exists there, else with the first free number after its name: text-2.md, text-3.md..."""
-    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
-    return path if not path.exists() else next(name for name in names if not name.exists())
 
 
 def path_problem(text: str) -> str:

@@ -16,12 +16,13 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Select, Static
 
+from trainer.files import unused
 from trainer.plurals import counted
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
 from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.saving import path_problem, unused
+from workbench.kit.saving import path_problem
 from workbench.labelling.form import LabelForm, choice, columns_field, columns_in, row, text_field
 from workbench.text import visible
 

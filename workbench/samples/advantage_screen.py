@@ -22,7 +22,6 @@ from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import (
     LARGEST_LOG_R,
     PER_RESPONSE,
-    AdvantageTerm,
     TokenFacts,
     TokenLoss,
     advantage_terms,
@@ -154,7 +153,9 @@ def term_lines(facts: TokenFacts, width: int) -> list[Line]:
         first, heads = "l", [*(["(γλ)^l", "δ_{t+l}"] if facts.estimator == "gae" else ["γ^l", "r_{t+l}"])]
         heads += ["product", "sum"]
     lines: list[Line] = [[], [(_table_row(first, "token", heads, width), "muted")]]
-    shown = _terms_shown(terms)
+    shown = next((place for place, term in enumerate(terms[:_LISTED]) if term.weight < _ZERO), _LISTED)
+    if shown >= len(terms) - 1:
+        shown = len(terms)  # a single last term has a line of its own
     for term in terms[:shown]:
         ahead, numbers = term.token - facts.index, [term.weight, term.x, term.product, term.running]
         role = "strong" if per_response and not ahead else "text"
@@ -321,12 +322,6 @@ def _loss_terms(loss: TokenLoss, width: int) -> str:
     weight = f"{number(loss.weight)} · " if loss.weight is not None else ""
     kl = f" + {_operand(loss.kl)}" if loss.kl is not None else ""
     return f"-{weight}{kept}{kl} = "
-
-
-def _terms_shown(terms: list[AdvantageTerm]) -> int:
-    """Return how many terms, from the first, have a line of their own; a single last one keeps its own."""
-    count = next((place for place, term in enumerate(terms[:_LISTED]) if term.weight < _ZERO), _LISTED)
-    return count if count < len(terms) - 1 else len(terms)
 
 
 def _table_row(ahead: str, name: str, numbers: list[str], width: int) -> str:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import StorageError
-from trainer.files import whole_file
-from workbench.kit.saving import unused
+from trainer.files import unused, whole_file
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS
 from workbench.text import visible

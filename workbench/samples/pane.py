@@ -17,12 +17,12 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save
+from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import EXAMPLES, Contains, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
 from workbench.samples.ask_screen import StartingPoint
-from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_samples
 from workbench.samples.prompt_history import PromptHistoryScreen

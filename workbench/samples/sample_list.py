@@ -31,11 +31,11 @@ from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.numbers import number, score_text
+from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_reader import RunPart, preview_samples, read_batch, scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
-from workbench.samples.bookmarks import Bookmarks
 from workbench.text import visible
 
 NO_SAMPLES_YET = "No samples yet. They appear after the first iteration."
@@ -142,20 +142,17 @@ class SampleFilter(FilterField):
     """The search line, hidden until requested; enter keeps the matches, escape shows all samples again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "escape",
-            "clear_filter",
-            "show all",
-            id="sample-filter.clear",
-            tooltip="End the search and show all samples",
-        ),
+        Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search and show all samples"),
         Binding("down", "submit", "to the list", show=False, id="sample-filter.down", tooltip="Go to the matches"),
     ]
 
     def __init__(self) -> None:
         super().__init__("words, or score>0.5 kl<10 len>20 stop:length is:marked")
 
-    def action_show_all(self) -> None:
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
+    def action_clear(self) -> None:
         self.clear_filter()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -15,7 +15,7 @@ from workbench.kit.drawing import Drawn, component_classes
 from workbench.kit.lines import MISSING, Line, plain
 from workbench.kit.scale import number_text
 from workbench.run.sample_table import TokenSample
-from workbench.samples.token_facts import TokenFacts, percent, sentence, token_name
+from workbench.samples.token_facts import TokenFacts, percent, sentence
 
 _NUMBER, _PERCENT = 9, 9  # columns
 _FULL_FROM = 40  # columns: units are written out
@@ -33,26 +33,36 @@ class InspectorRow(NamedTuple):
 
     rank: int
     line: Line
-    is_part: bool = False  # belongs to the row above, so it should not begin a column
+    is_part: bool = False  # belongs to the row above, so it begins no column
+
+
+Number = tuple[int, str, float | None, str, float | None]  # rank, label, number, unit, probability
 
 
 def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
     """Return at most `height` lines of at most `width` columns: the token, the sentence, and the numbers that fit.
 
-    Numbers that do not fit in one column are set in several.
+    Numbers that do not fit in one column are set in two, if `width` has room for them.
     """
     if width < 1:
         return []
-    column = min(width, _WIDEST)
-    rows = _rows(facts, column)
-    columns = max((width + _GAP) // (_COLUMN + _GAP), 1)
+    columns = 2 if width >= 2 * _COLUMN + _GAP else 1
+    rows = _rows(facts, min(width, _WIDEST))
     numbers = -(-sum(bool(row.line) for row in rows) // columns)
     head = _head(facts, width, min(height - 1, max(_SENTENCE, height - 2 - numbers)))[:height]
     room = height - len(head)
     if columns == 1 or sum(bool(row.line) for row in rows) <= room:
         return head + [_cut(row.line, width) for row in _most_telling(rows, room)]
-    column = min((width + _GAP) // columns - _GAP, _WIDEST)
-    return head + _side_by_side(_rows(facts, column), columns, room, column)
+    column = min((width - _GAP) // 2, _WIDEST)
+    rows = [row for row in _rows(facts, column) if row.line]
+    half = next(
+        place for place in range(len(rows) // 2, len(rows) + 1) if place == len(rows) or not rows[place].is_part
+    )
+    for left, right in zip_longest(_most_telling(rows[:half], room), _most_telling(rows[half:], room)):
+        line = left.line if left else []
+        gap = (" " * (column + _GAP - cell_len(plain(line))), "text")
+        head.append([*line, gap, *right.line] if right else line)
+    return head
 
 
 def facts_text(facts: TokenFacts) -> str:
@@ -106,76 +116,66 @@ def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
 
 def _rows(facts: TokenFacts, width: int) -> list[InspectorRow]:
     """Return all numbers in lines of `width` columns, with empty lines between the groups."""
+    groups = [[_row(*number, width) for number in group if number[2] is not None] for group in _numbers(facts, width)]
     rows: list[InspectorRow] = []
-    for group in (_rewards, _logprobs, _ratios, _choices):
-        rows += [InspectorRow(_BLANK if rows else _FIRST_BLANK, []), *group(facts, width)]
-    return [row for row, following in pairwise([*rows, InspectorRow(_BLANK, [])]) if row.line or following.line]
+    for group in filter(None, [*groups, [*_choices(facts, width)]]):
+        rows += [InspectorRow(_BLANK if rows else _FIRST_BLANK, []), *group]
+    return rows
 
 
-def _rewards(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
-    whitened = facts.settings is not None and facts.settings.whiten_rewards
-    for rank, label, number, unit in (
-        (0, "advantage", facts.advantage, ""),
-        (4, "  whitened", facts.whitened_advantage, "std"),
-        (5, "  baseline", facts.baseline, ""),
-        (27, "  divided by", facts.advantage_scale, ""),
-        (5, "value", facts.value, ""),
-        (27, "  next", facts.next_value, ""),
-        (8, "TD error", facts.td_error, ""),
-        (8, "all rewards", facts.total_reward, ""),
-        (9, "return", facts.return_, ""),
-        (6, "reward", facts.reward, "whitened" if whitened else ""),
-        (10, "  KL penalty", facts.kl_penalty, ""),
-        (13, "  token's own", facts.token_score or None, ""),
-        (11, "  score", facts.sequence_score, ""),
-        (17, "  sum", facts.raw_reward if whitened else None, ""),
-    ):
-        if number is not None:
-            yield _number(rank, label, number, unit, None, width)
-
-
-def _logprobs(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
+def _numbers(facts: TokenFacts, width: int) -> Iterator[list[Number]]:
+    """Yield the groups of numbers."""
+    settings = facts.settings
+    whitened = settings is not None and settings.whiten_rewards
+    yield [
+        (0, "advantage", facts.advantage, "", None),
+        (4, "  whitened", facts.whitened_advantage, "std", None),
+        (5, "  baseline", facts.baseline, "", None),
+        (27, "  divided by", facts.advantage_scale, "", None),
+        (5, "value", facts.value, "", None),
+        (27, "  next", facts.next_value, "", None),
+        (8, "TD error", facts.td_error, "", None),
+        (8, "all rewards", facts.total_reward, "", None),
+        (9, "return", facts.return_, "", None),
+        (6, "reward", facts.reward, "whitened" if whitened else "", None),
+        (10, "  KL penalty", facts.kl_penalty, "", None),
+        (13, "  token's own", facts.token_score or None, "", None),
+        (11, "  score", facts.sequence_score, "", None),
+        (17, "  sum", facts.raw_reward if whitened else None, "", None),
+    ]
     k1, kl = facts.k1, facts.kl
-    apart = k1 is not None and kl is not None and not math.isclose(k1, kl, rel_tol=1e-5, abs_tol=1e-6)
-    estimator = facts.settings.kl_estimator if facts.settings is not None else "penalty"
-    for rank, label, number, unit, probability in (
+    apart = k1 is None or kl is None or not math.isclose(k1, kl, rel_tol=1e-5, abs_tol=1e-6)
+    estimator = settings.kl_estimator if settings is not None else "penalty"
+    yield [
         (2, "log-prob", facts.logprob, "nats", facts.probability),
         (3, "  reference", facts.ref_logprob, "nats", facts.ref_probability),
         (26, "  sampler", facts.sampler_logprob, "nats", facts.sampler_probability),
         (1, "KL", k1, "nats", None),
-        (12, f"  by {estimator}", kl if apart or k1 is None else None, "nats", None),
+        (12, f"  by {estimator}", kl if apart else None, "nats", None),
         (15, "entropy", facts.entropy, "nats", None),
         (12, "KL's push", facts.kl_pull, "", None),
         (16, "weight", facts.weight, "", None),
-    ):
-        if number is not None:
-            yield _number(rank, label, number, unit, probability, width)
-
-
-def _ratios(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
-    first = next((place for place, one in enumerate(facts.passes) if one.clipped), -1)
-    beneath = any(cell_len(f"ratio {one.name}") > _columns(width)[1] for one in facts.passes)
-    if beneath:  # the names have a line of their own
-        yield InspectorRow(7, [("ratio", "text")])
-    for place, one in enumerate(facts.passes):
-        rank = 7 if place in (first, len(facts.passes) - 1) else 16 if len(facts.passes) <= _PASSES else 28 + place
-        yield _number(rank, f"{' ' if beneath else 'ratio'} {one.name}", one.ratio, one.mark, one.probability, width)
+    ]
+    passes = facts.passes
+    key = {len(passes) - 1, next((place for place, one in enumerate(passes) if one.clipped), -1)}
+    ratio = "ρ" if any(len(f"ratio {one.name}") > _columns(width)[1] for one in passes) else "ratio"
+    ranks = [7 if place in key else 16 if len(passes) <= _PASSES else 28 + place for place in range(len(passes))]
+    yield [
+        (rank, f"{ratio} {one.name}", one.ratio, one.mark, one.probability)
+        for rank, one in zip(ranks, passes, strict=True)
+    ]
 
 
 def _choices(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     room = width - 2 - 2 * (_PERCENT + 1)
-    if not facts.choices or room < 4:
+    if len(facts.choices) < 2 or room < 4:
         return
     heads = "policy".rjust(_PERCENT + 1) + "reference".rjust(_PERCENT + 1)
     yield InspectorRow(8, [(fit("  likeliest", room + 2) + heads, "muted")])
     for one in facts.choices:
-        role = "strong" if one.chosen else "text"
         shares = percent(one.probability).rjust(_PERCENT + 1) + percent(one.ref_probability).rjust(_PERCENT + 1)
-        line = [
-            ("▸ " if one.chosen else "  ", "selected"),
-            (fit(token_name(one.text) if one.text else f"id {one.token}", room) + shares, role),
-        ]
-        yield InspectorRow(8 if one.chosen else 9, line, is_part=True)
+        name = (fit(one.name, room) + shares, "strong" if one.chosen else "text")
+        yield InspectorRow(8 if one.chosen else 9, [("▸ " if one.chosen else "  ", "selected"), name], is_part=True)
 
 
 def _columns(width: int) -> tuple[int, int]:
@@ -184,9 +184,10 @@ def _columns(width: int) -> tuple[int, int]:
     return units, max(width - _NUMBER - units - _PERCENT, 0)
 
 
-def _number(rank: int, label: str, number: float, unit: str, probability: float | None, width: int) -> InspectorRow:
+def _row(rank: int, label: str, number: float | None, unit: str, probability: float | None, width: int) -> InspectorRow:
     """Return a row with a label, the number and its unit, and a probability at the right end."""
     units, left = _columns(width)
+    number = math.nan if number is None else number
     shown, role = number_text(number, 4, _NUMBER - 1), "strong"
     if not math.isfinite(number):
         shown, role = f"{MISSING} {shown}", "missing"
@@ -206,34 +207,6 @@ def _most_telling(rows: Sequence[InspectorRow], count: int) -> list[InspectorRow
     """Return the `count` rows of lowest rank, in their order."""
     places = sorted(range(len(rows)), key=lambda place: rows[place].rank)[: max(count, 0)]
     return [rows[place] for place in sorted(places)]
-
-
-def _side_by_side(rows: Sequence[InspectorRow], columns: int, height: int, width: int) -> list[Line]:
-    """Set the most important rows in `columns` columns of `height` lines, as many as fit."""
-    rows = [row for row in rows if row.line]
-    count, stacks = columns * height, list[list[InspectorRow]]()
-    while count > 0 and len(stacks := _stacked(_most_telling(rows, count), height)) > columns:
-        count -= 1
-    lines: list[Line] = []
-    for place in range(max(map(len, stacks), default=0)):
-        line: Line = []
-        for stack in stacks:
-            cells: Line = stack[place].line if place < len(stack) else []
-            line += [*cells, (" " * (width + _GAP - cell_len(plain(cells))), "text")]
-        lines.append(line[:-1])
-    return lines
-
-
-def _stacked(rows: Sequence[InspectorRow], height: int) -> list[list[InspectorRow]]:
-    """Split the rows into columns of at most `height`; if possible, none begins with a part of the row above."""
-    stacks: list[list[InspectorRow]] = []
-    while rows:
-        end = min(height, len(rows))
-        if end < len(rows):
-            end = next((place for place in range(end, 0, -1) if not rows[place].is_part), end)
-        stacks.append(list(rows[:end]))
-        rows = rows[end:]
-    return stacks
 
 
 def _cut(line: Line, width: int) -> Line:

@@ -17,8 +17,8 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.cli import main as cli
 from workbench.cli.samples import sample_card
+from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_table import Sample, SampleKey
-from workbench.samples.bookmarks import Bookmarks
 
 HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"
 CARD = re.compile(r"(?P<iteration>\d+)·(?P<number>\d+)   score (?P<score>[+-][\d.]+)   KL (?P<kl>-?[\d.]+) nats.*")

@@ -128,7 +128,6 @@ def test_a_token_sample_has_all_that_was_written(folder: RunFolder) -> None:
     for row in range(1, 4):
         sample = read_token_sample(folder, SampleKey(3, row))
         assert plain(sample) == rounded(token_sample(3, row, 5 * row))
-        assert list(sample.alternatives[1:-1]) == list(sample.alternatives)[1:-1]
     empty = read_token_sample(folder, SampleKey(3, 0))
     assert (len(empty), empty.texts, empty.ratios, list(empty.alternatives)) == (0, [], [], [])
     assert empty.numbers == dict.fromkeys(TOKEN_COLUMNS, empty.tokens)

@@ -303,8 +303,3 @@ async def test_hostile_tokens_and_numbers_are_shown_and_not_obeyed(text: str) ->
             await pilot.press("end")
             assert all(cell_len(line) <= 80 and line.isprintable() for line in drawn(app))
             await pilot.press("right")
-
-
-def test_a_token_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(IndexError, match="no token 8 in a response of 8"):
-        AdvantageScreen(sample(), 8)

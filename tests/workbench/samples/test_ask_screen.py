@@ -22,7 +22,8 @@ from waiting import until
 from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import PlainArea
-from workbench.samples.ask_screen import KEPT, AnswerList, AskScreen, StartingPoint
+from workbench.samples.answer_list import AnswerList
+from workbench.samples.ask_screen import KEPT, AskScreen, StartingPoint
 from workbench.text import as_sent, typed
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
@@ -289,28 +290,6 @@ async def test_a_token_in_the_middle_of_a_character_is_named_by_its_id() -> None
         assert "id 100" in text_of(screen)
 
 
-async def test_the_answers_are_sorted_by_score_on_request() -> None:
-    trainer = Trainer()
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
-        await pilot.press("enter")
-        texts = {" so much worst": -1.0, " so much unscored": math.nan, " so much greatest": 2.0}
-        completions = [completion(text, score=score) for text, score in texts.items()]
-        trainer.sent[0].future.set_result(
-            Answer(writer="policy", iteration=1, prompt="", completions=completions, seconds=0.1)
-        )
-        await seen(pilot, screen, "worst")
-
-        def order() -> list[str]:
-            found = {text.split()[-1]: text_of(screen).rindex(text.split()[-1]) for text in texts}
-            return sorted(found, key=lambda word: found[word])
-
-        assert order() == ["worst", "unscored", "greatest"]
-        await pilot.press("o")
-        await pilot.pause()
-        assert order() == ["greatest", "worst", "unscored"]
-        assert status(screen) == "sorted by score"
-
-
 # Waiting, and the answers
 
 
@@ -483,28 +462,6 @@ async def test_the_footer_shows_the_keys_that_apply() -> None:
         assert {"ask.order", "ask.diff"} <= {binding.binding.id for binding in screen.active_bindings.values()}
 
 
-async def test_the_diff_marks_words_on_request() -> None:
-    trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
-        await pilot.press("ctrl+r")
-        trainer.answer(0, "a warm day")
-        trainer.answer(1, "a cold day")
-        await seen(pilot, screen, "cold")
-        screen.query_one(AnswerList).focus()
-        await pilot.press("d")
-        await pilot.pause()
-        styles = {
-            segment.text: segment.style
-            for strip in screen._compositor.render_strips()
-            for segment in strip
-            if segment.text in ("warm", "cold")
-        }
-        assert styles["warm"] is not None
-        assert styles["cold"] is not None
-        assert styles["warm"].underline
-        assert styles["cold"].strike
-
-
 async def test_every_control_says_what_it_does() -> None:
     for asked in (StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 1)):
         async with asking(asked, Trainer(), checkpoints=["step-000040"]) as (screen, _):
@@ -512,3 +469,24 @@ async def test_every_control_says_what_it_does() -> None:
             named = [widget for widget in used if type(widget).__name__ != "SelectOverlay"]
             assert len(named) == 7
             assert all(widget.tooltip for widget in named)
+
+
+async def test_the_best_come_first_and_differing_words_are_marked_on_request() -> None:
+    trainer = Trainer()
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+        await pilot.press("ctrl+r")
+        scores = {"a warm day": -1.0, "a good day": 2.0}
+        completions = [completion(text, score=score) for text, score in scores.items()]
+        policy = Answer(writer="policy", iteration=1, prompt="", completions=completions, seconds=0.1)
+        trainer.sent[0].future.set_result(policy)
+        trainer.answer(1, "a cold day")
+        await seen(pilot, screen, "cold")
+        assert text_of(screen).index("warm") < text_of(screen).index("good")
+        screen.query_one(AnswerList).focus()
+        await pilot.press("o", "d")
+        await pilot.pause()
+        assert text_of(screen).index("good") < text_of(screen).index("warm")
+        assert status(screen) == "sorted by score   underlined: only the policy; struck: only the reference"
+        drawn = [segment for strip in screen._compositor.render_strips() for segment in strip]
+        (new,), (gone,) = ([one.style for one in drawn if one.text == word] for word in ("good", "cold"))
+        assert (getattr(new, "underline", None), getattr(gone, "strike", None)) == (True, True)

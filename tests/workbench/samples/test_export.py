@@ -14,8 +14,8 @@ import pytest
 from token_samples import SETTINGS, token_sample
 
 from trainer.errors import StorageError
+from trainer.files import unused
 from trainer.runs.samples import TOKEN_COLUMNS
-from workbench.kit.saving import unused
 from workbench.run.sample_table import TokenSample
 from workbench.samples.export import export_samples, sa_pairs
 

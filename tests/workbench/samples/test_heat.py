@@ -50,18 +50,14 @@ def grounds_outwards(found: Ladder, diverging: bool) -> list[list[Color]]:
 
 @pytest.mark.parametrize("diverging", [True, False])
 @pytest.mark.parametrize("name", SPECS)
-def test_text_can_be_read_on_every_step(name: str, diverging: bool) -> None:
+def test_text_can_be_read_on_every_step_and_keeps_its_colour(name: str, diverging: bool) -> None:
     found = ladder(name, diverging)
     least = 3 if SPECS[name].ansi else 4.5
     ratios = [contrast(*colors(style, dark=SPECS[name].dark)) for style in (*found.steps, found.plain)]
     assert min(ratios) >= least
     assert contrast(*colors(found.missing, dark=SPECS[name].dark)) >= 3
-
-
-@pytest.mark.parametrize("diverging", [True, False])
-@pytest.mark.parametrize("name", SPECS)
-def test_text_keeps_its_colour_on_every_step(name: str, diverging: bool) -> None:
-    found = ladder(name, diverging)
+    assert found.at(math.nan) == found.mark(math.nan) == found.missing
+    assert found.missing not in (*found.steps, *found.marks)
     if found.plain.color is not None and found.plain.color.triplet is not None:  # mixed colours
         assert {step.color for step in found.steps} == {found.plain.color}
 
@@ -109,14 +105,6 @@ def test_without_colour_there_are_attributes_alone(diverging: bool) -> None:
     assert found.missing != found.plain
 
 
-@pytest.mark.parametrize("diverging", [True, False])
-@pytest.mark.parametrize("name", SPECS)
-def test_a_missing_number_has_a_style_of_its_own(name: str, diverging: bool) -> None:
-    found = ladder(name, diverging)
-    assert found.at(math.nan) == found.mark(math.nan) == found.missing
-    assert found.missing not in (*found.steps, *found.marks)
-
-
 @given(a=st.floats(0, 1), b=st.floats(0, 1), diverging=st.booleans())
 def test_blocks_rise_with_the_value(a: float, b: float, diverging: bool) -> None:
     low, high = sorted((a, b))
@@ -134,19 +122,12 @@ def test_every_block_is_used_and_the_ends_and_zero_have_theirs() -> None:
 @pytest.mark.parametrize(
     ("position", "diverging", "lines"),
     [
-        (0.5, True, 0),
-        (0.6, True, 0),
-        (0.7, True, 1),
-        (0.3, True, 1),
-        (0.8, True, 1),
-        (0.9, True, 2),
-        (0.0, True, 2),
-        (0.3, False, 0),
-        (0.4, False, 1),
-        (0.6, False, 1),
-        (0.7, False, 2),
-        (math.nan, True, 0),
-        (math.nan, False, 0),
+        *[
+            (place, True, lines)
+            for place, lines in ((0.5, 0), (0.6, 0), (0.7, 1), (0.3, 1), (0.8, 1), (0.9, 2), (0, 2))
+        ],
+        *[(place, False, lines) for place, lines in ((0.3, 0), (0.4, 1), (0.6, 1), (0.7, 2))],
+        *[(math.nan, diverging, 0) for diverging in (True, False)],
     ],
 )
 def test_underlines_show_thirds_of_the_magnitude(position: float, diverging: bool, lines: int) -> None:

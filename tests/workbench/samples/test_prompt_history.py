@@ -273,16 +273,6 @@ async def test_without_colour_changes_begin_and_end_with_marks(run: Path, monkey
         assert app.shown == " there was a [-sad-]{+glad+} band[-.-]{+!+}"
 
 
-async def test_a_long_text_scrolls(tmp_path: Path) -> None:
-    write(tmp_path, 1, "\n".join(f"line {number}" for number in range(500)))
-    async with showing(tmp_path, sample(1, 1)) as (app, pilot):
-        text = app.screen.query_one(DiffText)
-        await pilot.press("tab", "end")
-        await pilot.pause()
-        last = text.render_line(text.size.height - 1).text
-        assert last.rstrip() == "line 499"
-
-
 def test_unknown_numbers_are_dashes() -> None:
     unknown = sample(score=math.nan, kl=math.nan, length=None)
     assert response_row(unknown).split() == ["12·1", "-", "-", "-"]

@@ -176,15 +176,6 @@ def test_the_losses_of_the_tokens_are_those_that_the_run_reports(variant: list[s
         assert np.mean(losses) == pytest.approx(iteration.policy_loss, rel=1e-3, abs=1e-5)
 
 
-def test_a_kl_in_the_loss_has_the_runs_coefficient(tmp_path: Path) -> None:
-    grpo = WITHOUT_CRITIC["KL in the loss"]
-    _, files = run(tmp_path, *grpo)
-    assert [settings.kl_coef for _, settings in files] == [0.5] * 3
-    sample = read_token_sample(RunFolder(tmp_path / "runs/a"), SampleKey(3, 0))
-    kl = [one.loss.kl for place in range(len(sample)) for one in TokenFacts(sample, place).passes if one.loss]
-    assert max(x for x in kl if x is not None) > 1e-4
-
-
 def test_epochs_that_were_ended_early_made_no_step(tmp_path: Path) -> None:
     settings = ("ppo.target_approx_kl=1e-9", "ppo.epochs=3", "ppo.minibatches=2", "run.final_ratios=true")
     recorder, files = run(tmp_path, *settings)

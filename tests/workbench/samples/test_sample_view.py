@@ -18,9 +18,9 @@ from waiting import until
 from trainer.runs.samples import write_samples
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import AnswerScreen, TextPromptScreen
+from workbench.run.bookmarks import Bookmarks
 from workbench.samples import pane
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.channels import CHANNELS, channel_scale
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList

@@ -252,7 +252,7 @@ def test_a_file_without_settings_has_facts_but_no_formulas() -> None:
     sample = replace(token_sample(length=4), settings=None, ratios=[], alternatives=[])
     facts = TokenFacts(sample, 3)
     assert (facts.kl_penalty, facts.raw_reward, facts.whitened_advantage, facts.loss_advantage) == (None,) * 4
-    assert (facts.passes, facts.choices) == ((), ())
+    assert (facts.passes, [one.token for one in facts.choices]) == ((), [facts.token])
     assert advantage_terms(sample, 0) == []
     assert "pushed" not in sentence(facts)
     assert "than the critic expected" in sentence(facts)

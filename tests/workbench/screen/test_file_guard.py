@@ -10,7 +10,8 @@ import pytest
 from file_guard import files_on_this_thread
 from workbench_app import settle, workbench
 
-from workbench.kit.saving import path_note, unused
+from trainer.files import unused
+from workbench.kit.saving import path_note
 from workbench.log.pane import LogPane
 
 
@@ -20,8 +21,8 @@ async def test_files_are_found_on_the_thread_of_the_screen_only(tmp_path: Path) 
         asyncio.get_running_loop().call_soon(path_note, str(taken))
         await asyncio.sleep(0)
     assert found == [
-        "workbench/kit/saving.py:unused, stat",
-        "workbench/kit/saving.py:unused.<locals>.<genexpr>, stat",
+        "workbench/kit/files.py:unused, stat",
+        "trainer/files.py:unused.<locals>.<genexpr>, stat",
     ]
     with files_on_this_thread() as found:
         await asyncio.to_thread(unused, taken)
@@ -37,5 +38,5 @@ async def test_a_pane_that_reads_a_file_on_it_fails_each_test_of_the_screen(monk
             await pilot.press("slash")
             await settle(pilot)
 
-    with pytest.raises(AssertionError, match=r"saving.py:unused, stat"):
+    with pytest.raises(AssertionError, match=r"files.py:unused, stat"):
         await search_the_log()

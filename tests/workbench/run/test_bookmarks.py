@@ -11,8 +11,8 @@ import pytest
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
+from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_table import SampleKey
-from workbench.samples.bookmarks import Bookmarks
 
 A, B, C = SampleKey(3, 1), SampleKey(12, 0), SampleKey(12, 63)
 
@@ -61,7 +61,7 @@ def test_processes_that_mark_at_once_lose_no_mark(folder: RunFolder) -> None:
 import sys
 from pathlib import Path
 from trainer.runs.folder import RunFolder
-from workbench.samples.bookmarks import Bookmarks
+from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_table import SampleKey
 bookmarks = Bookmarks(RunFolder(Path(sys.argv[1])))
 print("ready", flush=True)
@@ -145,10 +145,3 @@ def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_changes(folder:
         assert "\n" not in str(error.value)
         assert list(bookmarks) == [A]
     assert file(folder).read_bytes() == before
-
-
-def test_a_run_that_is_gone_is_an_error_when_something_is_marked(folder: RunFolder) -> None:
-    bookmarks = Bookmarks(RunFolder(folder.root / "gone"))
-    assert list(bookmarks) == []
-    with pytest.raises(StorageError, match="gone"):
-        bookmarks.toggle(A)

@@ -51,15 +51,17 @@ def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
     numbers = -(-sum(bool(row.line) for row in rows) // columns)
     head = _head(facts, width, min(height - 1, max(_SENTENCE, height - 2 - numbers)))[:height]
     room = height - len(head)
-    if columns == 1 or sum(bool(row.line) for row in rows) <= room:
+    if columns == 1 or room < 1 or sum(bool(row.line) for row in rows) <= room:
         return head + [_cut(row.line, width) for row in _most_telling(rows, room)]
     column = min((width - _GAP) // 2, _WIDEST)
     rows = [row for row in _rows(facts, column) if row.line]
-    half = next(
-        place for place in range(len(rows) // 2, len(rows) + 1) if place == len(rows) or not rows[place].is_part
-    )
-    for left, right in zip_longest(_most_telling(rows[:half], room), _most_telling(rows[half:], room)):
-        line = left.line if left else []
+    for count in range(2 * room, room, -1):
+        shown = _most_telling(rows, count)
+        half = next((place for place in range(min(room, len(shown) - 1), 0, -1) if not shown[place].is_part), room)
+        if len(shown) <= half + room:
+            break
+    for left, right in zip_longest(shown[:half], shown[half:]):
+        line: Line = left.line if left else []
         gap = (" " * (column + _GAP - cell_len(plain(line))), "text")
         head.append([*line, gap, *right.line] if right else line)
     return head

@@ -20,10 +20,7 @@ async def test_files_are_found_on_the_thread_of_the_screen_only(tmp_path: Path) 
     with files_on_this_thread() as found:
         asyncio.get_running_loop().call_soon(path_note, str(taken))
         await asyncio.sleep(0)
-    assert found == [
-        "workbench/kit/files.py:unused, stat",
-        "trainer/files.py:unused.<locals>.<genexpr>, stat",
-    ]
+    assert found == ["workbench/kit/saving.py:path_note, stat"]
     with files_on_this_thread() as found:
         await asyncio.to_thread(unused, taken)
         taken.read_text()  # by the test

@@ -101,6 +101,23 @@ def test_only_actions_that_make_sense_are_allowed() -> None:
     assert supervisor.note == ""
 
 
+def test_a_pause_can_be_taken_back_before_and_after_it_has_come() -> None:
+    supervisor = supervise(scripted_run.steered)
+    poll_until(supervisor, lambda: supervisor.view.iteration > 0)
+    for comes in (False, True):
+        supervisor.ask("pause")
+        assert supervisor.note == "pausing"
+        if comes:
+            poll_until(supervisor, lambda: supervisor.view.state == "paused")
+            assert supervisor.note == ""
+        assert allowed(supervisor) == {"resume", "step", "checkpoint", "stop"}
+        supervisor.ask("resume")
+        poll_until(supervisor, lambda: allowed(supervisor) == {"pause", "step", "checkpoint", "stop"})
+    supervisor.abort()
+    assert (supervisor.note, allowed(supervisor)) == ("aborting", set())
+    poll_until(supervisor, lambda: not supervisor.trains_here)
+
+
 def test_a_second_run_waits_until_the_first_has_ended() -> None:
     supervisor = supervise(scripted_run.wait)
     poll_until(supervisor, lambda: len(supervisor.view.history) == 1)

@@ -27,7 +27,7 @@ from textual.app import App, ComposeResult
 
 sys.path.insert(0, str(ROOT))
 
-from workbench.kit.key_footer import KeyFooter
+from workbench.kit.footer import KeyFooter
 
 from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import begin_session, leave_session, open_session

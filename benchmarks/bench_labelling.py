@@ -27,11 +27,10 @@ from textual.app import App, ComposeResult
 
 sys.path.insert(0, str(ROOT))
 
-from workbench.kit.footer import KeyFooter
-
 from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import begin_session, leave_session, open_session
 from trainer.preferences.store import PreferenceStore
+from workbench.kit.footer import KeyFooter
 from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_worker import SessionWorker

@@ -213,8 +213,10 @@ class RewardModelPane(Pane):
     @property
     def _loading(self) -> str:
         """Name of a training that has no folder yet; empty for none."""
-        found = self._training
-        return found.name if found and found not in [run.folder.root for run in self.reader.runs] else ""
+        found, reader = self._training, self.reader
+        if found is None or found.parent != reader.runs_dir or found in [run.folder.root for run in reader.runs]:
+            return ""
+        return found.name
 
     def _show_place(self) -> None:
         reader, parts = self.reader, list[str]()

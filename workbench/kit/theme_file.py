@@ -102,7 +102,6 @@ _THEME_FILE = _schema(
     name=(Annotated[str, Field(pattern="^[a-z][a-z0-9]*(-[a-z0-9]+)*$")], ...),
     dark=(bool, ...),
     **{table: (schema, None if table == "text" else ...) for table, schema in _TABLE_SCHEMAS.items()},
-    labels=(Any, None),  # of older themes; nothing is drawn with it
 )
 
 

@@ -57,17 +57,6 @@ async def test_a_success_is_not_drawn_as_an_error_and_disappears_by_itself(monke
         await until(pilot, lambda: reported(screen) == "")
 
 
-async def test_an_error_looks_unlike_a_success_and_stays() -> None:
-    async with workbench() as (screen, pilot):
-        screen.say("wrote it", "done")
-        done = screen.query_one(Banner).styles.color
-        screen.say("cannot write it")
-        await pilot.pause()
-        assert reported(screen).startswith("✖ cannot write it")
-        assert screen.query_one(Banner)._timer is None
-        assert screen.query_one(Banner).styles.color != done
-
-
 async def test_an_error_that_still_applies_returns_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     async with workbench(scripted_run.diverged) as (screen, pilot):

@@ -110,16 +110,10 @@ async def test_rows_are_the_panes_then_everywhere_with_the_keys_of_each() -> Non
         assert by_id(rows)["down"] == HelpRow("One", "j ^n", "down", "The next one", True)
         assert by_id(rows)["pause"] == HelpRow(EVERYWHERE, "space", "pause", "Hold the run", True)
         assert "two" not in by_id(rows)
+        assert not by_id(rows)["nothing"].in_force
         assert [row.group for row in rows] == sorted(
             (row.group for row in rows), key=["One", EVERYWHERE, FOCUSED].index
         )
-
-
-async def test_keys_that_do_not_apply_are_listed_as_not_now() -> None:
-    async with (app := Probe()).run_test() as pilot:
-        app.query_one("#chart").focus()
-        await pilot.pause()
-        assert not by_id(help_rows(app, app.query_one(OnePane)))["nothing"].in_force
 
 
 async def test_keys_and_what_they_do_are_two_columns_with_those_that_do_not_work_now_last() -> None:
@@ -196,14 +190,8 @@ async def test_the_screen_explains_the_pane_that_has_the_focus() -> None:
             await pilot.press("f1")
             assert title in shown(app)
             assert key in shown(app)
+            assert ("[/x] [@click=app.quit]" in shown(app)) == (title == "Help: One"), "its text is never markup"
             await pilot.press("escape")
-
-
-async def test_help_texts_are_never_markup() -> None:
-    async with (app := Probe()).run_test(size=(100, 40)) as pilot:
-        app.query_one("#chart").focus()
-        await pilot.press("f1")
-        assert "[/x] [@click=app.quit]" in shown(app)
 
 
 async def test_every_closing_key_closes_it() -> None:

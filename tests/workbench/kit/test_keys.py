@@ -160,10 +160,6 @@ def test_a_shipped_preset_names_bindings_of_the_app_and_has_no_conflict(preset: 
     keymap, problems = load(tmp_path, f'preset = "{preset}"', known_bindings())
     assert problems == []
     assert len(keymap) > 10
-
-
-def test_the_vim_preset_moves_by_letters(tmp_path: Path) -> None:
-    keymap, _ = load(tmp_path, 'preset = "vim"', known_bindings())
     assert {"j", "k"} <= {key for keys in keymap.values() for key in keys.split(",")}
 
 

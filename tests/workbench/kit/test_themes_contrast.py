@@ -12,7 +12,6 @@ from colors import DEFICIENCIES, SPECS, XTERM, XTERM_DARK, contrast, delta_e
 from snapshots import drawn_pieces, written_run
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
-from textual.screen import Screen
 from waiting import until
 from workbench_app import workbench as running
 
@@ -154,35 +153,6 @@ def test_every_colour_that_the_code_writes_text_in_can_be_read(name: str) -> Non
     assert {pair: round(ratio, 2) for pair, ratio in ratios.items() if ratio < 4.5} == {}
 
 
-async def test_every_text_and_line_on_the_screen_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
-    async with running(size=(200, 60)) as (screen, pilot):
-        screen.app.notify("a warning", severity="warning")
-        for name in HEX:
-            screen.app.theme = name
-            await pilot.pause()
-            seen = list(on_screen(screen))
-            assert len(seen) > 200
-            assert {what: round(ratio, 2) for what, ratio, least in seen if ratio < least} == {}, name
-
-
-def on_screen(screen: Screen[object]) -> Iterator[tuple[str, float, float]]:
-    """Return what the widgets of a screen draw, shown or not: its name, its contrast, and the least that it needs."""
-    for widget in screen.walk_children():
-        ground, name = widget.background_colors[1], f"{type(widget).__name__}#{widget.id}"
-        yield name, contrast(widget.colors[3], ground), 4.5
-        outside = widget.background_colors[0]
-        for kind, color in widget.styles.border:
-            if kind not in ("", "none", "hidden", "blank") and color.a:
-                yield f"{name} border", contrast(outside + color, outside), 3.0
-        for component in widget.COMPONENT_CLASSES:
-            style = widget.get_component_rich_style(component)
-            if style.color and style.bgcolor and style.color.triplet and style.bgcolor.triplet:
-                color, on = (Color(*one.triplet) for one in (style.color, style.bgcolor))
-                yield f"{name} {component}", contrast(color, on), 3.0 if component.endswith("separator") else 4.5
-
-
 STOPS = {  # keys that lead on from the stop before
     "Home": ["f9"],
     "Config": ["f2"],
@@ -240,12 +210,6 @@ def test_opposites_stay_apart_for_eyes_that_lack_a_colour(deficiency: str) -> No
         assert delta_e(palette.text(one), palette.text(other), deficiency) > 60
     series = [palette.text(f"chart-{n}") for n in range(1, 7)]
     assert min(delta_e(a, b, deficiency) for a, b in itertools.combinations(series, 2)) > 10
-
-
-def test_red_and_green_would_not_stay_apart() -> None:
-    red, green = Color.parse("#d70000"), Color.parse("#5f8700")
-    assert delta_e(red, green) > 60
-    assert delta_e(red, green, "deuteranopia") < 30
 
 
 def test_contrast_is_that_of_the_standard() -> None:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import scripted_run
 from scripted_run import Script, complete_run, make_run
-from textual.css.stylesheet import Stylesheet
-from textual.dom import DOMNode
 from textual.events import DescendantFocus
 from textual.widgets import Input
 from waiting import until
-from workbench_app import press_when_asked, screen_text, settle, start_run, status, workbench
+from workbench_app import press_when_asked, screen_text, start_run, status, workbench
 
 from trainer.config import load_config
 from trainer.engine.control import Control
@@ -80,15 +78,6 @@ class Obedient:
 
         control.attach(Run())  # type: ignore[arg-type]
         return scripted_run.wait(emit, control)
-
-
-async def test_it_opens_on_the_dashboard() -> None:
-    async with workbench() as (screen, _):
-        text = screen_text(screen)
-        assert shown(screen) == set(DASHBOARD)
-        assert "no run yet" in status(screen)
-        for words in ("Config F2", "Training F3", "Samples F4", "lora_rank"):
-            assert words in text
 
 
 async def test_one_key_starts_training_and_the_charts_move() -> None:
@@ -159,7 +148,9 @@ async def test_f_keys_go_to_panes_at_every_size(
         await pilot.press(key)
         await pilot.pause()
         assert shown(screen) == then
-        assert any(pane.has_focus_within for pane in screen.query(Pane) if pane.id in then)
+        [marked] = screen.query("Pane.-current")
+        assert marked.has_focus_within
+        assert marked.id in then
 
 
 async def test_zoom_gives_the_focused_pane_everything_and_takes_it_back() -> None:
@@ -172,34 +163,6 @@ async def test_zoom_gives_the_focused_pane_everything_and_takes_it_back() -> Non
         assert shown(screen) == set(DASHBOARD)
 
 
-async def test_the_pane_with_the_focus_is_marked_and_its_other_widgets_are_not_styled_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    styled: list[DOMNode] = []
-    plain = Stylesheet.apply
-
-    def apply(sheet: Stylesheet, node: DOMNode, **how: Any) -> None:
-        styled.append(node)
-        plain(sheet, node, **how)
-
-    monkeypatch.setattr(Stylesheet, "apply", apply)
-    async with workbench(size=(200, 60)) as (screen, pilot):
-        for key in ("f2", "f4", "tab", "f3"):
-            await settle(pilot)
-            before = screen.focused
-            styled.clear()
-            await pilot.press(key)
-            await until(pilot, lambda: screen.focused is not before)  # noqa: B023
-            [marked] = screen.query("Pane.-current")
-            assert marked.has_focus_within
-            others = [pane for pane in screen.query(Pane) if pane is not marked]
-            assert all(pane.styles.border_top != marked.styles.border_top for pane in others)
-            await settle(pilot)
-            inside = {node for pane in screen.query(Pane) for node in pane.walk_children()}
-            moved = screen.query_one("#config-help")  # beside the form only while Config is wide
-            assert inside & {*styled} <= {before, screen.focused, moved}
-
-
 async def test_a_terminal_that_is_too_small_says_so_and_the_run_continues() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
@@ -210,23 +173,6 @@ async def test_a_terminal_that_is_too_small_says_so_and_the_run_continues() -> N
         await pilot.resize_terminal(120, 36)
         await pilot.pause()
         assert shown(screen) == set(DASHBOARD)
-
-
-@pytest.mark.parametrize("small", [(50, 15), (80, 24)])
-async def test_the_focus_is_where_it_was_after_the_terminal_was_small(small: tuple[int, int]) -> None:
-    async with workbench(size=(120, 40)) as (screen, pilot):
-        await pilot.press("f2", "down", "down")
-        focused = screen.focused
-        for size in (small, (120, 40)):
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
-        await until(pilot, lambda: screen.focused is focused)
-        await pilot.press("tab")
-        await pilot.pause()
-        pane = next(pane for pane in screen.query(Pane) if pane.has_focus_within)
-        await pilot.resize_terminal(80, 24)
-        await until(pilot, lambda: shown(screen) == {pane.id})
-        assert pane.has_focus_within
 
 
 async def test_a_broken_configuration_opens_with_its_problems_and_starts_nothing(tmp_path: Path) -> None:
@@ -251,12 +197,6 @@ async def test_a_trainer_that_dies_says_why_and_leaves_the_run_readable() -> Non
         assert "lower optim.policy_lr and resume" in banner(screen)
         await pilot.press("f4", "f2", "f3")
         assert "start" in screen_text(screen).splitlines()[-1]
-
-
-async def test_leaving_without_a_run_asks_nothing() -> None:
-    async with workbench() as (screen, pilot):
-        await pilot.press("q")
-        await until(pilot, lambda: not screen.app.is_running)
 
 
 @pytest.mark.parametrize(
@@ -437,21 +377,6 @@ async def test_prompts_that_have_changed_are_named_and_accepted_in_a_dialog() ->
         assert script.accepts_data
 
 
-async def test_the_runs_pane_opens_and_resumes() -> None:
-    make_run("past")
-    script = Script(scripted_run.done)
-    async with workbench(script) as (screen, pilot):
-        await pilot.press("f7")
-        await until(pilot, lambda: "past" in screen_text(screen))
-        await pilot.press("enter")
-        await until(pilot, lambda: "■ stopped" in status(screen))
-        assert script.received == {}
-        await pilot.press("f7", "r")
-        await press_when_asked(pilot, "enter")
-        await until(pilot, lambda: "✓ done" in status(screen))
-        assert script.received["resume"] == Path("runs/past")
-
-
 async def test_resume_and_duplicate_do_not_open_the_run_as_well() -> None:
     make_run("past")
     async with workbench(scripted_run.wait) as (screen, pilot):
@@ -558,16 +483,6 @@ async def test_a_run_that_trains_is_not_controlled_through_unsaved_changes() -> 
             assert pane.document.get("ppo.kl_coef") != 0.3
 
 
-async def test_theme_and_charts_are_remembered(tmp_path: Path) -> None:
-    async with workbench() as (screen, pilot):
-        screen.app.theme = "paper"
-        screen.query_one(TrainingPane).metrics_shown = ["kl", "entropy"]
-        await pilot.pause()
-    async with workbench() as (screen, pilot):
-        assert screen.app.theme == "paper"
-        assert screen.query_one(TrainingPane).metrics_shown == ("kl", "entropy")
-
-
 async def test_hidden_metrics_have_a_sign_with_the_key_that_shows_them(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "keys.toml").write_text('[keys]\n"training.metrics" = "M"\n')
@@ -630,17 +545,6 @@ async def test_a_late_focus_event_takes_nobody_back() -> None:
         await pilot.press("z")
         assert screen.query_one("#samples").display
         assert not screen.query_one("#training").display
-
-
-async def test_keys_are_remapped_by_id(tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"pane.samples" = "ctrl+g"\n')
-    async with workbench() as (screen, pilot):
-        await pilot.press("ctrl+g")
-        assert screen.query_one("#samples").has_focus_within
-        await pilot.press("f2")
-        await pilot.press("f4")
-        assert screen.query_one("#config").has_focus_within
 
 
 async def test_marked_runs_are_overlaid_in_the_chart(tmp_path: Path) -> None:

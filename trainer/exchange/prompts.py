@@ -12,7 +12,7 @@ from trainer.data import Prompt, chat_messages, encode_prompts, load_prompts, sp
 from trainer.data.templates import rendered, template_options
 from trainer.errors import DataError
 from trainer.plurals import counted
-from trainer.preferences.formats.files import write_rows
+from trainer.preferences.formats import write_rows
 from trainer.preferences.records import Text
 
 TRAIN, HELD_OUT = "prompts", "prompts-held-out"

@@ -172,19 +172,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run the block in a transaction that holds the write lock from its beginning; on disk when the block ends."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-@contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn SQLite errors into StorageErrors that name `path` and the way out; a ProgrammingError passes through."""
     try:

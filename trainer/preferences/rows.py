@@ -86,12 +86,13 @@ _QUEUE: Rules = {
     **dict.fromkeys(("models", "keys", "columns"), _TEXTS),
 }
 _PLAN: Rules = {"repeats": _NUMBER, "random": _NUMBER, "limit": _WHOLE, "seed": _WHOLE}
-K_WAY_FIELDS = ("version", "prompt", "completions", *(field.name for field in fields(Judgement)), "origins", "columns")
+_NAMES = {record: tuple(field.name for field in fields(record)) for record in (Origin, Judgement)}
+K_WAY_FIELDS = ("version", "prompt", "completions", *_NAMES[Judgement], "origins", "columns")
 
 
 def values_of(record: Origin | Judgement) -> Row:
     """Return the fields of a record by name, as JSON returns them."""
-    return {field.name: _listed(getattr(record, field.name)) for field in fields(record)}
+    return {name: _listed(getattr(record, name)) for name in _NAMES[type(record)]}
 
 
 def _listed(value: Any) -> Any:
@@ -317,3 +318,31 @@ def stored_plan(text: str) -> SessionPlan:
     values = json.loads(text)
     queues = tuple(QueuePlan(**checked(queue, _QUEUE, "row")) for queue in values["queues"])
     return SessionPlan(queues=queues, **checked(values, _PLAN, "row"))
+
+
+def row_problem(what: str, *values: Any) -> str:
+    """Return the problem with the columns of a store's row; empty for none. Raises one of DAMAGES.
+
+    what: comparison, event, guidelines, session or session item.
+    """
+    if what == "guidelines":
+        key, text = values
+        fits = isinstance(text, str) and guidelines_hash(text) == key
+        return "" if fits else "their hash does not match their text"
+    if what == "session":
+        stored_plan(*values)
+        return ""
+    if what == "comparison":
+        key, *columns = values
+        return "" if stored_comparison(*columns).key == key else "its key does not match its prompt and completions"
+    try:
+        comparison = stored_comparison(*values[3:])
+    except DAMAGES:
+        return ""  # reported with the comparison
+    if what == "session item":
+        queue, payload, repeats = values[:3]
+        stored_item(queue, payload, repeats, comparison)
+        return ""
+    labeller, payload, choice = values[:3]
+    fits = (stored_label(0, labeller, payload, comparison).judgement.choice or "ranking") == choice
+    return "" if fits else f"its choice '{choice}' does not match its payload"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.errors import StorageError, UsageError
-from trainer.preferences.connection import connect, storage_errors, transaction
+from trainer.errors import DataError, StorageError, UsageError
+from trainer.preferences.connection import SCHEMA, connect, storage_errors
 from trainer.preferences.records import FLAGGED, Comparison, Preference
 from trainer.preferences.rows import (
     DAMAGES,
@@ -24,6 +25,7 @@ from trainer.preferences.rows import (
     in_stored_order,
     label_values,
     payload,
+    row_problem,
     stored_comparison,
     stored_label,
 )
@@ -47,6 +49,44 @@ _UNDO_IMPORT = """INSERT INTO events (time, kind, comparison, labeller, source, 
     SELECT :now, 'undo', e.comparison, :labeller, e.source, '{}', e.id FROM events e
     WHERE e.kind = 'label' AND e.source = :source AND e.time = :time AND e.session IS NULL
     AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id) ORDER BY e.id"""
+
+# Problems that SQL finds alone: a line each.
+_LINES = (
+    """SELECT 'event ' || u.id || ': undoes ' || CASE
+        WHEN e.kind IS NOT 'label' THEN u.undoes || ', which is not a label'
+        WHEN e.comparison <> u.comparison OR e.id >= u.id THEN
+            'label ' || u.undoes || ' of another comparison, or a later one'
+        ELSE 'label ' || u.undoes || ' of another item' END
+    FROM events u LEFT JOIN events e ON e.id = u.undoes WHERE u.kind = 'undo' AND (e.kind IS NOT 'label'
+        OR e.comparison <> u.comparison OR e.id >= u.id OR e.session IS NOT u.session OR e.position IS NOT u.position)
+    ORDER BY u.id""",
+    """SELECT 'session ' || session || ': an item is missing' FROM session_items
+    GROUP BY session HAVING count(*) <> max(position) + 1""",
+    """SELECT 'session item ' || i.id || ': repeats event ' || i.repeats || ', which is not a label of its comparison'
+    FROM session_items i LEFT JOIN events e ON e.id = i.repeats AND e.kind = 'label' AND e.comparison = i.comparison
+    WHERE i.repeats IS NOT NULL AND e.id IS NULL ORDER BY i.id""",
+    """SELECT 'event ' || e.id || ': labels item ' || e.position || ' of session ' || e.session
+        || ', which is missing or another one'
+    FROM events e LEFT JOIN sessions s ON s.id = e.session
+    LEFT JOIN session_items i ON i.session = e.session AND i.position = e.position
+    WHERE e.session IS NOT NULL AND e.kind = 'label'
+    AND (i.comparison = e.comparison AND s.labeller = e.labeller) IS NOT TRUE ORDER BY e.id""",
+    """SELECT 'event ' || max(e.id) || ': labels item ' || e.position || ' of session ' || e.session
+        || ', which already has label ' || min(e.id)
+    FROM events e WHERE e.session IS NOT NULL AND e.kind = 'label'
+    AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)
+    GROUP BY e.session, e.position HAVING count(*) > 1""",
+)
+_ROWS = {  # queries of rows that are read one by one, by what they are called
+    "comparison": f"SELECT c.id, c.key, {COMPARISON} FROM comparisons c WHERE c.id > :after ORDER BY c.id",  # noqa: S608
+    "event": f"""SELECT e.id, e.labeller, e.payload, e.choice, {COMPARISON}
+        FROM events e JOIN comparisons c ON c.id = e.comparison
+        WHERE e.id > :after AND e.kind = 'label' ORDER BY e.id""",  # noqa: S608
+    "guidelines": "SELECT rowid, hash, text FROM guidelines WHERE rowid > :after ORDER BY rowid",
+    "session": "SELECT id, plan FROM sessions WHERE id > :after ORDER BY id",
+    "session item": f"""SELECT i.id, i.queue, i.payload, i.repeats, {COMPARISON}
+        FROM session_items i JOIN comparisons c ON c.id = i.comparison WHERE i.id > :after ORDER BY i.id""",  # noqa: S608
+}
 
 
 class FoundComparison(NamedTuple):
@@ -133,7 +173,7 @@ class PreferenceStore:
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
         with self.transaction():
-            return self.append_label(self.find_or_add(preference), source, now)
+            return self._append_label(self.find_or_add(preference), source, now)
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
         """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
@@ -148,8 +188,8 @@ class PreferenceStore:
             with self.transaction():
                 for preference in batch:
                     found = self.find_or_add(preference)
-                    if found.is_new or not self.has_label(found, source):
-                        self.append_label(found, source, now)
+                    if found.is_new or not self._has_label(found, source):
+                        self._append_label(found, source, now)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
         return Added(count, duplicates)
@@ -266,11 +306,19 @@ class PreferenceStore:
         The changes are on disk when the outermost block ends; if that raises, nothing is written. SQLite errors become
         StorageErrors.
         """
-        if self.connection.in_transaction:
+        inner = self.connection.in_transaction
+        if inner:
             yield
-        else:
-            with storage_errors(self.path), transaction(self.connection):
+            return
+        with storage_errors(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
                 yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
 
     def rows(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """Return all rows of `query`. Raises StorageError."""
@@ -317,14 +365,13 @@ class PreferenceStore:
                 raise self.unreadable(f"comparison {id_}")
         return FoundComparison(id_, stored, in_stored_order(label, stored), is_new=row is None)
 
-    def append_label(self, found: FoundComparison, source: str, now: float) -> int:
-        """Append the label of `found`, which was made outside sessions, and return its id."""
+    def _append_label(self, found: FoundComparison, source: str, now: float) -> int:
         judgement = found.label.judgement
         values = payload(label_values(judgement), found.label.comparison, found.comparison)
         labeller, choice = as_utf8(judgement.labeller), judgement.choice or "ranking"
         return self.append(now, "label", found.id, labeller, as_utf8(source), choice, values, None, None, None)
 
-    def has_label(self, found: FoundComparison, source: str) -> bool:
+    def _has_label(self, found: FoundComparison, source: str) -> bool:
         """Return whether exactly the judgement of `found` is stored and not undone."""
         judgement = found.label.judgement
         payloads = self.connection.execute(
@@ -369,3 +416,33 @@ def _selection(labeller: str | None, source: str | None) -> tuple[str, dict[str,
     wanted = {"labeller": labeller, "source": source}
     values: dict[str, Any] = {name: as_utf8(value) for name, value in wanted.items() if value is not None}
     return "".join(f" AND e.{name} = :{name}" for name in values), values
+
+
+def check_store(store: PreferenceStore) -> list[str]:
+    """Return a line for each problem with the file or its contents; an empty list if there are none."""
+    connection, found = store.connection, list[str]()
+    try:
+        found += [f"file: {line}" for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
+        found += [
+            f"{table} {row}: refers to a missing row of {parent}"
+            for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check")
+        ]
+        query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+        here = dict(connection.execute(query))
+        with closing(sqlite3.connect(":memory:")) as new:
+            for statement in SCHEMA:
+                new.execute(statement)
+            changed = [name for name, sql in new.execute(query) if here.get(name) != sql]
+        found += [f"schema: '{name}' is {'changed' if name in here else 'missing'}" for name in changed]
+        for what, query in _ROWS.items():
+            for id_, *values in store.paged(query):
+                try:
+                    problem = row_problem(what, *values)
+                except DAMAGES as error:
+                    problem = f"cannot be read ({error if isinstance(error, DataError) else repr(error)})"
+                if problem:
+                    found.append(f"{what} {id_}: {problem}")
+        found += [line for query in _LINES for (line,) in store.rows(query)]
+    except (sqlite3.DatabaseError, UnicodeDecodeError, StorageError) as error:
+        found.append(f"file: cannot be read to its end ({error})")
+    return found

@@ -23,10 +23,9 @@ from trainer.preferences.formats import (
     read_preferences,
     write_preferences,
 )
-from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Preference
 from trainer.preferences.rows import preference_values
-from trainer.preferences.store import PreferenceStore, default_store
+from trainer.preferences.store import PreferenceStore, check_store, default_store
 from workbench.columns import aligned, fit_end, padded
 from workbench.labelling.plans import labeller_name, login_name
 from workbench.numbers import moment, number, percent

@@ -12,10 +12,9 @@ from label_soak_helper import GUIDELINES, ITEMS, decision, is_repeat, prompt
 from preferences_helper import stored_events
 
 from trainer.preferences.formats import read_preferences, write_preferences
-from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Judgement
 from trainer.preferences.sessions import guidelines_text, list_sessions, open_session
-from trainer.preferences.store import PreferenceStore
+from trainer.preferences.store import PreferenceStore, check_store
 
 
 def said(judgement: Judgement) -> tuple[object, ...]:

@@ -19,9 +19,8 @@ from preference_rows import pair
 from preferences_helper import preference, preferences, stored_events
 
 from trainer.errors import DataError, StorageError, UsageError
-from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
-from trainer.preferences.store import PAGE, Added, Counts, PreferenceStore
+from trainer.preferences.store import PAGE, Added, Counts, PreferenceStore, check_store
 
 FULL = Preference(
     comparison=Comparison(

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from preferences_helper import finished, preference, program
 
-from trainer.preferences.integrity import check_store
-from trainer.preferences.store import PreferenceStore
+from trainer.preferences.store import PreferenceStore, check_store
 
 KILLS = 100
 

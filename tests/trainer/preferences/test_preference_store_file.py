@@ -19,10 +19,9 @@ from store_damage import alter
 from trainer.errors import BusyError, StorageError, UsageError
 from trainer.preferences import connection
 from trainer.preferences.connection import VERSION
-from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Item, SessionPlan
 from trainer.preferences.sessions import begin_session
-from trainer.preferences.store import PreferenceStore, default_store
+from trainer.preferences.store import PreferenceStore, check_store, default_store
 
 A, B, C = (preference(name) for name in "ABC")
 
@@ -80,7 +79,7 @@ def test_a_locked_store_can_be_read_and_says_that_it_is_locked(
 ) -> None:
     store.add(A)
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
-    with connection.transaction(store.connection):
+    with store.transaction():
         with PreferenceStore(store.path, create=False) as other:
             assert len(list(other.preferences())) == 1
             for write in (lambda: other.add(B), lambda: other.undo(1, "ann")):

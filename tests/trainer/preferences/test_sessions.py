@@ -15,7 +15,6 @@ from store_damage import alter
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.agreement import measure_agreement
-from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Comparison, Item, Judgement, Origin, Preference, QueuePlan, SessionPlan
 from trainer.preferences.sessions import (
     LabelSession,
@@ -25,7 +24,7 @@ from trainer.preferences.sessions import (
     list_sessions,
     open_session,
 )
-from trainer.preferences.store import PreferenceStore
+from trainer.preferences.store import PreferenceStore, check_store
 
 PLAN = SessionPlan(
     queues=(

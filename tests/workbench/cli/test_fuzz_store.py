@@ -21,10 +21,9 @@ from preferences_helper import preference, preferences
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
 from trainer.pairs.comparisons import load_preferences
-from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import begin_session, guidelines_text, list_sessions, open_session
-from trainer.preferences.store import PreferenceStore
+from trainer.preferences.store import PreferenceStore, check_store
 from workbench.cli.main import main
 
 TABLES = ("comparisons", "events", "guidelines", "sessions", "session_items", "sqlite_master")

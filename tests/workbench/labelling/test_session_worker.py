@@ -19,10 +19,9 @@ from store_damage import alter
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.events import HumanEvaluation, StateChanged
 from trainer.preferences import connection
-from trainer.preferences.integrity import check_store
 from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import LabelSession
-from trainer.preferences.store import PreferenceStore
+from trainer.preferences.store import PreferenceStore, check_store
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal, read_journal
 from workbench.labelling import session_worker

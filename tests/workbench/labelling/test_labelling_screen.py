@@ -175,7 +175,9 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
     def start(*given: object) -> SimpleNamespace:
         begun.append(given)
         go_on.wait(30)
-        return SimpleNamespace(run=Path("labels-0001"), progress=lambda: "labels-0001: loading", done=False)
+        return SimpleNamespace(
+            run=Path("runs", "labels-0001").absolute(), progress=lambda: "labels-0001: loading", done=False
+        )
 
     monkeypatch.setattr("workbench.screen.reward_models.RewardTraining", start)
     with PreferenceStore(Path("preferences.db")) as store:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from trainer.config import load_config
-from trainer.config.conflicts import config_warnings
+from trainer.config import config_warnings, load_config
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -27,7 +27,7 @@ from trainer.config import (
 )
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS
 from trainer.config.reference import Setting, json_schema, reference_markdown, reference_rows
-from trainer.config.reward_sources import SOURCES, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
+from trainer.config.reward_sources import SOURCES, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.errors import ConfigError, UsageError
 
 PROPERTIES: dict[str, dict[str, Any]] = {
@@ -122,15 +122,9 @@ def test_a_saved_configuration_spells_out_every_option(tmp_path: Path) -> None:
 
 def test_a_header_becomes_comments_above_the_tables(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    save_config(Config(), path, "ppo-workbench 0.1.0\nmlx = 0.32.4\n[not a table]")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[:3] == ["# ppo-workbench 0.1.0", "# mlx = 0.32.4", "# [not a table]"]
+    save_config(Config(), path, "ppo-workbench 0.1.0\n[not a table]")
+    assert path.read_text(encoding="utf-8").splitlines()[:2] == ["# ppo-workbench 0.1.0", "# [not a table]"]
     assert load_config(path) == Config()
-
-
-def test_a_configuration_cannot_be_changed_in_place() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        Config().ppo.clip = 0.3  # type: ignore[misc]
 
 
 def test_two_configurations_share_no_list() -> None:
@@ -172,7 +166,6 @@ def test_bounds_of_a_ratio_are_off_or_above_one(key: str, value: float) -> None:
     ("raw", "reported"),
     [
         ({"ppo": {"estimator": "rloo"}}, ["rollout.samples_per_prompt = 1", "'rloo'", "at least 2"]),
-        ({"ppo": {"estimator": "grpo"}}, ["rollout.samples_per_prompt = 1", "'grpo'", "at least 2"]),
         ({"ppo": {"estimator": "reinforce"}, "rollout": {"batch_size": 1}}, ["rollout.batch_size = 1", "at least 2"]),
         ({"ppo": {"estimator": "remax"}, "reward": {"normalize": "batch"}}, ["reward.normalize", "'remax'"]),
         ({"ppo": {"estimator": "remax", "whiten_rewards": True}}, ["ppo.whiten_rewards", "'remax'", "'running'"]),
@@ -180,11 +173,9 @@ def test_bounds_of_a_ratio_are_off_or_above_one(key: str, value: float) -> None:
         ({"ppo": {"kl_estimator": "full"}}, ["ppo.kl_estimator = 'full'", "ppo.kl_in = 'loss'"]),
         ({"ppo": {"prefix_scores": 1}, "reward": {"normalize": "batch"}}, ["ppo.prefix_scores", "'running'"]),
         ({"ppo": {"prefix_scores": 1, "whiten_rewards": True}}, ["ppo.prefix_scores", "'running'"]),
-        ({"ppo": {"kl_in": "loss", "kl_estimator": "abs"}}, ["ppo.kl_estimator = 'abs'", "'k3' or 'k2'"]),
         ({"ppo": {"kl_controller": "adaptive", "kl_coef": 0.0}}, ["ppo.kl_coef = 0", "'adaptive'"]),
         ({"model": {"value_init": "x"}}, ["model.value_model = 'head'", "'adapter'"]),
         ({"reward": {"overlong_tokens": 48}}, ["reward.overlong_tokens = 48", "less than rollout.max_new_tokens = 48"]),
-        ({"ppo": {"minibatches": 3}}, ["ppo.minibatches = 3", "rollout.batch_size = 8"]),
         ({"model": {"dtype": "float16"}}, ["model.dtype = 'float16'", "use 'bfloat16'"]),
     ],
 )
@@ -197,7 +188,6 @@ def test_incompatible_options_are_refused_with_the_reason(raw: dict[str, Any], r
     ("raw", "reported"),
     [
         ({"rollout": {"top_p": 0.9}}, ["top_p", "it is biased"]),
-        ({"rollout": {"top_k": 50}}, ["top_k", "it is biased"]),
         ({"optim": {"micro_batch_tokens": 559}}, ["less than the longest sequence of 560 tokens"]),
         ({"ppo": {"whiten_rewards": True}}, ["ppo.whiten_rewards", "= 8", "fewer than 16 sequences are noise"]),
         ({"ppo": {"whiten_advantages": True}, "rollout": {"batch_size": 4}}, ["ppo.whiten_advantages", "= 4", "noise"]),
@@ -241,23 +231,6 @@ def test_every_bound_is_enforced_where_the_schema_puts_it(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "good", "bad"),
     [
-        ("ppo.gamma", [0, 1], [-0.01, 1.01]),
-        ("ppo.lam", [0, 1], [-0.01, 1.01]),
-        ("ppo.clip", [0.01, 0.2], [0, -0.2]),
-        ("ppo.kl_coef", [0, 0.05], [-0.01]),
-        ("ppo.relative_value_clip", [0, 0.2], [-0.1]),
-        ("ppo.epochs", [1, 4], [0, -1]),
-        ("rollout.temperature", [0.1, 1], [0, -1]),
-        ("rollout.top_p", [0.01, 1], [0, 1.01]),
-        ("rollout.top_k", [0, 50], [-1]),
-        ("rollout.batch_size", [1, 32], [0, -8]),
-        ("rollout.max_new_tokens", [1, 48], [0]),
-        ("data.eval_fraction", [0, 0.99], [1, -0.1]),
-        ("optim.beta1", [0, 0.9], [1]),
-        ("optim.beta2", [0, 0.999], [1]),
-        ("optim.eps", [1e-8], [0]),
-        ("optim.max_grad_norm", [0.5], [0]),
-        ("run.seed", [-1, 0, 2**32 - 1], [-2, 2**32]),
         ("run.name", ["", "a", "run-1.b_2", "läufe"], ["..", ".", ".hidden", "a/b", "a b", "a\n", "../a"]),
         ("model.path", ["starter", "a b"], [""]),
         ("model.lora_targets", [["q_proj"]], [[], [""]]),
@@ -267,7 +240,7 @@ def test_every_bound_is_enforced_where_the_schema_puts_it(key: str) -> None:
         ("reward.sources", [["lexicon"]], [[], [3], ["sentiment"], [{}]]),
     ],
 )
-def test_the_ranges_are_those_that_the_algorithm_needs(key: str, good: list[Any], bad: list[Any]) -> None:
+def test_names_and_lists_have_the_rules_of_their_use(key: str, good: list[Any], bad: list[Any]) -> None:
     assert [value for value in good if blames(key, value)] == []
     assert [value for value in bad if not blames(key, value)] == []
 
@@ -277,10 +250,8 @@ def test_the_ranges_are_those_that_the_algorithm_needs(key: str, good: list[Any]
     [
         ("ppo.kl_coef", -1, "ppo.kl_coef = -1: must be at least 0"),
         ("ppo.clip", 0, "ppo.clip = 0: must be greater than 0"),
-        ("ppo.epochs", 101, "ppo.epochs = 101: must be at most 100"),
         ("optim.beta1", 1, "optim.beta1 = 1: must be less than 1"),
         ("ppo.epochs", True, "ppo.epochs = true: must be a whole number"),
-        ("ppo.epochs", "3", "ppo.epochs = '3': must be a whole number"),
         ("ppo.clip", float("inf"), "ppo.clip = inf: must be a finite number"),
         ("data.shuffle", 1, "data.shuffle = 1: must be true or false"),
         ("data.column", "", "data.column = '': must not be empty"),
@@ -312,19 +283,12 @@ def test_a_section_that_is_not_a_table_is_refused(value: Any) -> None:
 # Reward sources
 
 
-def test_a_string_is_short_for_a_reward_source() -> None:
-    sources = validate(tables("reward.sources", ["lexicon", "rewards.py:score", "my.rewards:score"])).reward.sources
-    assert sources == [
+def test_reward_sources_are_tables_or_short_strings() -> None:
+    raw = ["lexicon", "rewards.py:score", "my.rewards:score", {"kind": "regex", "pattern": "a", "weight": 2}]
+    assert validate(tables("reward.sources", raw)).reward.sources == [
         LexiconSource(),
         PythonSource(path="rewards.py:score"),
         PythonSource(path="my.rewards:score"),
-    ]
-
-
-def test_tables_give_reward_sources_of_their_kind() -> None:
-    raw = [{"kind": "length", "target": 20}, {"kind": "regex", "pattern": "a", "weight": 2}]
-    assert validate(tables("reward.sources", raw)).reward.sources == [
-        LengthSource(target=20),
         RegexSource(pattern="a", weight=2.0),
     ]
 
@@ -336,22 +300,17 @@ def test_tables_give_reward_sources_of_their_kind() -> None:
             "lexicn",
             "reward.sources[0] = 'lexicn': must be 'file.py:function', 'lexicon' or a table whose kind is",
         ),
-        ("rewards.py", "reward.sources[0] = 'rewards.py': must be 'file.py:function'"),
-        (3, "reward.sources[0] = 3: must be 'file.py:function'"),
         ({"kind": 3}, "reward.sources[0] = {'kind': 3}: must be"),
         (
             "a.py:",
             "reward.sources[0].path = 'a.py:': must be 'file.py:function' or 'package.module:function'",
         ),
-        ("a.py:1x", "reward.sources[0].path = 'a.py:1x': must be 'file.py:function'"),
         ("length", "reward.sources[0].target is missing: a source of kind 'length' needs it"),
-        ({"kind": "regex"}, "reward.sources[0].pattern is missing: a source of kind 'regex' needs it"),
         ({"kind": "regex", "pattern": "("}, "reward.sources[0].pattern = '(': is not a regular expression: "),
         (
             {"kind": "regex", "pattern": "a{99999999999}"},
             "reward.sources[0].pattern = 'a{99999999999}': is not",
         ),
-        ({"kind": "regex", "pattern": "(" * 5000}, "reward.sources[0].pattern = "),
         ({"kind": "lexicon", "weight": "1"}, "reward.sources[0].weight = '1': must be a number"),
         (
             {"kind": "regex", "pattern": "a", "ignorecase": True},
@@ -374,13 +333,10 @@ def test_a_broken_reward_source_is_named_by_its_place(source: Any, problem: str)
         ({"ppo": {"kl_coeff": 1}}, "ppo.kl_coeff", "ppo.kl_coef"),
         ({"ppo": {"KL_Coef": 1}}, "ppo.KL_Coef", "ppo.kl_coef"),
         ({"ppo": {"lambda": 1}}, "ppo.lambda", "ppo.lam"),
-        ({"model": {"lora_target": []}}, "model.lora_target", "model.lora_targets"),
-        ({"checkpoint": {"evry": 1}}, "checkpoint.evry", "checkpoint.every"),
         ({"eval": {"evry": 1}}, "eval.evry", "eval.every"),
         ({"optim": {"kl_coef": 1}}, "optim.kl_coef", "ppo.kl_coef"),
         ({"kl_coef": 1}, "kl_coef", "ppo.kl_coef"),
         ({"rolout": {"batch_size": 4}}, "rolout", "rollout"),
-        ({"PPO": {"clip": 0.1}}, "PPO", "ppo"),
     ],
 )
 def test_an_unknown_key_suggests_what_was_meant(raw: dict[str, Any], unknown: str, meant: str) -> None:
@@ -452,8 +408,8 @@ def test_checking_for_problems_leaves_the_tables_unchanged() -> None:
 
 def test_batches_divide_evenly_or_the_divisors_are_listed() -> None:
     for key in ("ppo.minibatches", "rollout.samples_per_prompt"):
-        for size, parts in itertools.product(range(1, 25), range(1, 26)):
-            raw = {"rollout": {"batch_size": size}, "ppo": {}}
+        for size, parts in itertools.product((1, 6, 12, 13), range(1, 14)):
+            raw: dict[str, Any] = {"rollout": {"batch_size": size}, "ppo": {}}
             raw[key.partition(".")[0]][key.partition(".")[2]] = parts
             problems = config_problems(raw)
             if size % parts == 0:
@@ -463,15 +419,9 @@ def test_batches_divide_evenly_or_the_divisors_are_listed() -> None:
             rule, _, way_out = problem.partition("; use ")
             assert rule == f"{key} = {parts} does not divide rollout.batch_size = {size}"
             assert [int(n) for n in re.findall(r"\d+", way_out)] == [n for n in range(1, size + 1) if size % n == 0]
-
-
-def test_divisors_are_listed_as_a_sentence() -> None:
-    raw = {"rollout": {"batch_size": 64}, "ppo": {"minibatches": 6}}
-    assert config_problems(raw) == [
+    assert config_problems({"rollout": {"batch_size": 64}, "ppo": {"minibatches": 6}}) == [
         "ppo.minibatches = 6 does not divide rollout.batch_size = 64; use 1, 2, 4, 8, 16, 32 or 64"
     ]
-    (problem,) = config_problems({"rollout": {"batch_size": 1}, "ppo": {"minibatches": 2}})
-    assert problem.endswith("; use 1")
 
 
 def test_a_buffer_that_is_too_small_names_two_ways_out_that_work() -> None:
@@ -506,11 +456,9 @@ def test_rules_between_options_are_checked_even_with_broken_options() -> None:
     "rollout",
     [
         {"rollout": {"batch_size": 0}},
-        {"rollout": {"batch_size": "30"}},
         {"rollout": {"batchsize": 30}},
         {"rolout": {"batch_size": 30}},
         {"rollout": 30},
-        {"batch_size": 30},
     ],
 )
 def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollout: dict[str, Any]) -> None:
@@ -520,25 +468,20 @@ def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollo
 
 
 @pytest.mark.parametrize("name", preset_names())
-@pytest.mark.parametrize(
-    ("sources", "expected"),
-    [
-        ([], True),
-        ([{"kind": "regex", "pattern": "a"}, {"kind": "length", "target": 3}], True),
-        (["rewards.py:score"], False),
+def test_presets_ask_for_prefix_scores_only_where_all_rewards_are_cheap(name: str) -> None:
+    cheap = [{"kind": "regex", "pattern": "a"}, {"kind": "length", "target": 3}]
+    for sources, expected in (
+        (None, True),
+        (cheap, True),
         (["lexicon", "rewards.py:score"], False),
         ([{"kind": "model", "path": "folder"}], False),
-    ],
-)
-def test_presets_ask_for_prefix_scores_only_where_all_rewards_are_cheap(
-    name: str, sources: list[Any], expected: bool
-) -> None:
-    overrides: dict[str, Any] = {"reward": {"sources": sources}} if sources else {}
-    config = load_config(name, overrides)
-    assert config.uses_prefix_scores is expected
-    assert bool(config_warnings(config)) is not expected
-    chosen = load_config(name, {**overrides, "ppo": {"prefix_scores": 8}})
-    assert (chosen.uses_prefix_scores, config_warnings(chosen)) == (True, [])
+    ):
+        overrides: dict[str, Any] = {"reward": {"sources": sources}} if sources else {}
+        config = load_config(name, overrides)
+        assert config.uses_prefix_scores is expected
+        assert bool(config_warnings(config)) is not expected
+        chosen = load_config(name, {**overrides, "ppo": {"prefix_scores": 8}})
+        assert (chosen.uses_prefix_scores, config_warnings(chosen)) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -562,23 +505,16 @@ def test_sound_options_cause_no_warning(raw: dict[str, Any]) -> None:
     [
         ("ppo.kl_coef=0.1", "ppo.kl_coef", 0.1),
         (" ppo . kl_coef = 1e-3 ", "ppo.kl_coef", 1e-3),
-        ("ppo.iterations=1_000", "ppo.iterations", 1000),
         ("ppo.whiten_rewards=true", "ppo.whiten_rewards", True),
         ("ppo.kl_estimator=k3", "ppo.kl_estimator", "k3"),
-        ("ppo.kl_estimator='k3'", "ppo.kl_estimator", "k3"),
         ("reward.normalize=off", "reward.normalize", "off"),
         ("model.path=Qwen/Qwen3-0.6B", "model.path", "Qwen/Qwen3-0.6B"),
-        ("model.revision=123", "model.revision", "123"),
         ("run.name=7", "run.name", "7"),
-        ("run.name=true", "run.name", "true"),
         ("run.name='7'", "run.name", "7"),
         ("run.name=", "run.name", ""),
         ('data.system="a=b\\n"', "data.system", "a=b\n"),
-        ("data.system=Answer in one line.", "data.system", "Answer in one line."),
         ("data.system=it's", "data.system", "it's"),
         ("rollout.stop=['END', \"x\"]", "rollout.stop", ["END", "x"]),
-        ("rollout.stop=[]", "rollout.stop", []),
-        ("reward.sources=['lexicon']", "reward.sources", ["lexicon"]),
         (
             "reward.sources=[{kind='length', target=5}]",
             "reward.sources",
@@ -630,11 +566,6 @@ def test_overrides_replace_values_of_the_file_and_leave_the_rest(tmp_path: Path)
 # Presets and files
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_a_preset_loads_without_problems_or_warnings(name: str) -> None:
-    assert config_warnings(load_config(name)) == []
-
-
 def test_the_shipped_presets_are_there() -> None:
     assert set(preset_names()) == {"quickstart", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b-4bit"}
     assert load_config("quickstart").model.path == "starter"
@@ -645,25 +576,11 @@ def test_an_empty_file_is_the_default_configuration(tmp_path: Path) -> None:
     assert load_config(tmp_path / "empty.toml") == Config()
 
 
-def test_a_missing_file_lists_the_presets(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        load_config("quikstart")
-    assert str(caught.value) == f"no preset or file 'quikstart': the presets are {', '.join(preset_names())}"
-
-
-def test_a_folder_is_not_a_configuration(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot read configuration '.*': Is a directory"):
-        load_config(tmp_path)
-
-
 @pytest.mark.parametrize(
     "content",
     [
         b"[ppo\nclip = 1",
-        b"clip: 0.1",
         b"[ppo]\nclip = 0.1\nclip = 0.2",
-        b"\xff\xfe",
-        b"\x00",
         b"a = \xe9",
         b"[ppo]\nepochs = " + b"9" * 5000,
         b"a = " + b"[" * 5000,
@@ -704,13 +621,9 @@ def test_files_become_absolute_and_names_stay(tmp_path: Path) -> None:
     ]
     assert resolve_paths(config, tmp_path / "model") == config
 
-    names = validate({"data": {"prompts": "story-openings"}, "model": {"path": "starter"}})
-    assert resolve_paths(names, tmp_path).model.path == "starter"
-    assert resolve_paths(names, tmp_path).data.prompts == "story-openings"
-    assert resolve_paths(names, tmp_path).model.adapter == ""
-    hub = validate({"model": {"path": "Qwen/Qwen3-0.6B"}, "data": {"prompts": "org/prompts-v1.0"}})
-    assert resolve_paths(hub, tmp_path).model.path == "Qwen/Qwen3-0.6B"
-    assert resolve_paths(hub, tmp_path).data.prompts == "org/prompts-v1.0"
+    for path, prompts in (("starter", "story-openings"), ("Qwen/Qwen3-0.6B", "org/prompts-v1.0")):
+        names = resolve_paths(validate({"model": {"path": path}, "data": {"prompts": prompts}}), tmp_path)
+        assert (names.model.path, names.data.prompts, names.model.adapter) == (path, prompts, "")
 
 
 def test_a_tilde_is_the_home_folder_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -776,13 +689,6 @@ def test_the_reference_has_every_option_once_and_the_kinds_of_reward_source() ->
     for kind, section in SOURCES.items():
         assert f"reward.sources[].kind={kind}" in keys
         assert {f"reward.sources[].{name}" for name in section.model_fields if name != "kind"} <= set(keys)
-
-
-def test_the_defaults_of_the_reference_are_toml() -> None:
-    for row in reference_rows():
-        if "[]" not in row.key:
-            default = tomllib.loads(f"value = {row.default}")["value"]
-            assert value_of(validate(tables(row.key, default)), row.key) == value_of(Config(), row.key)
 
 
 def test_the_reference_explains_rules_in_words() -> None:

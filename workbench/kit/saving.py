@@ -26,16 +26,6 @@ def path_problem(text: str) -> str:
         return f"Invalid file name: {getattr(error, 'strerror', None) or error}"
 
 
-def path_note(text: str) -> str:
-    """Return a note that names the file to be written because the path `text` is taken; empty when it is free.
-
-    `text` must have no `path_problem`.
-    """
-    path = Path(text).expanduser()
-    free = unused(path)
-    return "" if free == path else f"File exists; {free.name} will be written"
-
-
 def no_name(text: str) -> str:
     """Return that a name is missing if `text` is blank, else nothing. Unlike `path_problem`, it looks at no file."""
     return "" if text.strip() else "Enter a file name"
@@ -46,12 +36,6 @@ def path_to_write(text: str) -> Path:
     if problem := path_problem(text):
         raise StorageError(problem)
     return Path(text).expanduser()
-
-
-def about_path(text: str) -> tuple[str, str]:
-    """Return `path_problem` and, without one, `path_note`."""
-    problem = path_problem(text)
-    return problem, "" if problem else path_note(text)
 
 
 def run_name_problem(name: str) -> str:

@@ -279,12 +279,6 @@ class RunsPane(Pane):
             self._show_comparison()
 
     @work(group="change")
-    async def _trash(self, folder: RunFolder) -> None:
-        if (to := await self._moved(folder, lambda: RunFolder(trash_run(folder)))) is not None:
-            self._trashed.append(to)
-            self.confirm(f"Moved {folder.name} to the trash; {keys_of(self.screen, self)['runs.undo']} restores it")
-
-    @work(group="change")
     async def _restore(self, folder: RunFolder) -> None:
         if (restored := await self._moved(folder, lambda: restore_run(folder))) is not None:
             self._trashed = [one for one in self._trashed if one != folder]
@@ -401,18 +395,19 @@ class RunsPane(Pane):
 
         self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, run_name_problem, rename))
 
-    def action_trash(self) -> None:
+    @work(group="change")
+    async def action_trash(self) -> None:
+        """Move the selected run to the trash, once the user agrees."""
         if (run := self.selected) is None:
             return
-        folder = run.folder
-
-        def trash(sure: bool | None) -> None:
-            if sure:
-                self._trash(folder)
-
         keys = keys_of(self.screen, self)
         detail = f"{keys['runs.undo']} restores it; {keys['runs.show-trash']} lists the trash."
-        self.app.push_screen(ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move run", "Keep run"), trash)
+        question = ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move run", "Keep run")
+        if not await self.app.push_screen_wait(question):
+            return
+        if (to := await self._moved(run.folder, lambda: RunFolder(trash_run(run.folder)))) is not None:
+            self._trashed.append(to)
+            self.confirm(f"Moved {run.name} to the trash; {keys['runs.undo']} restores it")
 
     def action_restore(self) -> None:
         if (run := self.selected) is not None:

@@ -11,16 +11,16 @@ from file_guard import files_on_this_thread
 from workbench_app import settle, workbench
 
 from trainer.files import unused
-from workbench.kit.saving import path_note
+from workbench.kit.saving import path_problem
 from workbench.log.pane import LogPane
 
 
 async def test_files_are_found_on_the_thread_of_the_screen_only(tmp_path: Path) -> None:
     (taken := tmp_path / "a.txt").write_text("")
     with files_on_this_thread() as found:
-        asyncio.get_running_loop().call_soon(path_note, str(taken))
+        asyncio.get_running_loop().call_soon(path_problem, str(taken))
         await asyncio.sleep(0)
-    assert found == ["workbench/kit/saving.py:path_note, stat"]
+    assert found == ["workbench/kit/saving.py:path_problem, stat"]
     with files_on_this_thread() as found:
         await asyncio.to_thread(unused, taken)
         taken.read_text()  # by the test

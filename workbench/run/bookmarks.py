@@ -51,6 +51,7 @@ class Bookmarks(Collection[SampleKey]):
                     raise StorageError(self.problem)
                 keys ^= {key}
                 write_whole(self._path, f"{json.dumps({'version': _VERSION, 'samples': sorted(keys)})}\n")
+                self._keys = keys
             finally:
                 os.close(folder)
         except OSError as error:
@@ -58,7 +59,6 @@ class Bookmarks(Collection[SampleKey]):
                 f"cannot write bookmarks '{self._path}': {error.strerror or error}; "
                 "move the run to a local, writable folder"
             ) from None
-        self._keys = keys
         return key in keys
 
     def _read(self) -> tuple[set[SampleKey], str]:

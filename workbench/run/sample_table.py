@@ -82,6 +82,22 @@ class TokenSample:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def length(self) -> int:
+        """Number of response tokens."""
+        return len(self.tokens)
+
+    @property
+    def token_kl(self) -> list[float]:
+        """Log pi - log pi_ref of each token, in nats; empty where the file lacks one of them."""
+        pairs = zip(self.numbers.get("logprobs", ()), self.numbers.get("ref_logprobs", ()), strict=False)
+        return [mine - theirs for mine, theirs in pairs]
+
+    @property
+    def kl(self) -> float:
+        """The sum of `token_kl`; NaN where it is not known."""
+        return sum(self.token_kl) if self.token_kl else math.nan
+
 
 OUTLYING = 3.5  # robust z
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from workbench.run.sample_table import OUTLYING, TokenSample, robust_z
 from workbench.samples.token_facts import exp
@@ -35,29 +34,13 @@ class Channel:
         """Return T floats, some perhaps NaN or infinite; empty where the sample's file lacks one of `columns`."""
         return self.computed(sample) if self.computed else sample.numbers.get(self.columns[0], ())
 
-    def number(self, value: float, *, bound: Literal["", "low", "high"] = "") -> str:
-        """Format `value`.
-
-        bound: with "low" the rounded number is not above `value` on the scale, with "high" not below it.
-        """
-        shown = self.shown(value)
+    def number(self, value: float) -> str:
+        """Format `value`."""
+        shown, sign = self.shown(value), "+" if self.signed else ""
         if not math.isfinite(shown):
-            return "NaN" if math.isnan(shown) else f"{shown:{'+' if self.signed or shown < 0 else ''}}"
-        falls = self.shown(1.0) < self.shown(0.0)
-        rounding = decimal.ROUND_HALF_EVEN
-        if bound:
-            rounding = decimal.ROUND_CEILING if (bound == "high") != falls else decimal.ROUND_FLOOR
-        exact = decimal.Decimal(shown)
-        sign = "+" if self.signed else ""
-        if abs(shown) >= _LARGE:
-            return f"{decimal.Context(prec=2, rounding=rounding).plus(exact):{sign}.1e}"
-        rounded = exact.quantize(decimal.Decimal(1).scaleb(-self.decimals), rounding)
-        return f"{rounded:{sign}.{self.decimals}f}" if rounded else f"{0:.{self.decimals}f}"
-
-
-def _kl(sample: TokenSample) -> Sequence[float]:
-    mine, theirs = sample.numbers.get("logprobs", ()), sample.numbers.get("ref_logprobs", ())
-    return [a - b for a, b in zip(mine, theirs, strict=True)] if mine and theirs else ()
+            return "NaN" if math.isnan(shown) else f"{shown:{sign}}"
+        text = f"{shown:{sign}.1e}" if abs(shown) >= _LARGE else f"{shown:{sign}.{self.decimals}f}"
+        return text if text.strip("+-0.") else text.lstrip("+-")
 
 
 def _log_ratio(sample: TokenSample) -> Sequence[float]:
@@ -73,7 +56,7 @@ _CHANNELS = (
         "KL",
         ("logprobs", "ref_logprobs"),
         "log-prob under the policy minus log-prob under the reference (k1); above 0 the policy prefers the token.",
-        computed=_kl,
+        computed=lambda sample: sample.token_kl,
     ),
     Channel(
         "advantage",

@@ -14,7 +14,6 @@ from typing import Any
 from trainer.errors import StorageError
 from trainer.files import unused, whole_file
 from workbench.run.sample_table import TokenSample
-from workbench.samples.channels import CHANNELS
 from workbench.text import visible
 
 _PAIRS = {  # keys of `sa_pairs`, and their columns in a samples file
@@ -136,8 +135,7 @@ def _markdown(sample: TokenSample) -> Iterator[str]:
     yield f"## Iteration {sample.key.iteration}, sample {sample.key.row + 1}\n\n"
     yield "### Prompt\n\n" + _fenced(sample.prompt)
     yield "### Response" + (", cut short" if sample.truncated else "") + "\n\n" + _fenced(sample.completion)
-    kl = CHANNELS["kl"].values(sample)
-    scores = {"score": sample.score, **sample.parts, "KL (nats)": sum(kl) if kl else math.nan}
+    scores = {"score": sample.score, **sample.parts, "KL (nats)": sample.kl}
     more = {"baseline": sample.baseline, "advantage divisor": sample.advantage_scale}
     scores |= {name: value for name, value in more.items() if not math.isnan(value)}
     yield "### Scores\n\n" + _table_row("", "value") + _table_row("---", "---:")

@@ -105,7 +105,6 @@ class SamplesPane(Pane):
         self._list = self._listing.sample_list
         self._view = SampleView()
         self._opening = False  # the selected sample is being read, and takes the place of the open one
-        self._marking = asyncio.Lock()  # marks are written in the order of the keys
         self._view.display = False
 
     def compose(self) -> ComposeResult:
@@ -200,8 +199,7 @@ class SamplesPane(Pane):
     async def _mark(self, bookmarks: Bookmarks, key: SampleKey) -> None:
         """Write a mark, or its removal, in a thread: another process may hold the lock."""
         try:
-            async with self._marking:
-                marked = await asyncio.to_thread(bookmarks.toggle, key)
+            await asyncio.to_thread(bookmarks.toggle, key)
         except StorageError as error:
             self.warn(str(error))
             return
@@ -209,7 +207,7 @@ class SamplesPane(Pane):
             return
         self._list.redraw()
         if self.opened is not None and self.opened.key == key:
-            self._view.mark(marked)
+            self._view.mark(key in bookmarks)
         self._listing.select()
 
     def action_history(self) -> None:

@@ -34,7 +34,7 @@ from workbench.numbers import number, score_text
 from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_reader import RunPart, preview_samples, read_batch, scan
-from workbench.run.sample_table import Sample, SampleKey, SampleTable
+from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
 from workbench.text import visible
 
@@ -46,7 +46,7 @@ _TEMPLATE = 200  # characters at the end of a prompt that may come from its chat
 _TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
 
 
-def sample_facts(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> str:
+def sample_facts(sample: Sample | TokenSample, width: int, *, marked: bool = False, iteration: bool = False) -> str:
     """Return number, score, KL, length and whether it was cut, in full if that fits `width` columns, else abbreviated.
 
     marked: the sample has a bookmark. iteration: include its iteration.

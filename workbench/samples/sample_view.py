@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -25,7 +24,7 @@ from workbench.kit.glyphs import BARS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
 from workbench.run.sample_reader import read_channel_columns
-from workbench.run.sample_table import Sample, TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
 from workbench.samples.export import parsed
@@ -86,17 +85,7 @@ class SampleView(MountedWhole, Vertical):
         self._marked = marked
         if (sample := self.text.sample) is None:
             return
-        kl = CHANNELS["kl"].values(sample)
-        listed = Sample(
-            key=sample.key,
-            prompt=sample.prompt,
-            completion=sample.completion,
-            score=sample.score,
-            kl=sum(kl) if kl else math.nan,
-            length=len(sample),
-            truncated=sample.truncated,
-        )
-        self._facts.update(sample_facts(listed, max(self.size.width, 1), marked=marked, iteration=True).strip())
+        self._facts.update(sample_facts(sample, max(self.size.width, 1), marked=marked, iteration=True).strip())
         extra = parsed(sample.extra)
         pairs = extra.items() if isinstance(extra, dict) else [("extra", extra)]
         self._extra.update("   ".join(visible(f"{name}: {value}") for name, value in pairs))
@@ -272,16 +261,16 @@ def color_legend(
 ) -> LegendLine:
     """Return the line for the colours, in full or as short as `width` columns need it.
 
-    Every finite value lies between the printed ends of the scale, or else between those of the data, which follow
-    them; in narrow places ‹ and › mark an end that values lie beyond. scale: None where the sample's file lacks the
-    channel. shared: the scale is that of the batch. blocks: show the blocks too, not only the colours.
+    The ends of the scale are followed by those of the data if these lie beyond them; in narrow places ‹ and › mark
+    such an end. scale: None where the sample's file lacks the channel. shared: the scale is that of the batch.
+    blocks: show the blocks too, not only the colours.
     """
     name: LegendPiece = (channel.label, "label")
     if scale is None:
         return _first_fitting([[name, (f"  {_NOT_SAVED}", "muted")]], width)
-    low, high = channel.number(scale.low, bound="low"), channel.number(scale.high, bound="high")
+    low, high = channel.number(scale.low), channel.number(scale.high)
     ramp: LegendLine = [(mark if blocks else " ", place / (len(BARS) - 1)) for place, mark in enumerate(BARS)]
-    least, greatest = channel.number(scale.least, bound="low"), channel.number(scale.greatest, bound="high")
+    least, greatest = channel.number(scale.least), channel.number(scale.greatest)
     below, above = scale.least < scale.low and least != low, scale.greatest > scale.high and greatest != high
     beyond = f"  from {least} to {greatest}" if below or above else ""
     missing = _missing(scale)

@@ -194,18 +194,6 @@ async def test_a_scale_of_the_batch_ends_with_its_run(run: Run, tmp_path: Path) 
         assert not text.is_shared("advantage")
 
 
-async def test_a_mark_shows_on_the_open_sample_and_in_the_list(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "zero")
-        await opened(pilot, run)
-        await pilot.press("m")
-        await settle(pilot)
-        assert "★" in str(app.query_one("#sample-facts", Static).render())
-        await pilot.press("escape")
-        assert "★" in app.drawn
-
-
 async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_marked(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:

@@ -269,20 +269,14 @@ def test_a_newer_version_is_an_error_that_says_so(folder: RunFolder) -> None:
     assert all("newer" in line for line in errors(folder))
 
 
-def test_text_that_is_not_utf_8_is_damage(folder: RunFolder) -> None:
+def test_text_that_is_not_utf_8_and_columns_of_an_impossible_type_are_damage(folder: RunFolder) -> None:
     path = write(folder, sample_row(0, 2))
     table = read_samples(path)
     raw = pa.StringArray.from_buffers(1, pa.py_buffer(np.int32([0, 2])), pa.py_buffer(b"\xff\xfe"))
     rewrite(path, table.set_column(table.column_names.index("prompt"), "prompt", raw))
-    with pytest.raises(StorageError, match=r"damaged.*UTF8"):
-        read_batch(folder, 3)
-    with pytest.raises(StorageError, match=r"damaged.*UTF8"):
-        read_token_sample(folder, SampleKey(3, 0))
-
-
-def test_columns_of_an_impossible_type_are_damage(folder: RunFolder) -> None:
-    path = write(folder, sample_row(0, 2))
-    table = read_samples(path)
+    for read in readers(folder)[:2]:
+        with pytest.raises(StorageError, match=r"damaged.*UTF8"):
+            read()
     for name in ("score", "kl"):
         table = table.set_column(table.column_names.index(name), name, pa.array(["high"]))
     rewrite(path, table)

@@ -222,42 +222,17 @@ def test_a_zero_has_no_sign() -> None:
     assert [number(x) for x in (-0.00001, 0.0, -1.0, math.nan, None)] == ["0.0000", "0.0000", "-1.0000", "NaN", "?"]
 
 
-@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36)])
-async def test_the_sum_is_laid_out_term_by_term(size: tuple[int, int]) -> None:
-    of = sample()
-    app = Laying()
-    async with app.run_test(size=size) as pilot:
-        app.ask(of, 2)
-        await pilot.pause()
-        assert "token 3 of 8" in str(app.screen.query_one(AdvantageSum)._border_title)
-        await pilot.press("end")
-        await pilot.pause()
-        rows = [line.split() for line in drawn(app) if re.match(r" +\d  ", line)]
-        for row, term in zip(reversed(rows), reversed(advantage_terms(of, 2)), strict=False):
-            assert int(row[0]) == term.token - 2
-            assert row[1] == token_label(of, term.token)
-            shown = [float(x) for x in row[-4:]]
-            assert shown == pytest.approx([term.weight, term.x, term.product, term.running], abs=5.1e-5)
-        assert int(rows[-1][0]) == 5
-        assert len(rows) >= 4
-
-
-@pytest.mark.parametrize("estimator", ["reinforce", "rloo", "remax", "grpo"])
-async def test_without_a_critic_the_rewards_are_summed(estimator: str) -> None:
-    of = sample_without_critic(estimator, gamma=0.9)
-    app = Laying()
-    async with app.run_test(size=(80, 40)) as pilot:
-        app.ask(of, 2)
-        await pilot.pause()
-        rows = [line.split() for line in drawn(app) if re.match(r" +\d  ", line)]
-        terms = advantage_terms(of, 2)
-        assert len(rows) == len(terms)
-        whole = estimator in ("rloo", "grpo")
-        for row, term in zip(rows, terms, strict=True):
-            assert int(row[0]) == (term.token + 1 if whole else term.token - 2)
-            assert row[1] == token_label(of, term.token)
-            numbers = [term.x, term.running] if whole else [term.weight, term.x, term.product, term.running]
-            assert [float(x) for x in row[2:]] == pytest.approx(numbers, abs=5.1e-5)
+@pytest.mark.parametrize("width", [55, 75, 106])
+@pytest.mark.parametrize("estimator", ["gae", "reinforce", "rloo", "remax", "grpo"])
+def test_the_sum_is_laid_out_term_by_term(estimator: str, width: int) -> None:
+    of = sample() if estimator == "gae" else sample_without_critic(estimator, gamma=0.9)
+    whole = estimator in ("rloo", "grpo")
+    rows = [line.split() for line in texts(term_lines(TokenFacts(of, 2), width))[2:]]
+    for row, term in zip(rows, advantage_terms(of, 2), strict=True):
+        assert int(row[0]) == (term.token + 1 if whole else term.token - 2)
+        assert row[1] == token_label(of, term.token)
+        numbers = [term.x, term.running] if whole else [term.weight, term.x, term.product, term.running]
+        assert [float(x) for x in row[2:]] == pytest.approx(numbers, abs=5.1e-5)
 
 
 async def test_arrows_go_to_the_neighbours_and_escape_gives_the_token_reached() -> None:

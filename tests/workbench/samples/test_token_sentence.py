@@ -15,49 +15,32 @@ from token_samples import SETTINGS, explained_token, token_sample
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.samples.token_facts import TokenFacts, advantage_terms, amount, percent, sentence
 
+BETTER = "better than the critic expected by 0.41"
+WORSE = "worse than the critic expected by 0.41"
+BATCH = "the batch's mean of 0.10"
+ITS = "the reward of its response is"
+OTHERS = "the mean of the prompt's other responses"
+WHITENED = {"whiten_advantages": True}
+
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (
-            {"logprob": math.log(0.08), "ref_logprob": math.log(0.03)},
-            "pushed up: better than the critic expected by 0.41; reference 3%, policy 8%",
-        ),
-        (
-            {"logprob": -50, "ref_logprob": -60},
-            "pushed up: better than the critic expected by 0.41; reference <0.01%, policy <0.01%",
-        ),
+        ({"logprob": math.log(0.08), "ref_logprob": math.log(0.03)}, f"pushed up: {BETTER}; reference 3%, policy 8%"),
+        ({"logprob": -50, "ref_logprob": -60}, f"pushed up: {BETTER}; reference <0.01%, policy <0.01%"),
         ({"advantage": 0.01}, "hardly pushed: better than the critic expected by 0.01"),
         ({"advantage": 0.04}, "pushed up: better than the critic expected by 0.04"),
+        ({"ratios": (1.0, 1.1, 1.3)}, f"pushed up until the clip stopped it in epoch 3: {BETTER}"),
+        ({"ratios": (1.0, 1.3, 1.1)}, f"pushed up, held by the clip in 1 of 3 epochs: {BETTER}"),
+        ({"advantage": -0.41, "ratios": (0.7,)}, f"kept from being pushed down by the clip: {WORSE}"),
+        ({"ratios": (1.0, 0.5)}, f"pushed up: {BETTER}"),
+        ({"advantage": 0.05, **WHITENED}, f"better than the critic expected by 0.05, but below {BATCH}: pushed down"),
         (
-            {"ratios": (1.0, 1.1, 1.3)},
-            "pushed up until the clip stopped it in epoch 3: better than the critic expected by 0.41",
-        ),
-        (
-            {"ratios": (1.0, 1.3, 1.1)},
-            "pushed up, held by the clip in 1 of 3 epochs: better than the critic expected by 0.41",
-        ),
-        (
-            {"advantage": -0.41, "ratios": (0.7,)},
-            "kept from being pushed down by the clip: worse than the critic expected by 0.41",
-        ),
-        ({"ratios": (1.0, 0.5)}, "pushed up: better than the critic expected by 0.41"),
-        (
-            {"advantage": 0.05, "whiten_advantages": True},
-            "better than the critic expected by 0.05, but below the batch's mean of 0.10: pushed down",
-        ),
-        (
-            {"advantage": -0.05, "whiten_advantages": True, "advantage_mean": -0.3},
+            {"advantage": -0.05, **WHITENED, "advantage_mean": -0.3},
             "worse than the critic expected by 0.05, but above the batch's mean of -0.30: pushed up",
         ),
-        (
-            {"advantage": 0.0, "whiten_advantages": True},
-            "just as the critic expected, but below the batch's mean of 0.10: pushed down",
-        ),
-        (
-            {"advantage": 0.11, "whiten_advantages": True},
-            "better than the critic expected by 0.11, close to the batch's mean of 0.10: hardly pushed",
-        ),
+        ({"advantage": 0.0, **WHITENED}, f"just as the critic expected, but below {BATCH}: pushed down"),
+        ({"advantage": 0.11, **WHITENED}, f"better than the critic expected by 0.11, close to {BATCH}: hardly pushed"),
         ({"has_signal": False}, "not pushed: all advantages of the batch are equal"),
         (
             {"advantage": -0.3, "kl_penalty": -0.25},
@@ -76,45 +59,32 @@ from workbench.samples.token_facts import TokenFacts, advantage_terms, amount, p
             {"estimator": "reinforce"},
             "pushed up: its return is 0.41 above the mean reward of the batch's other responses",
         ),
-        (
-            {"estimator": "rloo", "advantage": -0.41},
-            "pushed down: the reward of its response is 0.41 below the mean of the prompt's other responses",
-        ),
+        ({"estimator": "rloo", "advantage": -0.41}, f"pushed down: {ITS} 0.41 below {OTHERS}"),
         ({"estimator": "remax"}, "pushed up: its return is 0.41 above the score of the greedy response"),
         (
             {"estimator": "grpo", "advantage": 0.82, "advantage_scale": 0.5},
-            "pushed up: the reward of its response is 0.41 above the mean of the prompt's responses",
+            f"pushed up: {ITS} 0.41 above the mean of the prompt's responses",
+        ),
+        ({"estimator": "grpo", "advantage": 0.82}, f"pushed up: {ITS} above the mean of the prompt's responses"),
+        ({"estimator": "rloo", "advantage": 0.0}, f"hardly pushed: {ITS} {OTHERS}"),
+        (
+            {"estimator": "rloo", "advantage": 0.05, **WHITENED},
+            f"{ITS} 0.05 above {OTHERS}, but its advantage is below {BATCH}: pushed down",
         ),
         (
-            {"estimator": "grpo", "advantage": 0.82},
-            "pushed up: the reward of its response is above the mean of the prompt's responses",
-        ),
-        (
-            {"estimator": "rloo", "advantage": 0.0},
-            "hardly pushed: the reward of its response is the mean of the prompt's other responses",
-        ),
-        (
-            {"estimator": "rloo", "advantage": 0.05, "whiten_advantages": True},
-            "the reward of its response is 0.05 above the mean of the prompt's other responses, but its advantage is "
-            "below the batch's mean of 0.10: pushed down",
-        ),
-        (
-            {"estimator": "remax", "advantage": 0.11, "whiten_advantages": True},
-            "its return is 0.11 above the score of the greedy response, and its advantage is close to the batch's mean "
-            "of 0.10: hardly pushed",
+            {"estimator": "remax", "advantage": 0.11, **WHITENED},
+            "its return is 0.11 above the score of the greedy response, and its advantage is close to "
+            f"{BATCH}: hardly pushed",
         ),
         ({"trains_policy": False}, "not pushed: only the critic is trained in this iteration"),
         ({"ratios": (math.nan, math.nan, 1.1), "epochs": 2}, "not pushed: no optimiser step used its minibatches"),
-        ({"ratios": (1.0, 1.25), "clip_high": 0.28}, "pushed up: better than the critic expected by 0.41"),
-        (
-            {"ratios": (1.0, 1.3, 1.3), "clip_high": 0.28},
-            "pushed up until the clip stopped it in epoch 2: better than the critic expected by 0.41",
-        ),
+        ({"ratios": (1.0, 1.25), "clip_high": 0.28}, f"pushed up: {BETTER}"),
+        ({"ratios": (1.0, 1.3, 1.3), "clip_high": 0.28}, f"pushed up until the clip stopped it in epoch 2: {BETTER}"),
         (
             {"advantage": -0.41, "ratios": (1.0, 3.5), "dual_clip": 3.0},
-            "pushed down until the clip stopped it in epoch 2: worse than the critic expected by 0.41",
+            f"pushed down until the clip stopped it in epoch 2: {WORSE}",
         ),
-        ({"advantage": -0.41, "ratios": (1.0, 3.5)}, "pushed down: worse than the critic expected by 0.41"),
+        ({"advantage": -0.41, "ratios": (1.0, 3.5)}, f"pushed down: {WORSE}"),
     ],
 )
 def test_a_sentence_says_what_happened(changes: dict[str, Any], expected: str) -> None:

@@ -85,6 +85,7 @@ DEEP = {
     "a table": "[" + ".".join("x" * 50_000) + "]",
     "a dotted key in a table in a line": "a = {" + ".".join("x" * 50_000) + " = 1}",
     "lists": "a = " + "[" * 100_000,
+    "one list too many": "a = " + "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
     "tables in a line": "a = " + "{a = " * 50_000,
 }
 
@@ -113,6 +114,7 @@ def test_depth_is_counted_in_keys_and_not_in_texts_numbers_and_comments() -> Non
     assert parse_toml(r'a = "\"x.' + words + '"')["a"].endswith(words)
     assert parse_toml("a = [" + "1.5, " * 1000 + "]")["a"] == [1.5] * 1000
     assert parse_toml(".".join("x" * DEEPEST) + " = 1")
+    assert parse_toml("a = " + "[" * DEEPEST + "]" * DEEPEST)
 
 
 @pytest.mark.parametrize("quotes", ['"', "'", '"""', "'''", '"\\', '\\"', "#", "x", "x ", "x.", " ", "\n", "a=1\n"])

@@ -31,14 +31,15 @@ from trainer.preferences.rows import (
     DAMAGES,
     as_json,
     as_utf8,
-    checked_preference,
     guidelines_hash,
     label_values,
     payload,
+    read_judgement,
     stored_comparison,
     stored_item,
     stored_label,
     stored_plan,
+    values_of,
 )
 from trainer.preferences.store import COMPARISON, LABELS, PreferenceStore
 
@@ -304,7 +305,7 @@ class LabelSession:
             order_shown=item.item.order,
             time=now if judgement.time is None else judgement.time,
         )
-        judgement = checked_preference(Preference(comparison=item.item.comparison, judgement=judgement)).judgement
+        judgement = read_judgement(values_of(judgement), len(item.item.order), "cannot save this label")
         query = "SELECT comparison, payload FROM session_items WHERE session = ? AND position = ?"
         ((comparison, shown),) = store.rows(query, place)
         values, labeller = as_json(json.loads(shown) | label_values(judgement)), as_utf8(judgement.labeller)

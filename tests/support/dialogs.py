@@ -18,8 +18,8 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Dialog, Reply, TextPromptScreen
 from workbench.kit.help import DocScreen
 from workbench.kit.jump import JumpScreen
+from workbench.labelling.dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.plans import SessionOptions
-from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 from workbench.run.sample_table import Sample, SampleKey

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
+from rich.segment import Segment
 from textual import events, work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
@@ -13,8 +14,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Button, Input, OptionList, Static, TextArea
+from textual.widgets import Button, Input, OptionList, SelectionList, Static, TextArea
 
 from workbench.columns import padded
 from workbench.kit.drawing import copy_selection
@@ -272,3 +274,15 @@ class PlainArea(TextArea):
         event.prevent_default()
         event.stop()
         self.move_cursor(self.replace(typed(event.text), *self.selection).end_location)
+
+
+class ChoiceList(SelectionList[str]):
+    """List of choices with a mark before the chosen ones. Textual's has one before all, in two colours."""
+
+    def render_line(self, y: int) -> Strip:
+        line = super().render_line(y)
+        place = self.scroll_offset.y + y
+        if place >= self.option_count or self.get_option_at_index(place).value in self.selected:
+            return line
+        side, mark, *rest = line
+        return Strip([side, Segment(" ", mark.style), *rest])

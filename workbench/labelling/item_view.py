@@ -18,7 +18,7 @@ from trainer.plurals import counted
 from workbench.columns import fit
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.lines import Line, Piece, plain
-from workbench.kit.word_diff import Part, word_diff
+from workbench.kit.word_diff import word_diff
 from workbench.labelling.texts import ItemTexts, Style, Turn
 from workbench.text import visible
 
@@ -122,12 +122,18 @@ def markdown_lines(text: str, width: int) -> list[Line] | None:
 
 def differing(left: Sequence[Turn], right: Sequence[Turn]) -> tuple[list[list[Piece]], list[list[Piece]]]:
     """Split the messages of both sides into pieces: "differs" is missing on the other side, "text" is the rest."""
-    nothing = Turn("", "")
     sides: tuple[list[list[Piece]], list[list[Piece]]] = ([], [])
-    for one, other in zip_longest(left, right, fillvalue=nothing):
-        parts = word_diff(one.text[:LONGEST], other.text[:LONGEST]).parts
-        for side, kind in zip(sides, ("gone", "new"), strict=True):
-            side.append([_piece(part) for part in parts if part.kind in ("same", kind)])
+    for one, other in zip_longest(left, right, fillvalue=Turn("", "")):
+        pieces: tuple[list[Piece], list[Piece]] = ([], [])
+        for kind, text in word_diff(one.text[:LONGEST], other.text[:LONGEST]).parts:
+            if kind == "same":
+                pieces[0].append((text, "text"))
+                pieces[1].append((text, "text"))
+            else:  # a difference in white space only is drawn with symbols
+                shown = text if text.strip() else text.replace(" ", "␣").replace("\n", "␊\n")
+                pieces[kind == "new"].append((shown, "differs"))
+        sides[0].append(pieces[0])
+        sides[1].append(pieces[1])
     return sides[0][: len(left)], sides[1][: len(right)]
 
 
@@ -136,15 +142,6 @@ def with_note(rule: Line, note: str) -> Line:
     *others, (line, role) = rule
     room = len(line) - len(note) - 4
     return [*others, ("─" * room, role), (f" {note} ", "muted"), ("──", role)] if room > 0 else rule
-
-
-def _piece(part: Part) -> Piece:
-    """Return a part as a piece; a difference in white space only is drawn with symbols."""
-    if part.kind == "same":
-        return part.text, "text"
-    if part.text.strip():
-        return part.text, "differs"
-    return part.text.replace(" ", "␣").replace("\n", "␊\n"), "differs"
 
 
 def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
@@ -222,14 +219,16 @@ class LabelView(ScrolledLines):
         self.scroll_relative(y=by * max(height, 1), animate=False, force=True)
 
     def wrap(self, width: int) -> Sequence[Line]:
-        height = self.scrollable_content_region.height
-        texts = self._texts
-        if texts:
-            lines, headings, end = lay_out(texts, width, 0, self._style)
+        tallest = None
+        if self._texts:
+            lines, headings, end = lay_out(self._texts, width, 0, self._style)
             self._layout = Layout([*lines, end], headings, end)
+            tallest = len(self._layout.lines)  # what follows comes right below the texts
         else:
-            self._layout = self._message_lines(width, height)
-        tallest = len(self._layout.lines) if texts else None  # what follows comes right below the texts
+            message = wrapped(self._message, min(max(width - 4, 2), 72))
+            margin: Line = [(" " * max((width - 72) // 2, 2), "text")]
+            above: list[Line] = [[]] * max((self.scrollable_content_region.height - len(message)) // 3, 0)
+            self._layout = Layout([*above, *([*margin, *line] for line in message)], [], [])
         limit = self.styles.max_height
         if tallest != (limit.value if limit is not None else None):
             self.styles.max_height = tallest
@@ -261,9 +260,3 @@ class LabelView(ScrolledLines):
         if from_start:
             self._start = 0 if len(lines) <= height or not headings else max(headings[0] - height // 3, 0)
             self.scroll_to(y=self._start, animate=False, force=True)
-
-    def _message_lines(self, width: int, height: int) -> Layout:
-        lines = wrapped(self._message, min(max(width - 4, 2), 72))
-        margin: Line = [(" " * max((width - 72) // 2, 2), "text")]
-        above: list[Line] = [[]] * max((height - len(lines)) // 3, 0)
-        return Layout([*above, *([*margin, *line] for line in lines)], [], [])

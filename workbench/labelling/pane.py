@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,13 +17,13 @@ from textual.message import Message
 from textual.widgets import Static
 
 from trainer.errors import BusyError, TrainerError, one_line
-from trainer.preferences.records import FLAGGED, Item, Judgement, SessionItem
+from trainer.preferences.records import FLAGGED, Judgement, SessionItem, Verdict
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.labelling import texts
 from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView
 from workbench.labelling.session_worker import SessionState, SessionWorker
-from workbench.labelling.texts import MOST, Draft, ItemTexts, Keys, Ranking, Style
+from workbench.labelling.texts import MOST, Draft, Groups, ItemTexts, Keys, Ranking, Style
 from workbench.text import visible
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ _SHOWN = (
     ("u", "undo", "undo", "undo", "Undo the last label; again, the one before"),
     ("f", "flag", "flag", "flag", "Flag the item for a second look"),
     ("a", "note", "note", "note", "Write a note, saved with the label"),
-    ("d", "diff", "diff", "diff", "Mark the words that differ"),
+    ("d", "restyle('diff')", "diff", "diff", "Mark the words that differ"),
     ("g", "guidelines", "guidelines", "guidelines", "Show the session's guidelines"),
 )
 _STRONGLY = ("less_than_sign,exclamation_mark,shift+left", "greater_than_sign,at,shift+right")
@@ -67,7 +66,7 @@ _MORE = (
     (_STRONGLY[0], "better(1, 3)", "first, strongly", "first-strongly", "The first is strongly better"),
     (_STRONGLY[1], "better(2, 3)", "second, strongly", "second-strongly", "The second is strongly better"),
     *((f"{n}", f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next") for n in range(3, MOST + 1)),
-    ("v", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
+    ("v", "restyle('markdown')", "Markdown", "markdown", "Switch between Markdown and plain text"),
     ("y", "copy", "copy", "copy", "Copy prompt and completions, without what is hidden"),
     ("b", "blind", "hide facts", "blind", "Hide authors and scores after the choice too, or show them"),
     ("h", "history", "history", "history", "List your labels, to change one"),
@@ -122,7 +121,8 @@ class LabelPane(Pane):
         self._clock = clock
         self._since = 0.0  # when the item came into view
         self._awaited: object | None = None  # the call of the worker that keys wait for: meanwhile they are ignored
-        self._drafts: dict[tuple[int, int, int], Draft] = {}  # of items not shown now, by session, position and label
+        self._drafts: dict[tuple[int, ...], Draft] = {}  # of items not shown now, by session, position and label
+        self._place: tuple[int, ...] = ()  # of the item: session, position and label
         self._left_out: set[str] = set()  # lines that were shown
         self._style = Style()
         self._all_figures = False
@@ -160,9 +160,9 @@ class LabelPane(Pane):
                 return self.count >= int(str(parameters[0]))
             case "rank" | "take_back":
                 return self.count > 2
-            case "diff":
+            case "restyle" if parameters[0] == "diff":
                 return self.count == 2
-            case "flag" | "note" | "markdown" | "copy":
+            case "flag" | "note" | "restyle" | "copy":
                 return self.item is not None
             case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress":
                 return self.worker is not None  # also without an item: otherwise space would pause the run
@@ -187,8 +187,7 @@ class LabelPane(Pane):
 
     def end(self) -> None:
         """Show no session any more."""
-        self._put_aside()
-        self.worker = self.state = self.item = self._awaited = None
+        self.worker = self.state = self._awaited = None
         self._open(None)
 
     def _take(self, state: SessionState) -> None:
@@ -201,12 +200,13 @@ class LabelPane(Pane):
 
     def _open(self, item: SessionItem | None) -> None:
         """Show `item`, with what the user had typed of it before another one was shown; None: say why there is none."""
-        self._put_aside()
-        self.item, self.problem = item, ""
-        self.texts = texts.texts_of(item.item) if item is not None else None
-        self.draft = Draft()
+        if self.item is not None:
+            self._drafts[self._place] = self.draft
+        self.item, self.problem, self.texts, self.draft = item, "", None, Draft()
         if item is not None:
-            self.draft = self._drafts.pop(self._place(item), _draft_of(item))
+            session = self.state.record.id if self.state is not None else 0
+            self._place = session, item.position, item.label.id if item.label is not None else 0
+            self.texts, self.draft = texts.texts_of(item.item), self._drafts.pop(self._place, _draft_of(item))
         self._since = self._clock()
         view, state = self.query_one(LabelView), self.state
         if self.texts is not None:
@@ -220,15 +220,6 @@ class LabelPane(Pane):
             view.say(texts.no_item_yet(state.supply.waiting, state.supply.problem))
         self._show_lines()
         self.refresh_bindings()
-
-    def _put_aside(self) -> None:
-        """Keep what is typed of the item on the screen until it returns."""
-        if self.item is not None:
-            self._drafts[self._place(self.item)] = self.draft
-
-    def _place(self, item: SessionItem) -> tuple[int, int, int]:
-        session = self.state.record.id if self.state is not None else 0
-        return session, item.position, item.label.id if item.label is not None else 0
 
     def _show_lines(self) -> None:
         """Show the lines around the item."""
@@ -276,17 +267,17 @@ class LabelPane(Pane):
         if self.count > 2:
             await self._rank_next(str(number))
         else:
-            await self._judge(partial(texts.ranked, groups=[[number - 1], [2 - number]], strength=strength))
+            await self._judge([[number - 1], [2 - number]], strength)
 
     async def action_tie(self) -> None:
         """Mark a tie; within a ranking, tie the last two."""
         if self.draft.ranking.marks:
             await self._rank_next("=")
         else:
-            await self._judge(partial(texts.ranked, groups=[list(range(self.count))]))
+            await self._judge([list(range(self.count))])
 
     async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
-        await self._judge(partial(texts.set_aside, verdict=verdict))
+        await self._judge(verdict=verdict)
 
     async def _rank_next(self, mark: str) -> None:
         if self.count > MOST or self.busy:
@@ -294,14 +285,15 @@ class LabelPane(Pane):
         ranking = self.draft.ranking.typed(mark, self.count)
         if ranking.is_whole(self.count):
             self.draft = self.draft._replace(ranking=Ranking())  # typed again if it cannot be saved
-            await self._judge(partial(texts.ranked, groups=ranking.groups))
+            await self._judge(ranking.groups)
         else:
             self._edit(ranking=ranking)
 
-    async def _judge(self, decide: Callable[[Item], Judgement]) -> None:
+    async def _judge(self, groups: Groups = (), strength: int = 1, verdict: Verdict = "ranked") -> None:
         """Save a new judgement of the item, with the seconds that it took."""
         if self.item is not None:
-            await self._save(replace(decide(self.item.item), seconds=round(self._clock() - self._since, 3)))
+            given = texts.judged(self.item.item, groups, strength, verdict)
+            await self._save(replace(given, seconds=round(self._clock() - self._since, 3)))
 
     async def _save(self, judgement: Judgement) -> None:
         """Save the judgement of the item, with its note and flag, and go to the next item."""
@@ -357,7 +349,7 @@ class LabelPane(Pane):
         if self._awaited is not None:
             return
         self._awaited = done = asyncio.Event()
-        notice, began = self.set_timer(_SLOW, partial(self._report, done, slow)), time.monotonic()
+        began = time.monotonic()
 
         async def settle() -> None:
             unseen = False
@@ -375,16 +367,17 @@ class LabelPane(Pane):
                 unseen = True
                 self._report(done, f"✖ {failure}. {one_line(error)}")
             finally:
-                notice.stop()
-                if unseen or time.monotonic() - began > _SLOW:
+                if unseen or time.monotonic() - began > self.patience:
                     self.set_timer(_UNSEEN, partial(self._heed_keys, done))
                 else:
                     self._heed_keys(done)
                 done.set()
 
         self.run_worker(settle(), group="label")
-        with contextlib.suppress(TimeoutError):
+        try:
             await asyncio.wait_for(done.wait(), self.patience)
+        except TimeoutError:
+            self._report(done, slow)
 
     def _report(self, done: object, problem: str) -> None:
         if self._awaited is done:
@@ -412,15 +405,9 @@ class LabelPane(Pane):
     def action_flag(self) -> None:
         self._edit(flagged=not self.draft.flagged)
 
-    def action_diff(self) -> None:
-        self._restyle(self._style._replace(diff=not self._style.diff))
-
-    def action_markdown(self) -> None:
-        self._restyle(self._style._replace(markdown=not self._style.markdown))
-
-    def _restyle(self, style: Style) -> None:
-        self._style = style
-        self.query_one(LabelView).restyle(style)
+    def action_restyle(self, name: Literal["diff", "markdown"]) -> None:
+        self._style = self._style._replace(**{name: not getattr(self._style, name)})
+        self.query_one(LabelView).restyle(self._style)
         self._show_lines()
 
     def action_blind(self) -> None:
@@ -443,7 +430,7 @@ class LabelPane(Pane):
     # Dialogs. They open within the action: keys typed ahead then go to the dialog.
 
     def action_note(self) -> None:
-        from workbench.labelling.session_dialogs import NoteScreen
+        from workbench.labelling.dialogs import NoteScreen
 
         item = self.item
 
@@ -455,7 +442,7 @@ class LabelPane(Pane):
             self.app.push_screen(NoteScreen(self.draft.note), noted)
 
     def action_guidelines(self) -> None:
-        from workbench.labelling.session_dialogs import GuidelinesScreen
+        from workbench.labelling.dialogs import GuidelinesScreen
 
         if self.state is not None and self.state.guidelines:
             self.app.push_screen(GuidelinesScreen(self.state.guidelines))
@@ -463,7 +450,7 @@ class LabelPane(Pane):
             self.notify("This session has no guidelines; name a text file when you begin one")
 
     def action_history(self) -> None:
-        from workbench.labelling.session_dialogs import LabelHistoryScreen
+        from workbench.labelling.dialogs import LabelHistoryScreen
 
         async def chosen(position: int | None) -> None:
             if position is not None:

@@ -143,7 +143,14 @@ def unfinished(sessions: Sequence[SessionRecord], labeller: str) -> list[Session
 
 def plan_line(plan: SessionPlan) -> str:
     """Describe the queues of a plan and their sources in a few words; names from disk are made visible."""
-    return " + ".join(_source_text(queue) for queue in plan.queues) or "nothing"
+    words = {"samples": "samples of {}", "policy-reference": "policy against reference of {}", "dataset": "{}"}
+    parts = [
+        f"{counted(len(queue.keys), 'comparison')} again"
+        if queue.queue == "again"
+        else words.get(queue.queue, f"{queue.queue} samples of {{}}").format(Path(queue.source).name)
+        for queue in plan.queues
+    ]
+    return visible(" + ".join(parts)) or "nothing"
 
 
 def default_labeller(sessions: Sequence[SessionRecord]) -> str:
@@ -207,7 +214,12 @@ def _queue_plan(queue: UserQueue, weight: float, options: SessionOptions) -> Que
     if options.run is None:
         raise UsageError(f"queue {queue}: no run is named: name one that saves its samples")
     run = options.run.resolve()
-    _check_run(run, queue)
+    folder = RunFolder(run)
+    if not folder.is_live():
+        if not kept_iterations(folder):
+            raise UsageError(f"queue {queue}: '{run.name}' has no samples: choose a run with run.save_samples = true")
+        if queue == "policy-reference" and not checkpoints(folder).paths:
+            raise UsageError(f"queue {queue}: '{run.name}' is not running and has no checkpoint: choose another run")
     least = MODELS_NEEDED.get(queue, 0)
     if len(options.models) < least:
         needed = "a reward model" if least == 1 else f"{least} reward models"
@@ -216,17 +228,6 @@ def _queue_plan(queue: UserQueue, weight: float, options: SessionOptions) -> Que
     ordered_by = options.models if least == 2 else options.models[:least]
     models = tuple(str(_model(path, queue)) for path in ordered_by)
     return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
-
-
-def _check_run(run: Path, queue: UserQueue) -> None:
-    """Raise UsageError if `run` is not live and has no samples, or no checkpoint where the queue needs one."""
-    folder = RunFolder(run)
-    if folder.is_live():
-        return
-    if not kept_iterations(folder):
-        raise UsageError(f"queue {queue}: '{run.name}' has no samples: choose a run with run.save_samples = true")
-    if queue == "policy-reference" and not checkpoints(folder).paths:
-        raise UsageError(f"queue {queue}: '{run.name}' is not running and has no checkpoint: choose another run")
 
 
 def _model(path: Path, queue: UserQueue) -> Path:
@@ -252,19 +253,3 @@ def _readable(source: str, columns: Sequence[str]) -> str:
         raise DataError(f"'{source}' has no pair to label; {reading.problems[0]}")
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
-
-
-def _source_text(queue: QueuePlan) -> str:
-    name = Path(queue.source).name
-    match queue.queue:
-        case "samples":
-            text = f"samples of {name}"
-        case "policy-reference":
-            text = f"policy against reference of {name}"
-        case "dataset":
-            text = name
-        case "again":
-            text = f"{counted(len(queue.keys), 'comparison')} again"
-        case _:
-            text = f"{queue.queue} samples of {name}"
-    return visible(text)

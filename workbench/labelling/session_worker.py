@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import queue
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,11 +17,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trainer.engine.inbox import add_event
-from trainer.errors import DataError, Interrupted, StorageError, TrainerError, UsageError, one_line
+from trainer.errors import (
+    DataError,
+    Interrupted,
+    ModelError,
+    StorageError,
+    TrainerError,
+    UsageError,
+    cannot_write,
+    one_line,
+)
 from trainer.evaluation.human import human_evaluation
 from trainer.events import HumanEvaluation
 from trainer.preferences.queues import QueueContext
-from trainer.preferences.records import Item, Judgement, Preference, Progress, SessionItem, SessionPlan, SessionRecord
+from trainer.preferences.records import (
+    Item,
+    Judgement,
+    Preference,
+    Progress,
+    SessionItem,
+    SessionPlan,
+    SessionRecord,
+    Text,
+)
 from trainer.preferences.sessions import (
     LabelSession,
     begin_session,
@@ -31,7 +51,7 @@ from trainer.preferences.sessions import (
 from trainer.preferences.store import PreferenceStore
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
-from workbench.labelling.scoring import score
+from workbench.system.children import last_error, own_command, started
 
 if TYPE_CHECKING:
     from trainer.preferences.queues.mixture import Mixture
@@ -45,6 +65,8 @@ _RETRY = 5.0  # seconds until an item that could not be saved is put again
 _REST = 0.5  # seconds without a label after which rates and agreement are counted
 _PAUSE = 2.0  # least seconds between two counts of the win rate
 _SHARE = 20  # pause after a count, as a multiple of its duration: labels wait for a count
+_NICENESS = 15  # of scoring: training and the screen go first
+_WAY_OUT = "look at it with ppo-workbench reward-model eval"
 
 Ask = Callable[[Path, Question, threading.Event], Answer]
 """Function that asks the model of the run in a folder, called on the queues' threads; it blocks.
@@ -141,23 +163,16 @@ class SessionWorker:
     future of `label` or `undo` is set, the change is on disk. If it raises a TrainerError, nothing has changed and the
     call can be repeated. A future cannot be cancelled: a label is saved even if nobody waits for it any more.
 
-    ask: asks a run's model. known: returns the last win rate that a run has received. state: newest state of the open
-    session. win_rate_problem: why the last report failed. bug: any other error; it has ended the thread and is that of
-    all calls, so whoever looks at the worker raises it.
+    ask: asks a run's model. state: newest state of the open session. win_rate_problem: why the last report failed. bug:
+    any other error; it has ended the thread and is that of all calls, so whoever looks at the worker raises it.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        ask: Ask | None = None,
-        known: Callable[[Path], HumanEvaluation | None] = lambda folder: None,
-    ) -> None:
+    def __init__(self, path: Path, ask: Ask | None = None) -> None:
         self.path = path
         self.state: SessionState | None = None
         self.win_rate_problem = ""
         self.bug: Exception | None = None
         self._ask = ask
-        self._known = known
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # no call is queued after the thread has ended
         self._closed = False
@@ -169,7 +184,7 @@ class SessionWorker:
         self._supply: ItemSupply | None = None
         self._uncounted = math.inf  # when the rates in the progress of `state` became out of date
         self._run_asked: RunFolder | None = None  # the run that the plan asks about
-        self._win_rate: HumanEvaluation | None = None  # the last one that this run has received
+        self._win_rate: HumanEvaluation | None = None  # the last one that the session has reported
         self._relabelled = False  # since the win rate was counted
         self._due = -math.inf  # when it may be counted again
 
@@ -351,7 +366,7 @@ class SessionWorker:
         )
         self._supply = ItemSupply(record.plan, context)
         if run is not None:
-            self._run_asked, self._win_rate = RunFolder(run.resolve()), self._known(run)
+            self._run_asked, self._win_rate = RunFolder(run.resolve()), None
         self.state = self._read_state(session.newest(), guidelines_text(self._opened(), record.guidelines))
         return self.state
 
@@ -406,3 +421,38 @@ class SessionWorker:
             last=last,
             supply=supply,
         )
+
+
+def score(model: str, rows: Sequence[tuple[Text, Text]], *, closing: threading.Event) -> list[float]:
+    """Return the score of the reward model in the folder `model` for each (prompt, completion).
+
+    Runs `ppo-workbench reward-model score`, and blocks while it loads the model and scores. Raises ModelError if the
+    model cannot be used, StorageError if the rows cannot be written, Interrupted once `closing` is set.
+    """
+    lines = [json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in rows]
+    try:
+        with tempfile.TemporaryDirectory(prefix="ppo-workbench-") as folder:
+            data, answers = Path(folder, "rows.jsonl"), Path(folder, "scores.jsonl")
+            data.write_text("".join(lines), encoding="utf-8")
+            command = own_command("reward-model", "score", model, "--data", str(data))
+            with answers.open("wb") as stdout, tempfile.TemporaryFile() as stderr:
+                process = started(command, stdout, stderr, niceness=_NICENESS)
+                while process.poll() is None and not closing.wait(0.1):
+                    pass
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+                if closing.is_set():
+                    raise Interrupted("scoring has ended", save=False)
+                if code := process.returncode:
+                    reason = last_error(stderr) or f"its process ended with code {code}; {_WAY_OUT}"
+                    raise ModelError(f"reward model '{model}' cannot score: {reason}")
+            with answers.open(encoding="utf-8") as found:
+                scores = [float(json.loads(line)["score"]) for line in found]
+    except OSError as error:
+        raise cannot_write("to the temporary folder", error) from None
+    except (ValueError, KeyError, TypeError):
+        scores = []
+    if len(scores) != len(rows):
+        raise ModelError(f"reward model '{model}' did not return {len(rows)} scores: {_WAY_OUT}")
+    return scores

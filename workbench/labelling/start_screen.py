@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,15 +13,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.keys import format_key
-from textual.message import Message
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
+from textual.widgets.selection_list import Selection
 
 from trainer.errors import UsageError
 from trainer.plurals import counted
 from trainer.preferences.records import SessionRecord
+from workbench.kit.dialog import ChoiceList
 from workbench.kit.keys import keys_of, with_keys
-from workbench.labelling.form import LabelForm, columns_field, columns_in, row, text_field
+from workbench.labelling.dialogs import LabelForm, columns_field, columns_in, row, text_field
 from workbench.labelling.plans import (
     ENSEMBLE,
     MODELS_NEEDED,
@@ -35,55 +36,19 @@ from workbench.labelling.plans import (
     session_plan,
     unfinished,
 )
-from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.numbers import moment
 from workbench.text import visible
 
 _NAME = max(map(len, QUEUES)) + 1  # columns
 
 
-class QueueList(OptionList):
-    """List of queues that the user includes or leaves out; the screen handles enter.
-
-    lacking: what each queue still needs; empty if it can be used. about: what it asks, in place of the usual words.
-    """
+class QueueList(ChoiceList):
+    """List of queues that the user includes or leaves out; the screen handles enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "select", "toggle", id="label-start.toggle", tooltip="Include this queue, or leave it out"),
         Binding("enter", "screen.begin", "begin", show=False, id="label-start.begin-here", tooltip="Begin"),
     ]
-
-    class Changed(Message):
-        """The choice of queues has changed."""
-
-    def __init__(
-        self, chosen: Collection[UserQueue], lacking: Mapping[UserQueue, str], about: Mapping[UserQueue, str]
-    ) -> None:
-        super().__init__(markup=False, compact=True, id="queues")
-        self._lacking = lacking
-        self._about = {**QUEUES, **about}
-        self.chosen = {queue for queue in chosen if not lacking[queue]}
-        self.add_options(
-            Option(self._label(queue), id=queue, disabled=bool(problem)) for queue, problem in lacking.items()
-        )
-
-    def on_mount(self) -> None:
-        self.action_first()
-
-    def choose(self, queue: UserQueue, chosen: bool) -> None:
-        """Include `queue`, or leave it out."""
-        (self.chosen.add if chosen else self.chosen.discard)(queue)
-        self.replace_option_prompt(queue, self._label(queue))
-        self.post_message(self.Changed())
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        queue = list(self._lacking)[event.option_index]
-        self.choose(queue, queue not in self.chosen)
-
-    def _label(self, queue: UserQueue) -> Content:
-        sign = "✔" if queue in self.chosen else "·"
-        return Content.assemble((f"{sign} {queue:{_NAME}}", "bold"), self._lacking[queue] or self._about[queue])
 
 
 class LabelStartScreen(LabelForm[SessionChoice | None]):
@@ -92,13 +57,13 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     Enter first does what most users want. The dialog stays open until the session has begun. runs: folders of runs that
     keep samples. models: folders of reward models. sessions: those of the store. All three the newest first. asks: the
     labeller is a guess, so that field comes first. options: initial values of the form. begin: begins the session and
-    returns the problem if that fails, or else "".
+    returns why that fails, "" if it does not, and None if the user cancels.
     """
 
     TITLE = "Label"
     HELP = (
         "What to label, and by whom. ⏎ on a session of the list resumes it; on the new one, it begins that. Its items "
-        "come in equal shares from the sources marked ✔; {label-start.toggle} includes or leaves out the one under the "
+        "come in equal shares from the marked sources; {label-start.toggle} includes or leaves out the one under the "
         "cursor. tab goes to the next field, {label-start.begin} begins from any of them."
     )
     DOCS = "labelling"
@@ -119,7 +84,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         models: Sequence[Path],
         asks: bool = False,
         options: SessionOptions,
-        begin: Callable[[SessionChoice], Awaitable[str]],
+        begin: Callable[[SessionChoice], Awaitable[str | None]],
     ) -> None:
         super().__init__(f"Label into {store.name}")
         self._begin_session = begin
@@ -134,6 +99,11 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
 
     def fields(self) -> ComposeResult:
         options = self._options
+        yield row(("labeller", self._text("labeller", "Your name, saved with each label", self._labeller)))
+        yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
+        queues = QueueList(*map(self._queue, QUEUES), compact=True, id="queues")
+        about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
+        yield queues.with_tooltip(with_keys(about, queues))
         run = Select(
             [(Text(visible(run.name)), run) for run in self._runs],
             prompt="no run has saved samples yet",
@@ -144,46 +114,36 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             id="run",
             tooltip="Run whose samples you judge, newest first",
         )
-        data = text_field(
-            "data",
-            "Pairs for the queue dataset; those that you judged before are not shown",
-            visible(options.data, joined=True),
-            placeholder="file, folder or datasets name with pairs",
-        )
-        guidelines = text_field(
-            "guidelines",
-            "Shown first, and saved with the labels",
-            visible(options.guidelines, joined=True),
-            placeholder="a text file",
-        )
-        limit = text_field(
-            "limit",
-            "Number of items in the session; empty for all",
-            str(options.limit or ""),
-            placeholder="all",
-            type="integer",
-            max_length=7,
-        )
-        repeats = text_field(
-            "repeats",
-            "Percent of items that repeat one you labelled, sides swapped: how consistent you are",
-            f"{100 * options.repeats:g}",
-            type="number",
-            max_length=5,
-        )
-        name = text_field("labeller", "Your name, saved with each label", visible(self._labeller, joined=True))
-        yield row(("labeller", name))
-        yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
-        lacking = {queue: self._lacking(queue) for queue in QUEUES}
-        asked = f"{counted(len(options.flagged), 'item')} flagged for a second look, once more"
-        queues = QueueList(self._suggested(), lacking, {"flagged": asked})
-        about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
-        yield queues.with_tooltip(with_keys(about, queues))
         yield row(("run", run))
-        yield row(("data", data))
+        about, example = "Pairs for the queue dataset; those that you judged before are not shown", "with pairs"
+        yield row(("data", self._text("data", about, options.data, f"file, folder or datasets name {example}")))
         yield row(("columns", columns_field(visible(", ".join(options.columns), joined=True))))
-        yield row(("guidelines", guidelines))
+        about = "Shown first, and saved with the labels"
+        yield row(("guidelines", self._text("guidelines", about, options.guidelines, "a text file")))
+        about = "Number of items in the session; empty for all"
+        limit = text_field("limit", about, str(options.limit or ""), placeholder="all", type="integer", max_length=7)
+        about = "Percent of items that repeat one you labelled, sides swapped: how consistent you are"
+        repeats = text_field("repeats", about, f"{100 * options.repeats:g}", type="number", max_length=5)
         yield row(("at most", limit), ("repeat", repeats), unit="% of items")
+
+    def _text(self, name: str, tooltip: str, value: str, placeholder: str = "") -> Input:
+        return text_field(name, tooltip, visible(value, joined=True), placeholder=placeholder)
+
+    def _queue(self, queue: UserQueue) -> Selection[str]:
+        """Return a line of the list: what the queue asks, or what it still needs."""
+        options, needed, about = self._options, MODELS_NEEDED.get(queue, 0), QUEUES[queue]
+        lacks = ""
+        if queue == "flagged":
+            about = f"{counted(len(options.flagged), 'item')} flagged for a second look, once more"
+            lacks = "" if options.flagged else "no item is flagged"
+        elif queue != "dataset" and not self._runs:
+            lacks = "needs a run that saves its samples"
+        elif len(self._models) < needed:
+            lacks = "needs a reward model" if needed == 1 else "needs two reward models"
+        usual = {"samples": bool(self._runs), "dataset": bool(options.data or not self._runs)}
+        chosen = queue in dict(options.queues) if options.queues else usual.get(queue, False)
+        label = Content.assemble((f"{queue:{_NAME}}", "bold"), lacks or about)
+        return Selection(label, queue, chosen and not lacks, disabled=bool(lacks))
 
     def on_mount(self) -> None:
         self._followed = None, self._values(), None
@@ -213,9 +173,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             if choice is None:
                 return
             self._show_start()
-            read = GuidelinesScreen(choice.guidelines, begin=True) if choice.guidelines else None
-            if read is not None and not await self.app.push_screen_wait(read):
-                return
         assert choice is not None
         self.busy = True
         try:
@@ -224,12 +181,12 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             self.busy = False
         if problem:
             self.show_problem(problem)
-        else:
+        elif problem is not None:
             self.dismiss(choice)
 
     @on(Input.Changed)
     @on(Select.Changed)
-    @on(QueueList.Changed)
+    @on(QueueList.SelectedChanged)
     @on(OptionList.OptionHighlighted, "#starts")
     def _follow(self) -> None:
         """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed."""
@@ -239,10 +196,14 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         starts = self.query_one("#starts", OptionList)
         listed, known, _ = self._followed
         if labeller != listed:
-            self._list_starts(labeller)
+            self._open = unfinished(self._sessions, labeller)
+            starts.clear_options()
+            starts.add_options([*map(_session_label, self._open), Option(Content.styled("new session", "bold"))])
+            starts.highlighted = 0
         if fields != known:  # the user wants a new session
             if bool(fields[1]) != bool(known[1]):  # the data
-                self.query_one(QueueList).choose("dataset", bool(fields[1]))
+                queues = self.query_one(QueueList)
+                (queues.select if fields[1] else queues.deselect)("dataset")
                 fields = self._values()
             starts.highlighted = len(self._open)
         followed = labeller, fields, starts.highlighted
@@ -257,14 +218,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         """Return whether the fields are there: not before the first sight of the dialog, nor once it is dismissed."""
         return bool(self._followed[1]) and self in self.app.screen_stack
 
-    def _list_starts(self, labeller: str) -> None:
-        """List the labeller's sessions and the new one, with the cursor on the first."""
-        self._open = unfinished(self._sessions, labeller)
-        starts = self.query_one("#starts", OptionList)
-        starts.clear_options()
-        starts.add_options([*map(_session_label, self._open), Option(Content.styled("new session", "bold"))])
-        starts.highlighted = 0
-
     @property
     def _chosen(self) -> SessionRecord | None:
         """Session under the cursor; None for a new one."""
@@ -277,11 +230,11 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     def _values(self) -> tuple[object, ...]:
         """Return the values of a new session's fields."""
         values = map(self._value, ("data", "columns", "guidelines", "limit", "repeats"))
-        return self.query_one("#run", Select).value, *values, frozenset(self.query_one(QueueList).chosen)
+        return self.query_one("#run", Select).value, *values, frozenset(self.query_one(QueueList).selected)
 
     def _new_options(self) -> SessionOptions:
         """Return the options of a new session. Raises UsageError if a field is not valid."""
-        chosen = self.query_one(QueueList).chosen
+        chosen = self.query_one(QueueList).selected
         if not chosen:
             key = keys_of(self.query_one(QueueList))["label-start.toggle"]
             raise UsageError(f"no queue is chosen: include one with {key}, or name data")
@@ -298,23 +251,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             guidelines=_as_given(self._value("guidelines").strip(), self._options.guidelines),
             flagged=self._options.flagged,
         )
-
-    def _suggested(self) -> set[UserQueue]:
-        if self._options.queues:
-            return {queue for queue, _ in self._options.queues}
-        suggested: set[UserQueue] = {"samples"} if self._runs else {"dataset"}
-        return suggested | {"dataset"} if self._options.data else suggested
-
-    def _lacking(self, queue: UserQueue) -> str:
-        """Return what `queue` still needs; empty if it can be used."""
-        if queue == "flagged":
-            return "" if self._options.flagged else "no item is flagged"
-        if queue != "dataset" and not self._runs:
-            return "needs a run that saves its samples"
-        needed = MODELS_NEEDED.get(queue, 0)
-        if len(self._models) < needed:
-            return "needs a reward model" if needed == 1 else "needs two reward models"
-        return ""
 
     def _show_start(self) -> None:
         """Show what enter does."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
 
@@ -22,8 +22,8 @@ from trainer.preferences.records import (
     Origin,
     Progress,
     SessionItem,
-    Share,
     Text,
+    Verdict,
     length_in_characters,
 )
 from workbench.columns import fit, fit_start, packed
@@ -84,15 +84,10 @@ def texts_of(item: Item) -> ItemTexts:
     return ItemTexts(_turns(item.comparison.prompt), completions)
 
 
-def ranked(item: Item, groups: Groups, strength: int = 1) -> Judgement:
-    """Return the judgement that ranks completions as in `groups`."""
+def judged(item: Item, groups: Groups = (), strength: int = 1, verdict: Verdict = "ranked") -> Judgement:
+    """Return the judgement that ranks completions as in `groups`, or one without a ranking."""
     ranking = tuple(tuple(sorted(item.order[place] for place in group)) for group in groups)
-    return Judgement(ranking=ranking, order_shown=item.order, strength=strength)
-
-
-def set_aside(item: Item, verdict: Literal["both_bad", "skip"]) -> Judgement:
-    """Return a judgement without a ranking."""
-    return Judgement(verdict=verdict, order_shown=item.order)
+    return Judgement(verdict=verdict, ranking=ranking, order_shown=item.order, strength=strength)
 
 
 class Ranking(NamedTuple):
@@ -172,7 +167,7 @@ def completion_facts(item: Item) -> list[str]:
             # A run counts lengths in tokens; here, as in the session's figures, they are in characters.
             counted(length_in_characters(comparison.completions[place]), "char")
             if name == "lengths" and of_run
-            else f"{name.removesuffix('s')} {_figure(values[place])}"
+            else f"{name.removesuffix('s')} {number(value, 2) if isinstance(value := values[place], float) else value}"
             for name, values in comparison.columns.items()
             if isinstance(values, list) and len(values) == len(comparison.completions) and values[place] is not None
         ]
@@ -199,10 +194,6 @@ def _turns(text: Text) -> tuple[Turn, ...]:
 def _key(text: Text) -> tuple[str, ...]:
     """Return a key that is equal for texts with the same words, messages or not."""
     return tuple(chain.from_iterable(turn.text.split() for turn in _turns(text)))
-
-
-def _figure(value: Any) -> str:
-    return number(value, 2) if isinstance(value, float) else str(value)
 
 
 def hints(item: SessionItem, texts: ItemTexts, draft: Draft, style: Style, keys: Keys) -> str:
@@ -284,7 +275,13 @@ def all_judged(done: int, problem: str, keys: Keys) -> list[Piece]:
 
 def figures(labeller: str, progress: Progress) -> list[str]:
     """Return the known figures of a session's progress, the most important first."""
-    found = [visible(labeller), _of_target(progress.done, progress.left)]
+    done, left = progress.done, progress.left
+    goals = (int(digit + "0" * zeros) for zeros in itertools.count(1) for digit in "125")
+    # While nobody knows how many items come, the goal is a round number: 50, 100, 200, 500, 1,000 and so on.
+    target = next(goal for goal in goals if goal > max(done, 49)) if left is None else done + left
+    filled = _BAR * done // target if target else _BAR
+    goal = f"{done:,} of {target:,}" if left is not None else f"{done:,} done, next goal {target:,}"
+    found = [visible(labeller), f"{'━' * filled}{'─' * (_BAR - filled)} {goal}"]
     if math.isfinite(progress.per_hour):
         found.append(f"{progress.per_hour:.0f}/h")
     if math.isfinite(progress.median_seconds):
@@ -296,23 +293,13 @@ def figures(labeller: str, progress: Progress) -> list[str]:
     if progress.same.total:
         kappa = f", κ {number(progress.kappa, 2)}" if math.isfinite(progress.kappa) else ""
         found.append(f"agreement with yourself {progress.same.count:g}/{progress.same.total}{kappa}")
-    biases = (("left chosen", progress.left_side), ("longer (chars) chosen", progress.longer))
-    found += [f"{name} {_with_interval(share)}" for name, share in biases if share.total]
+    for name, share in (("left chosen", progress.left_side), ("longer (chars) chosen", progress.longer)):
+        if share.total >= _LEAST:
+            low, high = (number(100 * bound, 0) for bound in (share.low, share.high))
+            found.append(f"{name} {percent(share.value)} ({low} to {high})")
+        elif share.total:  # its interval would be too wide to be useful
+            found.append(f"{name} {percent(share.value)} (n = {share.total})")
     return found
-
-
-def _of_target(done: int, left: int | None) -> str:
-    """Return a bar with the number of labels against the target: all items, or a round number while more may come."""
-    target = _round_above(done) if left is None else done + left
-    filled = _BAR * done // target if target else _BAR
-    goal = f"{done:,} of {target:,}" if left is not None else f"{done:,} done, next goal {target:,}"
-    return f"{'━' * filled}{'─' * (_BAR - filled)} {goal}"
-
-
-def _round_above(done: int) -> int:
-    """Return the next goal after `done` labels: 50, 100, 200, 500, 1,000 and so on."""
-    goals = (int(digit + "0" * zeros) for zeros in itertools.count(1) for digit in "125")
-    return next(goal for goal in goals if goal > max(done, 49))
 
 
 def fitting(figures: Sequence[str], end: Sequence[str], width: int) -> str:
@@ -329,11 +316,3 @@ def in_lines(figures: Sequence[str], width: int) -> list[str]:
     """Join all figures in as few lines as possible."""
     short = [fit(text, min(cell_len(text), width)) for text in figures]
     return [_GAP.join(line) for line in packed(short, width, len(_GAP))]
-
-
-def _with_interval(share: Share) -> str:
-    """Return the share with its interval, or with its total if the interval would be too wide to be useful."""
-    known = f"n = {share.total}"
-    if share.total >= _LEAST:
-        known = f"{number(100 * share.low, 0)} to {number(100 * share.high, 0)}"
-    return f"{percent(share.value)} ({known})"

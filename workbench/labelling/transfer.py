@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, ClassVar
@@ -23,15 +23,15 @@ from trainer.preferences.store import Added, PreferenceStore
 from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.saving import path_problem
-from workbench.labelling.form import LabelForm, choice, columns_field, columns_in, row, text_field
+from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, row, text_field
 from workbench.text import visible
 
 if TYPE_CHECKING:
-    from trainer.preferences.formats import ExportSummary
+    from trainer.preferences.formats import ExportSummary, Reading
 
 FORMATS_IN = ("auto", "trl", "trl-implicit", "hh", "ultrafeedback", "arena", "columns", "k-way")
 PREVIEWED = 3  # rows
-_EVERY = 500  # rows between updates of the count on the screen
+_EVERY = 0.2  # seconds between updates of the count on the screen
 _CUT = 300  # columns of a text
 _LOOK = Content.assemble(("enter", "bold"), (" previews it; nothing is written yet", "$text-muted"))
 FORMATS_OUT = {
@@ -46,72 +46,56 @@ FORMATS_OUT = {
 """Formats in which preferences are written, each with a description."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Preview:
-    """Content of a source, as far as it is read. problems: place and broken rule of the first broken rows."""
+    """Content of a source, as far as a thread has read it.
+
+    columns: their names, as in "prompt=question". first: preferences to be shown. closing: set to end the reading.
+    """
 
     source: str
     format: str
-    columns: Sequence[str] = ()  # their names, as in "prompt=question"
-    rows: int = 0
+    columns: Sequence[str] = ()
+    reading: Reading | None = None  # counts the rows
     count: int = 0  # preferences
-    broken: int = 0
-    duplicates: int = 0
-    problems: tuple[str, ...] = ()
-    first: tuple[Preference, ...] = ()  # to be shown
+    first: list[Preference] = field(default_factory=list)
     is_read: bool = False
+    written: int = 0
+    closing: Event = field(default_factory=Event)
 
+    def open(self) -> Reading:
+        """Begin to read the source. Imports NumPy, and `datasets` for a source that is not a file.
 
-def read_preview(asked: Preview, report: Callable[[Preview], object], closing: Event) -> Preview:
-    """Read the source that is `asked` for, up to its end or until `closing` is set; report progress through `report`.
+        Raises UsageError, DataError and StorageError; so does the reading.
+        """
+        from trainer.preferences.formats import ColumnNames, read_preferences
 
-    Imports numpy, and `datasets` for a source that is not a file. Raises UsageError, DataError and StorageError.
-    """
-    from trainer.preferences.formats import ColumnNames, read_preferences
+        columns = ColumnNames.of(self.columns)
+        return read_preferences(self.source, format=self.format, columns=columns, skip_broken=True)
 
-    columns = ColumnNames.of(asked.columns)
-    reading = read_preferences(asked.source, format=asked.format, columns=columns, skip_broken=True)
-    first: list[Preference] = []
-    count = 0
+    def read(self) -> bool:
+        """Read the source up to its end, or until `closing` is set; return True."""
+        self.reading = self.open()
+        for preference in self.reading:
+            self.count += 1
+            if self.count <= PREVIEWED:
+                self.first.append(preference)
+            if self.closing.is_set():
+                return True
+        self.is_read = True
+        return True
 
-    def so_far() -> Preview:
-        return replace(
-            asked,
-            format=reading.format,
-            rows=reading.rows,
-            count=count,
-            broken=reading.broken,
-            duplicates=reading.duplicates,
-            problems=tuple(reading.problems),
-            first=tuple(first),
-        )
+    def write(self, store: Path) -> Added:
+        """Read the source again and add its preferences to `store`."""
 
-    for preference in reading:
-        count += 1
-        if count <= PREVIEWED:
-            first.append(preference)
-        if count == PREVIEWED or count % _EVERY == 0:
-            report(so_far())
-        if closing.is_set():
-            break
-    return replace(so_far(), is_read=True)
+        def counting() -> Iterator[Preference]:
+            for preference in self.open():
+                self.written += 1
+                yield preference
 
-
-def write_import(store: Path, preview: Preview, report: Callable[[int], object]) -> Added:
-    """Read the source again and add its preferences to `store`. report: called with the number written so far."""
-    from trainer.preferences.formats import ColumnNames, read_preferences
-
-    columns = ColumnNames.of(preview.columns)
-    reading = read_preferences(preview.source, format=preview.format, columns=columns, skip_broken=True)
-
-    def written() -> Iterator[Preference]:
-        for count, preference in enumerate(reading):
-            if count % _EVERY == 0:
-                report(count)
-            yield preference
-
-    with PreferenceStore(store) as opened:
-        return opened.add_many(written(), source=preview.source)
+        self.written = 0
+        with PreferenceStore(store) as opened:
+            return opened.add_many(counting(), source=self.source)
 
 
 class ImportPreferencesScreen(LabelForm[str | None]):
@@ -132,7 +116,6 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         super().__init__(f"Import preferences into {store.name}")
         self._store = store
         self._preview: Preview | None = None  # of the source in the fields
-        self._superseded = Event()  # set: stop the current reading
 
     def fields(self) -> ComposeResult:
         source = text_field(
@@ -150,9 +133,10 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     def on_mount(self) -> None:
         self.query_one("#source").focus()
         self.show_status(_LOOK)
+        self.set_interval(_EVERY, self._show_progress)
 
     def on_unmount(self) -> None:
-        self._superseded.set()
+        self._drop()
 
     @on(Input.Submitted)
     def action_go_on(self) -> None:
@@ -172,50 +156,52 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     @on(Select.Changed)
     def _forget(self) -> None:
         """Drop the preview, because the source or the format has changed."""
-        self._superseded.set()
-        self.workers.cancel_group(self, "reading")
-        self._preview = None
+        self._drop()
         self.query_one("#preview", Static).update("")
         self.show_status(_LOOK)
 
-    @work(exclusive=True, group="reading")
-    async def _read(self, asked: Preview) -> None:
-        self._preview, self._superseded = asked, (closing := Event())
-        self.show_status("Reading...")
-
-        def show(preview: Preview) -> None:
-            if not closing.is_set():
-                self._show(preview)
-
-        reading = asyncio.to_thread(read_preview, asked, lambda preview: self.call_later(show, preview), closing)
-        self._preview = await self.tried(reading)
-        closing.set()  # reports that arrive later are out of date
+    def _drop(self) -> None:
         if self._preview is not None:
-            self._show(self._preview)
+            self._preview.closing.set()
+        self._preview = None
+        self.workers.cancel_group(self, "reading")
+
+    @work(exclusive=True, group="reading")
+    async def _read(self, preview: Preview) -> None:
+        self._preview = preview
+        self.show_status("Reading...")
+        if await self.tried(asyncio.to_thread(preview.read)):
+            self._show(preview)
+        else:
+            self._preview = None
 
     @work(exclusive=True, group="writing")
     async def _write(self, preview: Preview) -> None:
         self.busy = True
-
-        def show(count: int) -> None:
-            if self.busy:
-                self.show_status(f"Writing, {count:,} of {preview.count:,}...")
-
-        adding = asyncio.to_thread(write_import, self._store, preview, lambda count: self.call_later(show, count))
-        added = await self.tried(adding, ". Safe to retry; duplicates are skipped.")
+        writing = asyncio.to_thread(preview.write, self._store)
+        added = await self.tried(writing, ". Safe to retry; duplicates are skipped.")
         self.busy = False
         if added is not None:
             known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
             self.dismiss(f"Imported {counted(added.count, 'preference')} from {visible(preview.source)}{known}")
 
+    def _show_progress(self) -> None:
+        if (preview := self._preview) is not None:
+            if self.busy:
+                self.show_status(f"Writing, {preview.written:,} of {preview.count:,}...")
+            elif not preview.is_read:
+                self._show(preview)
+
     def _show(self, preview: Preview) -> None:
+        if (reading := preview.reading) is None:
+            return
         self.query_one("#preview", Static).update(preview_text(preview))
-        rows = counted(preview.rows, "row")
-        facts = [rows if preview.is_read else f"Reading, {rows} so far...", f"format {preview.format}"]
-        if preview.duplicates:
-            facts.append(counted(preview.duplicates, "duplicate"))
-        if preview.broken:
-            facts.append(f"{preview.broken:,} broken")
+        rows = counted(reading.rows, "row")
+        facts = [rows if preview.is_read else f"Reading, {rows} so far...", f"format {reading.format}"]
+        if reading.duplicates:
+            facts.append(counted(reading.duplicates, "duplicate"))
+        if reading.broken:
+            facts.append(f"{reading.broken:,} broken")
         ends: list[tuple[str, str] | str] = []
         if preview.is_read:
             ends = [("   enter", "bold"), f" imports {preview.count:,}"] if preview.count else ["   nothing to import"]
@@ -231,10 +217,10 @@ def preview_text(preview: Preview) -> Content:
         parts.append((f"{_line(comparison.prompt)}\n", "bold"))
         for place, completion in enumerate(comparison.completions):
             parts += [(f"{_rank(preference, ranks.get(place)):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
-    if preview.problems:
+    if preview.reading is not None and (problems := preview.reading.problems):
         parts.append(("skipped\n", "$text-warning bold"))
-        parts += [(f"{visible(problem)}\n", "$text-warning") for problem in preview.problems]
-        if more := preview.broken - len(preview.problems):
+        parts += [(f"{visible(problem)}\n", "$text-warning") for problem in problems]
+        if more := preview.reading.broken - len(problems):
             parts.append((f"and {more:,} more\n", "$text-warning"))
     return Content.assemble(*parts)
 
@@ -321,7 +307,10 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         written = await self.tried(asyncio.to_thread(write_export, self._store, path, options, overwrite=exists))
         self.busy = False
         if written is not None:
-            self.dismiss(f"Exported {visible(str(written.path))} as {options['format']}: {_counts(written)}")
+            reasons = ((count, reason.replace("_", " ")) for reason, count in written.left_out.items())
+            left_out = ", ".join(counted(count, reason, reason if " " in reason else "") for count, reason in reasons)
+            counts = counted(written.rows, "row") + (f", left out: {left_out}" if left_out else "")
+            self.dismiss(f"Exported {visible(str(written.path))} as {options['format']}: {counts}")
 
 
 def _target(text: str) -> tuple[str, bool]:
@@ -343,10 +332,3 @@ def write_export(store: Path, path: Path, options: Mapping[str, str], *, overwri
             provenance=options["provenance"] == "yes",
             overwrite=overwrite,
         )
-
-
-def _counts(written: ExportSummary) -> str:
-    reasons = ((count, reason.replace("_", " ")) for reason, count in written.left_out.items())
-    left_out = ", ".join(counted(count, reason, reason if " " in reason else "") for count, reason in reasons)
-    rows = counted(written.rows, "row")
-    return f"{rows}, left out: {left_out}" if left_out else rows

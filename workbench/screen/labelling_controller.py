@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from trainer.errors import Interrupted, TrainerError
-from trainer.events import HumanEvaluation
-from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.records import QueuePlan, SessionPlan
 from trainer.preferences.store import default_store
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import TextPromptScreen
@@ -44,11 +41,11 @@ class LabellingController:
         self._screen = screen
         self._supervisor = supervisor
         self._opening = opening
-        self._labeller = ""  # the last labeller on this screen
+        self._labeller = opening.labeller if opening else ""  # the last labeller on this screen
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         store = opening.store if opening else default_store(Path.cwd())
-        self.worker = SessionWorker(store, self._ask_run, self._known_win_rate)
+        self.worker = SessionWorker(store, self._ask_run)
         self._reward_models = RewardModels(screen, supervisor, store)
 
     def open(self) -> None:
@@ -56,7 +53,7 @@ class LabellingController:
         if self._opening is not None:
             self._screen.action_show_pane("label")
             choice = self._opening.choice
-            self._open_dialog(partial(self._begin, choice) if choice else self._ask_what_to_label)
+            self._screen.ask(self._begin(choice) if choice else self._ask_what_to_label())
 
     def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
@@ -65,25 +62,23 @@ class LabellingController:
 
     def request(self, what: LabelRequest) -> None:
         """Do what a key of the pane requests; returns at once."""
+        screen = self._screen
         match what:
             case "start":
-                self._open_dialog(self._ask_what_to_label)
+                screen.ask(self._ask_what_to_label())
             case "leave":
-                self.worker.leave()
-                self._let_go()
-                self._screen.label.end()
+                self._leave()
             case "train":
-                self._open_dialog(self._reward_models.train)
+                screen.ask(self._reward_models.train())
             case "use":
-                self._open_dialog(self._reward_models.use)
-            case "import":
-                from workbench.labelling.transfer import ImportPreferencesScreen
+                screen.ask(self._reward_models.use())
+            case "import" | "export":
+                from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 
-                self._screen.app.push_screen(ImportPreferencesScreen(self.worker.path), self._report)
-            case "export":
-                from workbench.labelling.transfer import ExportPreferencesScreen
-
-                self._screen.app.push_screen(ExportPreferencesScreen(self.worker.path), self._report)
+                dialog = ImportPreferencesScreen if what == "import" else ExportPreferencesScreen
+                screen.app.push_screen(
+                    dialog(self.worker.path), lambda line: screen.say(line, "done") if line else None
+                )
 
     @property
     def training(self) -> Path | None:
@@ -102,15 +97,26 @@ class LabellingController:
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._screen.say_once(line, about="win-rate")
 
-    async def _begin(self, choice: SessionChoice) -> None:
-        """Begin or resume a session, once the user has read its guidelines."""
-        from workbench.labelling.session_dialogs import GuidelinesScreen
+    def label_again(self, keys: tuple[str, ...]) -> None:
+        """Begin a session that asks for the comparisons with these keys again."""
+        self._screen.ask(self._label_again(keys))
 
-        read = GuidelinesScreen(choice.guidelines, begin=True) if choice.guidelines else None
-        if read is not None and not await self._screen.app.push_screen_wait(read):
+    async def _label_again(self, keys: tuple[str, ...]) -> None:
+        kept = await tried(self._screen, asyncio.wrap_future(self.worker.kept()), "label")
+        if kept is None:
             return
-        if problem := await self._open_session(choice):
-            self._screen.say(problem, about="label")
+        labeller = self._labeller or default_labeller(kept[0])
+        if not self._is_known(labeller):
+            prompt = TextPromptScreen("Label again as", labeller, labeller_problem)
+            if (given := await self._screen.app.push_screen_wait(prompt)) is None:
+                return
+            labeller = labeller_name(given)
+        plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
+        await self._begin(SessionChoice(labeller=labeller, plan=plan))
+
+    def _is_known(self, labeller: str) -> bool:
+        """Return whether the likely labeller is the user, and not just whoever labelled last."""
+        return labeller in (self._labeller, login_name())
 
     async def _ask_what_to_label(self) -> None:
         from workbench.labelling.start_screen import LabelStartScreen
@@ -120,15 +126,13 @@ class LabellingController:
         if kept is None or material is None:
             return
         sessions, flagged = kept
+        labeller = self._labeller or default_labeller(sessions)
         options = self._opening.options if self._opening else SessionOptions()
-        runs = material.runs
-        if (shown := self._supervisor.folder) in runs:
-            runs = [shown, *(run for run in runs if run != shown)]
         self._screen.app.push_screen(
             LabelStartScreen(
-                runs,
+                sorted(material.runs, key=lambda run: run != self._supervisor.folder),
                 self.worker.path,
-                labeller := self._likely_labeller(sessions),
+                labeller,
                 sessions,
                 asks=not self._is_known(labeller),
                 models=material.models,
@@ -137,11 +141,21 @@ class LabellingController:
             )
         )
 
-    async def _open_session(self, choice: SessionChoice) -> str:
-        """Begin or resume the session; return why it fails, empty if it does not."""
-        self._let_go()
-        self._screen.label.end()  # before the worker changes sessions, so that no key press reaches the new one
-        self.worker.leave()
+    async def _begin(self, choice: SessionChoice) -> None:
+        if problem := await self._open_session(choice):
+            self._screen.say(problem, about="label")
+
+    async def _open_session(self, choice: SessionChoice) -> str | None:
+        """Begin or resume the session, once the user has read the guidelines of a new one.
+
+        Returns why it fails, "" if it does not, and None if the user cancels.
+        """
+        if choice.guidelines:
+            from workbench.labelling.dialogs import GuidelinesScreen
+
+            if not await self._screen.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
+                return None
+        self._leave()  # before the worker changes sessions, so that no key press reaches the new one
         try:
             if choice.plan is not None:
                 opened = self.worker.begin(choice.labeller, choice.plan, choice.guidelines)
@@ -159,32 +173,10 @@ class LabellingController:
         self._screen.label.begin(self.worker, state)
         return ""
 
-    def label_again(self, keys: tuple[str, ...]) -> None:
-        """Begin a session that asks for the comparisons with these keys again."""
-        self._open_dialog(partial(self._label_again, keys))
-
-    async def _label_again(self, keys: tuple[str, ...]) -> None:
-        kept = await tried(self._screen, asyncio.wrap_future(self.worker.kept()), "label")
-        labeller = await self._present_labeller(kept[0]) if kept is not None else None
-        if labeller is not None:
-            plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
-            await self._begin(SessionChoice(labeller=labeller, plan=plan))
-
-    def _likely_labeller(self, sessions: Sequence[SessionRecord]) -> str:
-        return self._labeller or (self._opening.labeller if self._opening else "") or default_labeller(sessions)
-
-    def _is_known(self, labeller: str) -> bool:
-        """Return whether the likely labeller is the user, and not just whoever labelled last."""
-        given = self._labeller or (self._opening.labeller if self._opening else "")
-        return labeller in (given, login_name())
-
-    async def _present_labeller(self, sessions: Sequence[SessionRecord]) -> str | None:
-        """Return who labels now: the last labeller on this screen, else who the user names; None if they cancel."""
-        labeller = self._likely_labeller(sessions)
-        if self._is_known(labeller):
-            return labeller
-        given = await self._screen.app.push_screen_wait(TextPromptScreen("Label again as", labeller, labeller_problem))
-        return None if given is None else labeller_name(given)
+    def _leave(self) -> None:
+        self.worker.leave()
+        self._let_go()
+        self._screen.label.end()
 
     def _ask_run(self, folder: Path, question: Question, left: threading.Event) -> Answer:
         """Return what the model of the run in `folder` writes; called on threads of the queues.
@@ -220,13 +212,3 @@ class LabellingController:
         if self._policies is not None:
             self._policies.close()
         self._asked, self._policies = [], None
-
-    def _known_win_rate(self, folder: Path) -> HumanEvaluation | None:
-        return self._supervisor.view.judged if self._supervisor.shows(folder) else None
-
-    def _report(self, line: str | None) -> None:
-        if line:
-            self._screen.say(line, "done")
-
-    def _open_dialog(self, action: Callable[[], Coroutine[None, None, None]]) -> None:
-        self._screen.ask(action())

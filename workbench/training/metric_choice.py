@@ -6,17 +6,15 @@ import math
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.strip import Strip
-from textual.widgets import SelectionList, Static
+from textual.widgets import Static
 from textual.widgets.selection_list import Selection
 
 from trainer.runs.listing import PPO
-from workbench.kit.dialog import Dialog
+from workbench.kit.dialog import ChoiceList, Dialog
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, MAIN, METRICS, METRICS_OF_KIND, Metric
 from workbench.run.view import RunView
@@ -60,18 +58,6 @@ def _aimed(metric: Metric, kl_target: float | None) -> Metric:
     return metric._replace(threshold=kl_target, aimed=True) if kl_target and metric.field == "kl" else metric
 
 
-class MetricList(SelectionList[str]):
-    """List of metrics with a mark before the chosen ones. Textual's has one before all, in two colours."""
-
-    def render_line(self, y: int) -> Strip:
-        line = super().render_line(y)
-        place = self.scroll_offset.y + y
-        if place >= self.option_count or self.get_option_at_index(place).value in self.selected:
-            return line
-        side, mark, *rest = line
-        return Strip([side, Segment(" ", mark.style), *rest])
-
-
 class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
     """Dialog that returns the fields of the metrics to show, in the order of the table; empty for the default ones."""
 
@@ -86,7 +72,7 @@ class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Metrics to show", markup=False, classes="question")
-            yield MetricList(
+            yield ChoiceList(
                 *(Selection(Content(metric.label), metric.field, metric.field in self._shown) for metric in METRICS)
             )
             hidden = "Metrics that this run does not record, or that never change, are hidden."
@@ -94,5 +80,5 @@ class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
             yield Static(Content.assemble(hidden, "\n", keys), classes="detail")
 
     def action_close(self) -> None:
-        chosen = set(self.query_one(MetricList).selected)
+        chosen = set(self.query_one(ChoiceList).selected)
         self.dismiss(tuple(metric.field for metric in METRICS if metric.field in chosen))

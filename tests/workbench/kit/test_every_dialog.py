@@ -22,7 +22,7 @@ from workbench.kit.dialog import AnswerScreen, Dialog, TextPromptScreen
 from workbench.kit.footer import KeyFooter
 from workbench.kit.help import HelpScreen
 from workbench.kit.keys import known_bindings
-from workbench.labelling.form import LabelForm
+from workbench.labelling.dialogs import LabelForm
 from workbench.runs.pane import RunsPane
 from workbench.screen.dialogs import QuitScreen
 from workbench.screen.main_screen import MainScreen

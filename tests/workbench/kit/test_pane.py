@@ -17,7 +17,7 @@ from waiting import until
 from workbench.app import WorkbenchApp
 from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.pane import MountedWhole
-from workbench.labelling.session_dialogs import GuidelinesScreen
+from workbench.labelling.dialogs import GuidelinesScreen
 from workbench.opening import Opening
 
 

@@ -10,10 +10,7 @@ from preference_rows import read_lines
 from textual.widgets import Input, Select
 from waiting import until
 
-from trainer.errors import StorageError
-from trainer.preferences.formats import FORMATS_OUT
 from workbench.kit.dialog import ConfirmScreen
-from workbench.labelling import transfer
 from workbench.labelling.transfer import ExportPreferencesScreen
 
 STORE = Path("preferences.db")
@@ -68,12 +65,6 @@ async def test_every_format_is_written_and_counted(format: str, ties: str, count
         await until(pilot, lambda: app.answer is not NOTHING)
         assert app.answer == f"Exported {written} as {format}: {counted}"
     assert len(read_lines(folder / f"preferences-{format}.jsonl")) == int(counted.split()[0])
-
-
-async def test_every_format_is_offered_with_what_it_is() -> None:
-    async with opened(ExportPreferencesScreen(STORE)) as (app, _):
-        offered = app.screen.query_one("#format", Select)._options
-        assert [value for _, value in offered] == [*FORMATS_OUT]
 
 
 async def test_provenance_comes_along_when_asked_for(folder: Path) -> None:
@@ -153,20 +144,6 @@ async def test_a_store_without_preferences_is_reported(folder: Path) -> None:
             await pilot.press("enter")
             await until(pilot, lambda problem=problem: problem in status(app))
             assert app.answer is NOTHING
-
-
-async def test_a_failed_write_is_reported_and_the_screen_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
-        await until(pilot, lambda: "enter writes it" in status(app))
-
-        def full(*_: object, **__: object) -> None:
-            raise StorageError("the disk is full")
-
-        monkeypatch.setattr(transfer, "write_export", full)
-        await pilot.press("enter")
-        await until(pilot, lambda: "✖ the disk is full" in status(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.answer is None)
 
 
 @pytest.mark.parametrize("size", SIZES)

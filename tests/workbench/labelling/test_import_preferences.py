@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, kept, opened, paste, status, text_of
@@ -12,9 +13,8 @@ from preference_rows import write_lines
 from textual.widgets import Input, Select, Static
 from waiting import until
 
-from trainer.errors import StorageError
 from trainer.preferences.store import PreferenceStore
-from workbench.labelling.transfer import ImportPreferencesScreen, Preview, preview_text, read_preview
+from workbench.labelling.transfer import ImportPreferencesScreen, Preview, preview_text
 
 STORE = Path("preferences.db")
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(5)]
@@ -60,17 +60,6 @@ async def test_broken_rows_are_reported_by_line_and_reason_counted_and_left_out(
         await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
     assert len(kept(STORE)) == 5
-
-
-async def test_escape_after_the_preview_imports_nothing() -> None:
-    write_lines(Path("rows.jsonl"), *ROWS)
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
-        name_source(app, "rows.jsonl")
-        await pilot.press("enter")
-        await until(pilot, lambda: "enter imports" in status(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.answer is None)
-    assert not STORE.exists()
 
 
 async def test_another_source_or_format_must_be_previewed_before_it_is_imported() -> None:
@@ -151,28 +140,12 @@ async def test_an_unwritable_store_is_reported_and_enter_tries_again() -> None:
         await until(pilot, lambda: "enter imports" in status(app))
         await pilot.press("enter")
         await until(pilot, lambda: "✖ cannot open" in status(app))
+        assert "Safe to retry; duplicates are skipped." in status(app)
         assert app.answer is NOTHING
         STORE.rmdir()
         await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
     assert len(kept(STORE)) == 5
-
-
-async def test_a_disk_that_fills_up_keeps_what_was_imported_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    write_lines(Path("rows.jsonl"), *ROWS)
-
-    def full(*_: object, **__: object) -> None:
-        raise StorageError("the disk is full")
-
-    monkeypatch.setattr(PreferenceStore, "add_many", full)
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
-        name_source(app, "rows.jsonl")
-        await pilot.press("enter")
-        await until(pilot, lambda: "enter imports" in status(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "the disk is full. Safe to retry; duplicates are skipped." in status(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.answer is None)
 
 
 async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,25 +170,42 @@ async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.Mon
         assert app.answer == "Imported 5 preferences from rows.jsonl"
 
 
-def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading_can_be_ended() -> None:
-    write_lines(Path("rows.jsonl"), *({"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(1_600)))
-    reported: list[Preview] = []
-    whole = read_preview(Preview("rows.jsonl", "auto"), reported.append, Event())
-    assert [(one.rows, len(one.first), one.is_read) for one in reported] == [
-        (3, 3, False),
-        (500, 3, False),
-        (1_000, 3, False),
-        (1_500, 3, False),
-    ]
-    assert (whole.rows, len(whole.first), whole.count, whole.is_read) == (1_600, 3, 1_600, True)
-    ended = Event()
-    part = read_preview(Preview("rows.jsonl", "auto"), lambda one: ended.set() if one.rows == 500 else None, ended)
-    assert part.count == 500
+def many(count: int) -> None:
+    write_lines(Path("rows.jsonl"), *({"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(count)))
+
+
+async def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading_can_be_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many(1_600)
+    go_on, read = Event(), Preview.open
+
+    def slowly(preview: Preview) -> Any:
+        reading = read(preview)
+        rows = reading.preferences
+        reading.preferences = (row for n, row in enumerate(rows) if n < 1_000 or go_on.wait(60))
+        return reading
+
+    monkeypatch.setattr(Preview, "open", slowly)
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "Reading, 1,001 rows so far..." in status(app))
+        assert "prompt" not in preview(app)
+        assert "p0" in preview(app)
+        go_on.set()
+        await until(pilot, lambda: "1,600 rows   format trl   enter imports 1,600" in status(app))
+    ended = Preview("rows.jsonl", "auto")
+    ended.closing.set()
+    assert ended.read()
+    assert (ended.count, ended.is_read) == (1, False)
 
 
 def test_a_long_text_of_the_preview_shows_that_it_was_cut() -> None:
     write_lines(Path("rows.jsonl"), {"prompt": "p" * 400, "chosen": "c" * 300, "rejected": "r" * 301})
-    lines = preview_text(read_preview(Preview("rows.jsonl", "auto"), lambda _: None, Event())).plain.splitlines()
+    long = Preview("rows.jsonl", "auto")
+    long.read()
+    lines = preview_text(long).plain.splitlines()
     assert f"{'p' * 299}…" in lines
     assert [line[-2:] for line in lines if "better" in line or "worse" in line] == ["cc", "r…"]
 

@@ -15,10 +15,9 @@ from workbench.labelling.texts import (
     Ranking,
     Turn,
     completion_facts,
+    judged,
     judgement_text,
-    ranked,
     reveals,
-    set_aside,
     texts_of,
 )
 
@@ -69,7 +68,7 @@ def test_identical_completions_are_recognised(completions: tuple[str, ...], alik
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_a_ranking_is_of_the_texts_that_were_seen_whatever_their_order(order: tuple[int, ...]) -> None:
     one = item("a", "b", "c", order=order)
-    judgement = ranked(one, [[2], [0, 1]], strength=3)
+    judgement = judged(one, [[2], [0, 1]], strength=3)
     seen = [one.comparison.completions[place] for place in order]
     best, others = judgement.ranking
     assert one.comparison.completions[best[0]] == seen[2]
@@ -79,15 +78,15 @@ def test_a_ranking_is_of_the_texts_that_were_seen_whatever_their_order(order: tu
 
 def test_the_choice_of_a_pair_is_that_of_the_records() -> None:
     swapped = item("a", "b", order=(1, 0))
-    assert ranked(swapped, [[0], [1]]).choice == "b"
-    assert ranked(swapped, [[1], [0]]).choice == "a"
-    assert ranked(swapped, [[0, 1]]).choice == "tie"
-    assert ranked(swapped, [[0, 1]]).ranking == ((0, 1),)
+    assert judged(swapped, [[0], [1]]).choice == "b"
+    assert judged(swapped, [[1], [0]]).choice == "a"
+    assert judged(swapped, [[0, 1]]).choice == "tie"
+    assert judged(swapped, [[0, 1]]).ranking == ((0, 1),)
 
 
 @pytest.mark.parametrize("verdict", ["both_bad", "skip"])
 def test_a_verdict_without_a_ranking_keeps_the_order_shown(verdict: Any) -> None:
-    judgement = set_aside(item("a", "b", order=(1, 0)), verdict)
+    judgement = judged(item("a", "b", order=(1, 0)), verdict=verdict)
     assert (judgement.verdict, judgement.ranking, judgement.order_shown) == (verdict, (), (1, 0))
 
 
@@ -131,13 +130,13 @@ def test_typing_ranks_no_completion_twice_and_none_that_does_not_exist(marks: st
 
 def test_a_judgement_is_described_in_the_numbers_that_were_shown() -> None:
     pair, three = item("a", "b", order=(1, 0)), item("a", "b", "c", order=(2, 0, 1))
-    assert judgement_text(pair, ranked(pair, [[0], [1]])) == "1 is better"
-    assert judgement_text(pair, ranked(pair, [[1], [0]], strength=3)) == "2 is strongly better"
-    assert judgement_text(pair, ranked(pair, [[0, 1]])) == "tie"
-    assert judgement_text(pair, set_aside(pair, "both_bad")) == "both bad"
-    assert judgement_text(three, set_aside(three, "both_bad")) == "all bad"
-    assert judgement_text(three, set_aside(three, "skip")) == "skipped"
-    assert judgement_text(three, ranked(three, [[2], [0, 1]])) == "3 > 1 = 2"
+    assert judgement_text(pair, judged(pair, [[0], [1]])) == "1 is better"
+    assert judgement_text(pair, judged(pair, [[1], [0]], strength=3)) == "2 is strongly better"
+    assert judgement_text(pair, judged(pair, [[0, 1]])) == "tie"
+    assert judgement_text(pair, judged(pair, verdict="both_bad")) == "both bad"
+    assert judgement_text(three, judged(three, verdict="both_bad")) == "all bad"
+    assert judgement_text(three, judged(three, verdict="skip")) == "skipped"
+    assert judgement_text(three, judged(three, [[2], [0, 1]])) == "3 > 1 = 2"
 
 
 def test_facts_are_shown_on_the_side_that_they_belong_to() -> None:

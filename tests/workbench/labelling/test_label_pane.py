@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from label_session import FakeSession, item, items, labelling, until
 from textual import events
-from textual.binding import Binding
 
 from trainer.errors import BusyError, StorageError
 from trainer.preferences.records import Origin
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.labelling.pane import LabelPane
 
 FULL = StorageError("'preferences.db' cannot be written: the disk is full: make room and try again")
 
@@ -70,7 +66,7 @@ async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> Non
 
 async def test_a_slow_disk_is_reported_and_the_item_stays_until_it_has_answered() -> None:
     session = FakeSession(items(2))
-    async with labelling(session) as (app, _):
+    async with labelling(session, patience=0.3) as (app, _):
         session.held = []
         app.post_message(events.Key("1", None))
         await until(lambda: "Still saving: 1 is better" in app.text)
@@ -96,18 +92,6 @@ async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
         assert session.calls.count("undo") == 3, "there is nothing left to undo"
         await pilot.press("2")
         assert (session.judgements[0].choice, session.judgements[0].flags) == ("b", ("flagged",))
-
-
-async def test_flag_and_note_are_kept_with_their_label_alone() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session) as (app, pilot):
-        await pilot.press("f")
-        app.pane.draft = app.pane.draft._replace(note="too [/short]\x1b[31m")
-        await pilot.press("f", "f")
-        assert "⚑ flagged   note: too [/short]␛[31m" in app.reported("hint")
-        await pilot.press("1", "2")
-        assert (session.judgements[0].flags, session.judgements[0].note) == (("flagged",), "too [/short]\x1b[31m")
-        assert (session.judgements[1].flags, session.judgements[1].note) == ((), "")
 
 
 async def test_three_or_more_are_ranked_by_their_digits() -> None:
@@ -255,38 +239,11 @@ async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> 
         assert app.pane.state.last.label == session.labels[-1][1]
 
 
-async def test_a_key_pressed_while_an_item_of_the_history_is_read_judges_nothing() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session) as (app, pilot):
-        await pilot.press("1")
-        session.held = []
-        going = asyncio.create_task(app.pane.go_to(0))
-        await until(lambda: bool(session.held))
-        await app.pane.action_better(2)
-        assert session.calls == ["label 0"]
-        session.held.pop()()
-        session.held = None
-        await going
-        await pilot.press("2")
-        assert session.calls == ["label 0", "relabel 0"]
-
-
 async def test_missing_guidelines_are_reported() -> None:
     async with labelling(FakeSession(items(1))) as (app, pilot):
         await pilot.press("g")
         reported = [str(notification.message) for notification in app._notifications]
         assert reported == ["This session has no guidelines; name a text file when you begin one"]
-
-
-async def test_a_label_of_the_history_can_be_left_as_it_was() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session) as (app, pilot):
-        await pilot.press("1")
-        before = dict(session.labels)
-        await app.pane.go_to(0)
-        await pilot.press("enter")
-        assert "left 1" in app.text
-        assert dict(session.labels) == before
 
 
 async def test_without_a_session_enter_asks_for_one_and_no_key_judges() -> None:
@@ -305,21 +262,6 @@ async def test_keys_for_other_tasks_send_requests_to_the_screen() -> None:
         await pilot.pause()
         assert "No labelling session open" in app.text
         assert "ann" not in app.text
-
-
-async def test_space_belongs_to_the_screen_only_without_a_session() -> None:
-    async with labelling() as (app, pilot):
-        started: list[str] = []
-        app.screen._bindings.bind("space", "app.begin_run", "start")
-        app.action_begin_run = lambda: started.append("run")  # type: ignore[attr-defined]
-        await pilot.press("space")
-        assert started == ["run"]
-        session = FakeSession(items(1))
-        app.pane.begin(session, session.now())  # type: ignore[arg-type]
-        await pilot.pause()
-        await pilot.press("space", "space", "space")
-        assert started == ["run"], "not even where all is judged"
-        assert session.judgements[0].verdict == "skip"
 
 
 async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
@@ -396,23 +338,15 @@ async def test_hints_name_remapped_keys() -> None:
         assert [judgement.choice for judgement in session.judgements.values()] == ["tie", "a"]
 
 
-def test_every_binding_has_an_id_of_the_pane_and_a_tooltip() -> None:
-    bindings = list(Binding.make_bindings(LabelPane.BINDINGS))
-    assert all((binding.id or "").startswith("label.") and binding.tooltip for binding in bindings)
-    ids: dict[str, set[Any]] = {}
-    for binding in bindings:
-        ids.setdefault(str(binding.id), set()).add(binding.action)
-    assert all(len(actions) == 1 for actions in ids.values())
-
-
 FACTS = (Origin(source="run", writer="policy"), Origin(source="run", writer="reference"))
 
 
 async def test_note_flag_and_half_a_ranking_are_there_again_when_their_item_returns() -> None:
+    note = "too [/short]\x1b[31m"
     session = FakeSession([*items(1), item("a", "b", "c"), *items(1)])
     async with labelling(session) as (app, pilot):
         await pilot.press("1", "f", "3", "1")
-        app.pane.draft = app.pane.draft._replace(note="unsure")
+        app.pane.draft = app.pane.draft._replace(note=note)
         await app.pane.go_to(0)
         await pilot.pause()
         assert app.reported("hint") == "your label: 1 is better, ⏎ keeps it"
@@ -420,15 +354,15 @@ async def test_note_flag_and_half_a_ranking_are_there_again_when_their_item_retu
         await pilot.press("u")
         assert "flagged" not in app.reported("hint"), "the label is gone, and so is what was typed on top of it"
         await pilot.press("2")
-        assert app.reported("hint") == "ranking: 3 > 1   ⚑ flagged   note: unsure"
+        assert app.reported("hint") == "ranking: 3 > 1   ⚑ flagged   note: too [/short]␛[31m"
         app.pane.end()
         await pilot.pause()
         app.pane.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
-        assert app.reported("hint") == "ranking: 3 > 1   ⚑ flagged   note: unsure"
+        assert app.reported("hint") == "ranking: 3 > 1   ⚑ flagged   note: too [/short]␛[31m"
         await pilot.press("2")
         saved = session.judgements[1]
-        assert (saved.ranking, saved.flags, saved.note) == (((2,), (0,), (1,)), ("flagged",), "unsure")
+        assert (saved.ranking, saved.flags, saved.note) == (((2,), (0,), (1,)), ("flagged",), note)
         assert app.reported("hint") == "", "nothing of it is on the next item"
 
 

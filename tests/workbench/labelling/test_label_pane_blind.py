@@ -143,13 +143,3 @@ async def test_facts_about_the_last_item_stay_hidden_if_one_of_its_completions_c
         assert not any(fact in app.text for fact in FACTS)
         await pilot.press("2")
         assert app.reported("last") == "last: 2 is better"
-
-
-async def test_a_label_that_is_to_be_changed_is_judged_blind_again() -> None:
-    session = FakeSession([pair(swapped=False), *items(2)])
-    async with labelling(session) as (app, pilot):
-        await pilot.press("1")
-        assert "policy" in app.reported("last")
-        await app.pane.go_to(0)
-        await pilot.pause()
-        assert not any(fact in app.text for fact in FACTS)

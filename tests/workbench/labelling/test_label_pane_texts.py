@@ -15,7 +15,7 @@ from trainer.confidence import wilson_interval
 from trainer.preferences.records import Progress, Share
 from workbench.kit.lines import Line, plain
 from workbench.labelling.item_view import LONGEST, lay_out, markdown_lines
-from workbench.labelling.texts import ItemTexts, Style, Turn, _of_target, figures, fitting, in_lines, texts_of
+from workbench.labelling.texts import ItemTexts, Style, figures, fitting, in_lines, texts_of
 from workbench.text import visible
 
 STYLES = [Style(), Style(markdown=True), Style(diff=True)]
@@ -202,20 +202,6 @@ async def test_a_terminal_that_changes_its_size_keeps_the_item_and_the_begun_jud
         assert session.judgements[0].flags == ("flagged",)
 
 
-async def test_an_item_that_comes_before_there_is_a_screen_begins_at_its_start() -> None:
-    session = FakeSession([item("first " * 200, "second " * 200), *items(1)])
-
-    class Early(Labelling):
-        def on_mount(self) -> None:
-            self.pane.begin(session, session.now())  # type: ignore[arg-type]
-
-    async with Early().run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        assert isinstance(pilot.app, Early)
-        assert "Why is the sky blue?" in pilot.app.text
-        assert "first first" in pilot.app.text
-
-
 async def test_a_resize_keeps_the_reading_position() -> None:
     text = "\n".join(f"line {n}." for n in range(100))
     async with labelling(FakeSession([item(text, text)]), size=(120, 40)) as (app, pilot):
@@ -301,18 +287,9 @@ def test_a_share_of_few_labels_has_no_interval_but_their_number(count: int, repo
 
 def test_unknown_figures_are_left_out() -> None:
     nan, nothing = float("nan"), Share(0, 0, *[float("nan")] * 3)
-    unknown = progress(
-        done=0,
-        left=None,
-        per_hour=nan,
-        median_seconds=nan,
-        eta_seconds=nan,
-        streak=0,
-        left_side=nothing,
-        longer=nothing,
-        same=nothing,
-        kappa=nan,
-    )
+    rates = dict.fromkeys(("per_hour", "median_seconds", "eta_seconds", "kappa"), nan)
+    shares = dict.fromkeys(("left_side", "longer", "same"), nothing)
+    unknown = progress(done=0, left=None, streak=0, **rates, **shares)
     assert figures("ann", unknown) == ["ann", f"{'─' * 16} 0 done, next goal 50"]
     assert figures("ann", progress(kappa=nan))[6] == "agreement with yourself 3.5/4"
 
@@ -347,14 +324,11 @@ async def test_a_turn_without_a_role_or_text_is_marked() -> None:
         assert rows(app)[3:8] == ["?", "no role", "", "user", "empty"]
 
 
-def test_turns_are_laid_out_with_their_roles() -> None:
-    turns = (Turn("user", "hi"), Turn("assistant", "yes"))
-    lines = drawn(lay_out(ItemTexts(turns, ((Turn("", "a"),), (Turn("", "b"),))), 40, 5, Style()).lines)
-    assert [line.strip() for line in lines[1:6]] == ["user", "hi", "", "assistant", "yes"]
-
-
 def test_the_goal_of_a_session_without_a_known_end_is_the_next_round_number() -> None:
-    goals = [_of_target(done, None).rsplit(" ", 1)[1] for done in (0, 49, 50, 199, 200, 999, 2000)]
+    def target(done: int, left: int | None = None) -> str:
+        return figures("ann", progress(done=done, left=left))[1]
+
+    goals = [target(done).rsplit(" ", 1)[1] for done in (0, 49, 50, 199, 200, 999, 2000)]
     assert goals == ["50", "50", "100", "200", "500", "1,000", "5,000"]
-    assert _of_target(100, None).startswith("━" * 8 + "─")
-    assert _of_target(3, 9).endswith(" 3 of 12")
+    assert target(100).startswith("━" * 8 + "─")
+    assert target(3, 9).endswith(" 3 of 12")

@@ -16,7 +16,6 @@ from waiting import until
 from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
 from workbench.kit.footer import KeyFooter
 from workbench.labelling.plans import SessionChoice, SessionOptions
-from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.labelling.start_screen import LabelStartScreen, QueueList
 
 PLAN = SessionPlan(queues=(QueuePlan(queue="samples", source="/runs/a-0001"),))
@@ -141,7 +140,7 @@ async def test_without_runs_and_data_the_cursor_is_in_the_data_field() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: "queue dataset: no data is named" in status(app))
         assert app.answer is NOTHING
-        assert app.screen.query_one(QueueList).chosen == {"dataset"}
+        assert set(app.screen.query_one(QueueList).selected) == {"dataset"}
 
 
 async def test_naming_data_adds_it_to_a_new_session_and_taking_it_away_leaves_it_out(folder: Path) -> None:
@@ -150,13 +149,13 @@ async def test_naming_data_adds_it_to_a_new_session_and_taking_it_away_leaves_it
     async with opened(start([run], [record(3)])) as (app, pilot):
         queues = app.screen.query_one(QueueList)
         field(app, "data").value = "pairs.jsonl"
-        await until(pilot, lambda: queues.chosen == {"samples", "dataset"})
+        await until(pilot, lambda: set(queues.selected) == {"samples", "dataset"})
         assert "begins a new session" in status(app)
         field(app, "data").value = ""
-        await until(pilot, lambda: queues.chosen == {"samples"})
+        await until(pilot, lambda: set(queues.selected) == {"samples"})
         field(app, "data").value = "pairs.jsonl"
         field(app, "data").focus()
-        await until(pilot, lambda: "dataset" in queues.chosen)
+        await until(pilot, lambda: "dataset" in queues.selected)
         await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
         assert [(one.queue, one.source) for one in plan(app.answer).queues] == [
@@ -187,30 +186,32 @@ async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> No
         assert "needs two reward models" in shown
         assert "needs a reward model" not in shown
         app.screen.query_one(QueueList).focus()
-        assert "✔ samples" in shown
-        assert "· dataset" in shown
+        assert "▐X▌ samples" in shown
+        assert "▐ ▌ dataset" in shown
         await pilot.press("space", "enter")
         await until(pilot, lambda: "no queue is chosen" in status(app))
-        assert "· samples" in text_of(app)
+        assert "▐ ▌ samples" in text_of(app)
         await pilot.press("end", "space")
-        await until(pilot, lambda: app.screen.query_one(QueueList).chosen == {"uncertain"})
+        await until(pilot, lambda: set(app.screen.query_one(QueueList).selected) == {"uncertain"})
 
 
-async def test_guidelines_are_shown_first_and_are_part_of_the_session() -> None:
+async def test_guidelines_are_part_of_the_session_which_may_be_cancelled() -> None:
     Path("g.md").write_text("Be fair.")
-    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
+    asked: list[str] = []
+
+    async def begin(choice: SessionChoice) -> str | None:
+        asked.append(choice.guidelines)
+        return "" if len(asked) > 1 else None
+
+    async with opened(start([run_with_samples("a-0001")], begin=begin)) as (app, pilot):
         field(app, "guidelines").value = "g.md"
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, GuidelinesScreen))
-        await until(pilot, lambda: "Be fair." in text_of(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, LabelStartScreen))
+        await until(pilot, lambda: bool(asked))
+        await pilot.pause()
         assert app.answer is NOTHING
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, GuidelinesScreen))
-        await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer.guidelines == "Be fair."
+        assert asked == ["Be fair."] * 2
 
 
 @pytest.mark.parametrize(
@@ -261,8 +262,6 @@ async def test_the_screen_begins_with_the_options_of_the_command_line() -> None:
     async with opened(start([run_with_samples("b-0002")], options=wanted)) as (app, pilot):
         assert app.screen.query_one("#run", Select).value == run
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, GuidelinesScreen))
-        await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
         begun = plan(app.answer)
         assert [(one.queue, one.weight) for one in begun.queues] == [("dataset", 3.0)]
@@ -293,8 +292,8 @@ async def test_flagged_items_can_be_asked_again() -> None:
     async with opened(start([run_with_samples("a-0001")], options=options)) as (app, pilot):
         assert "2 items flagged for a second look, once more" in text_of(app)
         queues = app.screen.query_one(QueueList)
-        queues.choose("samples", False)
-        queues.choose("flagged", True)
+        queues.deselect("samples")
+        queues.select("flagged")
         await until(pilot, lambda: "begins a new session" in status(app))
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.answer is not NOTHING)

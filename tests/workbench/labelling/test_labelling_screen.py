@@ -28,9 +28,9 @@ from trainer.questions import Answer, Question
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.labelling.dialogs import GuidelinesScreen
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOptions, session_plan
-from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
 from workbench.reward_model.training import End, quality_text
@@ -98,20 +98,17 @@ async def test_a_session_that_the_command_names_begins_and_resumes_at_the_same_i
 async def test_guidelines_of_a_new_session_are_read_first_and_can_be_read_again() -> None:
     async with workbench(label=opening(guidelines="prefer the good ones")) as (screen, pilot):
         await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
-        await pilot.press("enter")
-        await at_item(screen, pilot, 0)
-        await pilot.press("g")
-        await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
-
-
-async def test_escape_from_the_guidelines_begins_no_session() -> None:
-    async with workbench(label=opening(guidelines="prefer the good ones")) as (screen, pilot):
-        await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
         await pilot.press("escape")
         await until(pilot, lambda: screen.app.screen is screen)
         await settle(pilot)
         with PreferenceStore(Path("preferences.db")) as store:
             assert list_sessions(store) == []
+        screen.labelling.open()
+        await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
+        await pilot.press("enter")
+        await at_item(screen, pilot, 0)
+        await pilot.press("g")
+        await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
 
 
 async def test_enter_on_the_pane_asks_what_to_label() -> None:
@@ -157,16 +154,10 @@ async def test_a_reward_model_that_cannot_be_trained_says_why() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
         await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))
-        await pilot.press("T")
-        await until(pilot, lambda: "No trained reward model yet" in screen_text(screen))
-
-
-async def test_a_label_settles_the_error_that_there_is_none() -> None:
-    async with workbench() as (screen, pilot):
-        await pilot.press("f5", "t")
-        await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))
         screen.query_one(LabelPane).post_message(LabelPane.LabelsChanged())
         await until(pilot, lambda: "no labels to train on yet" not in screen_text(screen))
+        await pilot.press("T")
+        await until(pilot, lambda: "No trained reward model yet" in screen_text(screen))
 
 
 async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,20 +279,6 @@ async def test_the_live_run_takes_the_reward_model_and_keeps_measuring_the_old_r
         assert (old["kind"], old["weight"]) == ("lexicon", 0.0)
 
 
-async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again() -> None:
-    async with workbench(label=opening()) as (screen, pilot):
-        await judge_good(screen, pilot, 0)
-        with PreferenceStore(Path("preferences.db"), create=False) as store:
-            (preference,) = store.preferences()
-        screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
-        pane = screen.query_one(LabelPane)
-        await until(pilot, lambda: pane.state is not None and pane.state.record.id == 2 and pane.item is not None)
-        assert pane.item is not None
-        assert pane.item.item.comparison.key == preference.comparison.key
-        await judge_good(screen, pilot, 0)
-    assert [preferred[:4] for _, preferred in labels()] == ["good", "good"]
-
-
 def somebody_else_labels(labeller: str) -> None:
     """Begin another labeller's session, which becomes the newest of the store."""
     with PreferenceStore(Path("preferences.db")) as store:
@@ -316,6 +293,10 @@ async def test_a_comparison_is_labelled_again_by_whoever_sits_at_the_keyboard() 
         somebody_else_labels("bob")
         await pilot.press("l")  # anna has left the session and still is the one who labels
         screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
+        pane = screen.query_one(LabelPane)
+        await until(pilot, lambda: pane.state is not None and pane.state.record.id == 3 and pane.item is not None)
+        assert pane.item is not None
+        assert pane.item.item.comparison.key == preference.comparison.key
         await judge_good(screen, pilot, 0)
     assert [labeller for labeller, _ in labels()] == ["anna", "anna"]
 

@@ -14,7 +14,7 @@ from reward_model_runs import reward_workspace
 
 from trainer.errors import Interrupted, ModelError, StorageError
 from trainer.preferences.records import Text
-from workbench.labelling.scoring import score
+from workbench.labelling.session_worker import score
 from workbench.system import children
 
 ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from textual.widgets import OptionList, Static, TextArea
 from waiting import until
 
 from trainer.errors import StorageError
-from trainer.preferences.records import Comparison, Item, Judgement, Preference, SessionItem, SessionPlan
-from workbench.labelling.session_dialogs import PAGE, GuidelinesScreen, LabelHistoryScreen, NoteScreen, history_line
-from workbench.labelling.session_worker import SessionWorker
+from trainer.preferences.records import Comparison, Item, Judgement, Preference, SessionItem
+from workbench.labelling.dialogs import PAGE, GuidelinesScreen, LabelHistoryScreen, NoteScreen, history_line
 
 LONG = "\n".join(f"Rule {number}: {HOSTILE} " + "words " * 40 for number in range(2_000))
 
@@ -189,18 +187,6 @@ async def test_hostile_and_long_texts_leave_the_list_visible(size: tuple[int, in
         assert "⚑" in text_of(app)
         assert app.screen.query_one(OptionList).region.height >= 4
         assert app.screen.region.contains_region(app.screen.query_one("#status").region)
-
-
-async def test_the_history_shows_what_a_session_saved(tmp_path: Path) -> None:
-    session = SessionWorker(tmp_path / "p.db")
-    session.begin("ann", SessionPlan(queues=())).result()
-    state = session.put([labelled(position).item for position in range(3)]).result()
-    while state.current is not None:
-        state = session.label(state.current, Judgement.chosen("b")).result()
-    async with opened(LabelHistoryScreen(session)) as (app, pilot):
-        await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["3", "2", "1"])
-    session.close()
-    session.join()
 
 
 async def test_the_filter_lists_the_labels_with_its_words() -> None:

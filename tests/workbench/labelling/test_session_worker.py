@@ -18,7 +18,6 @@ from store_damage import alter
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.events import HumanEvaluation, StateChanged
-from trainer.preferences import connection
 from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
 from trainer.preferences.sessions import LabelSession
 from trainer.preferences.store import PreferenceStore, check_store
@@ -174,18 +173,6 @@ def test_a_write_refused_by_a_full_disk_did_not_happen_and_can_be_repeated(
     assert places(write(worker).result()) == after
     with PreferenceStore(path) as store:
         assert check_store(store) == []
-
-
-def test_a_locked_store_refuses_and_takes_it_when_it_is_free(
-    worker: SessionWorker, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
-    with PreferenceStore(path) as other, opened(path) as late:
-        with other.transaction():
-            for call in (late.begin("bob", PLAN), label(worker, 0), worker.put(items(1, start=9))):
-                with pytest.raises(StorageError, match=r"locked by .* try again"):
-                    call.result()
-        assert places(label(worker, 0).result()) == (1, 3, 0, 1)
 
 
 def test_a_label_after_which_the_session_cannot_be_read_is_refused(worker: SessionWorker, path: Path) -> None:
@@ -446,9 +433,9 @@ def wins(worker: SessionWorker, number: int) -> None:
 
 
 @contextmanager
-def comparing(path: Path, run: RunFolder, *known: Any) -> Iterator[SessionWorker]:
+def comparing(path: Path, run: RunFolder) -> Iterator[SessionWorker]:
     """Open a session that compares the policy of `run` with its reference."""
-    with opened(path, lambda _, question, left: answering()(question), *known) as worker:
+    with opened(path, lambda _, question, left: answering()(question)) as worker:
         worker.begin("ann", plan(of_run("policy-reference", run)))
         yield worker
 
@@ -458,7 +445,7 @@ def wait(condition: Callable[[], object]) -> None:
     assert any(condition() or pause.wait(0.01) for _ in range(6000))
 
 
-def test_a_changed_win_rate_is_reported_to_the_run_and_a_known_one_is_not(path: Path, run: RunFolder) -> None:
+def test_a_changed_win_rate_is_reported_to_the_run(path: Path, run: RunFolder) -> None:
     with comparing(path, run) as worker:
         wins(worker, 1)
         wait(lambda: len(win_rates(run)) == 1)
@@ -468,9 +455,6 @@ def test_a_changed_win_rate_is_reported_to_the_run_and_a_known_one_is_not(path: 
         wait(lambda: len(win_rates(run)) == 3)
     reported = win_rates(run)
     assert [(event.comparisons, event.win_rate) for event in reported] == [(1, 1.0), (2, 1.0), (1, 1.0)]
-    with comparing(path, run, lambda folder: reported[1]) as worker:
-        wins(worker, 1)
-    assert len(win_rates(run)) == 3, "the run knows this one"
 
 
 def test_labels_right_before_the_end_are_counted_together_and_reported(

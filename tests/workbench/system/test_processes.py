@@ -10,7 +10,7 @@ import pytest
 from apart import ROOT
 
 from trainer.errors import ModelError
-from workbench.labelling.scoring import score as score_rows
+from workbench.labelling.session_worker import score as score_rows
 from workbench.reward_model.training import RewardTraining
 from workbench.system.children import LOG, continue_headless
 

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from themed_app import ThemedApp
 
+from workbench.kit.dialog import ChoiceList
 from workbench.kit.theming import ALL_STYLES
-from workbench.training.metric_choice import ChooseMetricsScreen, MetricList
+from workbench.training.metric_choice import ChooseMetricsScreen
 
 
 class Host(ThemedApp[None]):
@@ -20,7 +21,7 @@ async def test_what_is_chosen_can_be_told_without_colour() -> None:
     async with app.run_test(size=(80, 40)) as pilot:
         await app.push_screen(ChooseMetricsScreen(["kl"]))
         await pilot.pause()
-        listed = app.screen.query_one(MetricList)
+        listed = app.screen.query_one(ChoiceList)
 
         def marked() -> list[str]:
             lines = (listed.render_line(y).text for y in range(listed.option_count))

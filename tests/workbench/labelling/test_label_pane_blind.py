@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -67,18 +68,10 @@ async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: S
 
 async def shown(app: Labelling) -> str:
     """Return the screen once the footer, which hears of them later, shows the keys that apply."""
-
-    def is_current() -> bool:
-        bindings = [
-            (binding, enabled) for _, binding, enabled, _ in app.screen.active_bindings.values() if binding.show
-        ]
-        in_force = {binding.action: (binding.description, enabled) for binding, enabled in reversed(bindings)}
-        footer = app.query_one(KeyFooter)
-        shown = [key for key in (*footer.keys, *footer.pinned) if key.description != "commands"]
-        reported = [(key.description, key.enabled) for key in shown]
-        return sorted(reported) == sorted(in_force.values())
-
-    await until(is_current)
+    current = asyncio.Event()
+    app.screen.bindings_updated_signal.subscribe(app.query_one(KeyFooter), lambda _: current.set())
+    app.screen.refresh_bindings()
+    await until(current.is_set)
     return app.text
 
 

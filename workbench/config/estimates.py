@@ -54,27 +54,28 @@ def estimate(config: AnyConfig) -> Estimate:
 
     Reads only config.json of the models, and the start of the prompts or the first preferences.
     """
-    longest = longest_tokens(config)
-    tokens, forward = _tokens(config, longest)
-    what = "prompts" if isinstance(config, Config) else "comparisons"
+    longest = _longest_tokens(config)
+    if isinstance(config, Config):
+        rollout, joint = config.rollout, config.model.value_model == "head"
+        passes = 1 + (2 if joint else 3) + config.ppo.epochs * (1 if joint else 2)
+        tokens = rollout.batch_size * rollout.max_new_tokens
+        forward = rollout.batch_size * (longest + rollout.max_new_tokens) * passes
+    else:
+        tokens = 2 * config.train.batch_size * longest
+        forward = tokens * (2 if isinstance(config, DPOConfig) else 1)  # the reference reads them too
+    basis = f"{'prompts' if isinstance(config, Config) else 'comparisons'} of up to {longest} tokens"
     shape, why_not = shape_of(config.model.path)
-    basis = f"{what} of up to {longest} tokens"
     if shape is None:
         return Estimate(tokens, forward, None, f"{basis}; {why_not}")
-    return Estimate(tokens, forward, footprint_of(config, shape), f"{_in_words(config, shape)}, {basis}")
+    count, precision = shape.parameters, held_model(config.model, shape, gpu=has_gpu()).precision.name
+    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
+    memory = footprint_of(config, shape)
+    return Estimate(tokens, forward, memory, f"{size} parameters in {precision}, {basis}")
 
 
 def footprint_of(config: AnyConfig, shape: ModelShape) -> Footprint:
     """Return the memory of `config` on this machine. Reads the start of its data, and about reward models."""
-    return estimate_of_memory(config, shape, longest_tokens(config), gpu=has_gpu())
-
-
-def longest_tokens(config: AnyConfig) -> int:
-    """Estimate the longest prompt of PPO, or the longest prompt with a completion of a run on preferences, in tokens.
-
-    The longest allowed if the data cannot be read.
-    """
-    return prompt_tokens(config) if isinstance(config, Config) else comparison_tokens(config.data)
+    return estimate_of_memory(config, shape, _longest_tokens(config), gpu=has_gpu())
 
 
 def largest_fitting(config: Config, room: int) -> str:
@@ -95,14 +96,18 @@ def model_is_here(path: str) -> bool:
     return folder_of(path) is not None
 
 
-def prompt_tokens(config: Config) -> int:
-    """Estimate the longest prompt from the start of the file; the longest allowed if the file cannot be read."""
+def _longest_tokens(config: AnyConfig) -> int:
+    """Estimate the longest prompt of PPO, or the longest prompt with a completion of a run on preferences, in tokens.
+
+    The longest allowed if the data cannot be read.
+    """
+    if not isinstance(config, Config):
+        return comparison_tokens(config.data)
     name, allowed = config.data.prompts, config.data.max_prompt_tokens
     try:
         shipped = PRESETS / "prompts" / f"{name}.jsonl"
         path = shipped if shipped.parent == PRESETS / "prompts" and shipped.exists() else Path(name).expanduser()
-        about = path.stat()
-        longest = _longest_prompt(path, config.data.column, (about.st_mtime_ns, about.st_size))
+        longest = _longest_prompt(path, config.data.column)
     except (OSError, ValueError, RuntimeError):  # name too long or with a null byte, unknown home folder
         return allowed
     return min(longest or allowed, allowed)
@@ -114,7 +119,8 @@ def comparison_tokens(data: PreferenceDataConfig) -> int:
     The longest allowed if they cannot be read, and for a dataset.
     """
     try:
-        longest = max(map(_characters, islice(_preferences(data), _PREFERENCES)), default=0)
+        read = [one.comparison for one in islice(_preferences(data), _PREFERENCES)]
+        longest = max((_length(one.prompt) + max(map(_length, one.completions)) for one in read), default=0)
     except (OSError, ValueError, RuntimeError, TrainerError):  # the run reports what is wrong
         return data.max_tokens
     return min(math.ceil(longest / _CHARACTERS_A_TOKEN) or data.max_tokens, data.max_tokens)
@@ -125,40 +131,33 @@ def file_problems(config: Config) -> list[Problem]:
 
     Nothing is fetched and no code is run, so names on the hub and what is inside a reward's file are not checked.
     """
+    from trainer.data import check_prompts
+    from trainer.rewards.code import code_of
+
+    model, sources = config.model, config.reward.sources
+    checks: list[tuple[str, Callable[[], object]]] = []
+    if model.path != "starter" or model.adapter:
+        from trainer.models.backbone import check_local  # loads mlx
+
+        checks.append(("model.path", partial(check_local, model)))
+    if model.policy_init or model.value_init:
+        from trainer.engine.initial import check_policy_init, check_value_init
+
+        checks += [("model.policy_init", partial(check_policy_init, model))] if model.policy_init else []
+        checks += [("model.value_init", partial(check_value_init, model))] if model.value_init else []
+    checks.append(("data.prompts", partial(check_prompts, config.data)))
+    checks += [("reward.sources", partial(code_of, one.path)) for one in sources if isinstance(one, PythonSource)]
+    if any(isinstance(source, ModelSource) for source in sources):
+        from trainer.rewards.model_reward import unfinished_models
+
+        checks.append(("reward.sources", partial(unfinished_models, config)))
     found = []
-    for key, check in _checks(config):
+    for key, check in checks:
         try:
             check()
         except TrainerError as error:
             found.append(Problem(key, str(error), None))
     return found
-
-
-def _checks(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
-    from trainer.data import check_prompts
-    from trainer.rewards.code import code_of
-
-    model, sources = config.model, config.reward.sources
-    if model.path != "starter" or model.adapter:
-        from trainer.models.backbone import check_local  # loads mlx
-
-        yield "model.path", partial(check_local, model)
-    if model.policy_init:
-        from trainer.engine.initial import check_policy_init
-
-        yield "model.policy_init", partial(check_policy_init, model)
-    if model.value_init:
-        from trainer.engine.initial import check_value_init
-
-        yield "model.value_init", partial(check_value_init, model)
-    yield "data.prompts", partial(check_prompts, config.data)
-    for source in sources:
-        if isinstance(source, PythonSource):
-            yield "reward.sources", partial(code_of, source.path)
-    if any(isinstance(source, ModelSource) for source in sources):
-        from trainer.rewards.model_reward import unfinished_models
-
-        yield "reward.sources", partial(unfinished_models, config)
 
 
 def _preferences(data: PreferenceDataConfig) -> Iterator[Preference]:
@@ -174,55 +173,27 @@ def _preferences(data: PreferenceDataConfig) -> Iterator[Preference]:
         yield from read_preferences(str(path), format=data.format, skip_broken=data.skip_broken)
 
 
-def _characters(preference: Preference) -> int:
-    """Return the length of the prompt with the longest completion."""
-    comparison = preference.comparison
-    return _length(comparison.prompt) + max(map(_length, comparison.completions))
-
-
 def _length(text: Text) -> int:
     return len(text) if isinstance(text, str) else sum(len(str(message["content"])) for message in text)
 
 
-def _tokens(config: AnyConfig, longest: int) -> tuple[int, int]:
-    """Return the first two numbers of an `Estimate`."""
-    if not isinstance(config, Config):
-        tokens = 2 * config.train.batch_size * longest
-        return tokens, tokens * (2 if isinstance(config, DPOConfig) else 1)  # the reference reads them too
-    rollout, joint = config.rollout, config.model.value_model == "head"
-    passes = 1 + (2 if joint else 3) + config.ppo.epochs * (1 if joint else 2)
-    written = rollout.batch_size * rollout.max_new_tokens
-    return written, rollout.batch_size * (longest + rollout.max_new_tokens) * passes
-
-
-def _in_words(config: AnyConfig, shape: ModelShape) -> str:
-    """Return the number of weights and how they are held, as in `596M parameters in bfloat16`."""
-    count = shape.parameters
-    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
-    return f"{size} parameters in {held_model(config.model, shape, gpu=has_gpu()).precision.name}"
-
-
-@functools.lru_cache(maxsize=16)
-def _longest_prompt(path: Path, column: str, stamp: tuple[int, int]) -> int:
-    """Return the longest prompt in the first lines of a .txt or .jsonl file, in tokens; 0 if there is none.
-
-    stamp: the file's modification time and size, so that the cache notices a change.
-    """
+def _longest_prompt(path: Path, column: str) -> int:
+    """Return the longest prompt in the first lines of a .txt or .jsonl file, in tokens; 0 if there is none."""
     if path.suffix.lower() not in (".jsonl", ".txt"):
         return 0
     with open_regular(path) as file:
-        lines = file.read(_READ).decode("utf-8", "replace").splitlines() or [""]
-    if path.suffix.lower() == ".jsonl":
-        lines = [_column(line, column) for line in lines]
-    return math.ceil(max(map(len, lines)) / _CHARACTERS_A_TOKEN)
-
-
-def _column(line: str, column: str) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return ""
-    return str(row.get(column, "")) if isinstance(row, dict) else ""
+        lines = file.read(_READ).decode("utf-8", "replace").splitlines()
+    longest = 0
+    for line in lines:
+        text = line
+        if path.suffix.lower() == ".jsonl":
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            text = str(row.get(column, "")) if isinstance(row, dict) else ""
+        longest = max(longest, len(text))
+    return math.ceil(longest / _CHARACTERS_A_TOKEN)
 
 
 @functools.cache

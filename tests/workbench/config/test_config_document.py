@@ -98,11 +98,10 @@ def test_the_only_problem_of_a_configuration_of_another_kind_is_its_kind(tmp_pat
     assert not ConfigDocument.open("quickstart").about_kind
 
 
-def test_an_unknown_or_invalid_kind_is_reported_without_a_command() -> None:
+def test_an_unknown_kind_is_reported_without_a_command() -> None:
     reported = ConfigDocument('kind = "grpo\\u001b[2J"\n').about_kind
     assert reported == "Read-only configuration of a grpo␛[2J run"
-    assert ConfigDocument("kind = 7\n").problems[0].key == "kind"
-    assert "of a" not in ConfigDocument("kind = 7\n").problems[0].message
+    assert [problem.key for problem in ConfigDocument("kind = 7\n").problems] == ["kind"]
 
 
 def test_a_text_that_is_typed_stays_of_the_kind_that_was_opened(mine: Path) -> None:
@@ -161,16 +160,6 @@ def test_a_file_that_is_not_toml_opens_with_that_as_its_problem(tmp_path: Path) 
     assert document.get("ppo.epochs") == 2
 
 
-def test_a_rule_between_settings_is_a_problem_of_the_one_to_change(mine: Path) -> None:
-    document = ConfigDocument.open(mine)
-    document.set("ppo.minibatches", 3)
-    [problem] = document.problems
-    assert problem.key == "ppo.minibatches"
-    assert "does not divide" in problem.message
-    document.set("ppo.minibatches", 2)
-    assert document.problems == []
-
-
 # Changing
 
 
@@ -211,20 +200,16 @@ def test_a_value_that_is_set_is_what_toml_reads(text: str, key: str, value: Any)
     assert document.get(key) == value
 
 
-def test_setting_the_present_value_is_not_an_undo_step(mine: Path) -> None:
-    document = ConfigDocument.open(mine)
-    document.set("ppo.kl_coef", 0.1)
-    document.set("ppo.gamma", 1)  # the default
-    assert not document.undo()
-    assert document.text == COMMENTED
-
-
-def test_true_is_not_one() -> None:
+def test_the_present_value_is_no_step_and_true_is_not_one() -> None:
     document = ConfigDocument("[ppo]\nepochs = true\n[data]\nshuffle = 1\n")
     assert {p.key for p in document.problems} == {"ppo.epochs", "data.shuffle"}
     document.set("ppo.epochs", 1)
     document.set("data.shuffle", True)
     assert document.problems == []
+    document.undo()
+    document.undo()
+    document.set("ppo.gamma", 1)  # the default
+    assert not document.undo()
 
 
 def test_a_section_that_is_not_a_table_takes_no_setting() -> None:
@@ -342,13 +327,11 @@ def test_a_preset_is_saved_as_a_file_of_its_own(tmp_path: Path) -> None:
     document.set("ppo.kl_coef", 0.2)
     with pytest.raises(UsageError, match="preset quickstart has no file of its own"):
         document.save()
-    document.save(tmp_path / "mine.toml")
-    assert document.path == tmp_path / "mine.toml"
-    assert document.preset == "quickstart"
-    assert load_config(tmp_path / "mine.toml").ppo.kl_coef == 0.2
-    assert set(document.changes) == {"ppo.kl_coef"}
     with pytest.raises(UsageError, match="ships with the program"):
         document.save(PRESETS / "quickstart.toml")
+    document.save(tmp_path / "mine.toml")
+    assert (document.path, document.preset) == (tmp_path / "mine.toml", "quickstart")
+    assert set(document.changes) == {"ppo.kl_coef"}
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten_without_asking(mine: Path) -> None:

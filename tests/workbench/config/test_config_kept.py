@@ -111,13 +111,6 @@ async def test_a_full_disk_is_reported_and_loses_nothing(mine: Path, monkeypatch
         assert "epochs = 2" in mine.read_text()
 
 
-async def test_a_preset_is_chosen_from_a_list() -> None:
-    async with opened("quickstart") as s:
-        await s.press("p")
-        await answer(s, "qwen3-0.6b")
-        assert [message.source for message in s.messages(ConfigPane.OpenRequested)] == ["qwen3-0.6b"]
-
-
 async def test_another_document_takes_the_place_of_the_first(mine: Path) -> None:
     async with opened("quickstart", (120, 40)) as s:
         await s.press("t")

@@ -52,13 +52,10 @@ class Stretch:
         self._first = [row for row in self._first if row.iteration <= last]
         self._newest = [row for row in self._newest if row.iteration <= last]
 
-    def forget_newest(self) -> None:
-        """Forget the newest iterations and keep the first, so that later ones are judged on their own."""
+    def clear(self, *, keep_first: bool = False) -> None:
+        """Forget all iterations, or all but the first, so that later ones are judged on their own."""
         self._newest = []
-
-    def clear(self) -> None:
-        """Forget all iterations."""
-        self.cut(-1)
+        self._first = self._first if keep_first else []
 
     def newest(self, count: int, *, before: int = 0) -> list[Iteration]:
         """Return the `count` iterations before the newest `before`, in order; none if there are fewer."""
@@ -150,7 +147,7 @@ class History:
             case RolledBack():
                 self._cut(event.to)
                 for stretch in self._stretches:
-                    stretch.forget_newest()  # a rollback changes the learning rates
+                    stretch.clear(keep_first=True)  # a rollback changes the learning rates
                 self.learning.clear()
                 self.held_out = None
             case RunStarted():

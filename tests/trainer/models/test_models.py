@@ -190,27 +190,20 @@ def test_only_requested_outputs_are_computed_and_an_untrained_critic_gives_zero(
     assert forward.values.tolist() == [[0.0] * (width + 1)] * len(LENGTHS)
 
 
-def test_a_family_without_a_trunk_to_put_a_critic_on_is_refused() -> None:
+@pytest.mark.parametrize("problem", ["", "[metal_kernel] No Metal back-end."])
+def test_a_family_without_a_trunk_or_that_mlx_lm_cannot_compute_here_is_refused_with_the_reason(problem: str) -> None:
     class Odd(nn.Module):
         __module__ = "mlx_lm.models.odd"
 
         def __call__(self, tokens: mx.array) -> mx.array:
+            if problem:
+                raise ValueError(problem)
             return tokens
 
     with pytest.raises(ModelError, match=r"family odd cannot be trained here .*: choose another") as raised:
         ActorCriticLLM(Odd(), ModelConfig(), key=mx.random.key(1))
     assert "\n" not in str(raised.value)
-
-
-def test_a_family_that_mlx_lm_cannot_compute_on_this_device_is_refused_with_its_words() -> None:
-    class Odd(nn.Module):
-        __module__ = "mlx_lm.models.odd"
-
-        def __call__(self, tokens: mx.array) -> mx.array:
-            raise ValueError("[metal_kernel] No Metal back-end.")
-
-    with pytest.raises(ModelError, match=r"mlx-lm fails on a pass over two tokens: \[metal_kernel\] No Metal"):
-        ActorCriticLLM(Odd(), ModelConfig(), key=mx.random.key(1))
+    assert not problem or f"mlx-lm fails on a pass over two tokens: {problem}" in str(raised.value)
 
 
 def test_a_family_that_scales_states_between_trunk_and_head_is_refused(folder: Path) -> None:

@@ -75,7 +75,7 @@ class SampleView(MountedWhole, Vertical):
     def show(self, folder: RunFolder, sample: TokenSample, *, marked: bool) -> None:
         """Show a sample of the run in `folder`. marked: the sample has a bookmark."""
         if folder != self._folder:
-            self.text.forget_scales()
+            self.text.shared.clear()
         self._folder = folder
         self.text.show(sample)
         self.mark(marked)
@@ -131,9 +131,7 @@ class SampleView(MountedWhole, Vertical):
     @on(TokenText.ScaleRequested)
     def _rescale(self, message: TokenText.ScaleRequested) -> None:
         channel, folder, sample = CHANNELS[message.channel], self._folder, self.text.sample
-        if self.text.is_shared(channel.name):
-            self.text.set_scale(channel.name, None)
-        elif folder is not None and sample is not None:
+        if folder is not None and sample is not None:
             self.run_worker(self._share_scale(folder, sample, channel), exclusive=True, group="scale")
 
     async def _share_scale(self, folder: RunFolder, sample: TokenSample, channel: Channel) -> None:
@@ -151,7 +149,7 @@ class SampleView(MountedWhole, Vertical):
         shown = self.text.sample
         same = folder == self._folder and shown is not None and shown.key.iteration == sample.key.iteration
         if same and self.display:
-            self.text.set_scale(channel.name, scale)
+            self.text.share_scale(channel.name, scale)
 
 
 def channel_labels(keys: dict[str, str], width: int) -> list[tuple[str, str, str, str]]:
@@ -243,7 +241,7 @@ class TokenLegend(Widget):
         if y:
             line = underline_legend(channel, text.scale(channel.name), width)
         else:
-            shared = text.is_shared(channel.name)
+            shared = channel.name in text.shared
             line = color_legend(channel, text.scale(channel.name), width, shared=shared, blocks=blocks)
         ladder = heat_ladder(self.app.theme_variables, diverging=channel.diverging, colorless=colorless)
 

@@ -100,7 +100,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         """Message sent when the meaning of the colours, underlines or blocks has changed."""
 
     class ScaleRequested(Message):
-        """Message sent to switch the scale of `channel` between the sample's own and a shared one; see `set_scale`."""
+        """Message sent to draw `channel` on the scale of the sample's batch; see `share_scale`."""
 
         def __init__(self, channel: str) -> None:
             super().__init__()
@@ -109,7 +109,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
     def __init__(self) -> None:
         super().__init__()
         self.sample: TokenSample | None = None
-        self._shared: dict[str, ChannelScale] = {}
+        self.shared: dict[str, ChannelScale] = {}  # of the channels that are not drawn on the sample's own
         self._values: dict[str, ChannelValues] = {}
         self._layouts: dict[tuple[int, bool], TokenLayout] = {}
         self._layout = _NOT_LAID_OUT
@@ -120,7 +120,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
     def show(self, sample: TokenSample, cursor: int = 0) -> None:
         """Show `sample` with the cursor on a token; keep channel, underline, blocks, and scales of the same batch."""
         if self.sample is not None and self.sample.key.iteration != sample.key.iteration:
-            self._shared.clear()
+            self.shared.clear()
         self.sample = sample
         self._values.clear()
         self._layouts.clear()
@@ -131,22 +131,11 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         self.post_message(self.Moved())
         self.post_message(self.ChannelChanged())
 
-    def forget_scales(self) -> None:
-        """Draw every channel on the sample's own scale, from the next sample on."""
-        self._shared.clear()
-
-    def set_scale(self, channel: str, scale: ChannelScale | None) -> None:
-        """Draw a channel on a scale shared with other samples; with None, on the sample's own again."""
-        if scale is None:
-            self._shared.pop(channel, None)
-        else:
-            self._shared[channel] = scale
+    def share_scale(self, channel: str, scale: ChannelScale) -> None:
+        """Draw a channel on a scale shared with other samples."""
+        self.shared[channel] = scale
         self._values.pop(channel, None)
         self._change_meaning()
-
-    def is_shared(self, channel: str) -> bool:
-        """Return whether the channel is drawn on a scale given by `set_scale`."""
-        return channel in self._shared
 
     def scale(self, channel: str) -> ChannelScale | None:
         """Return the scale that a channel is drawn on, None where the sample's file lacks the channel."""
@@ -221,7 +210,11 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         self.underline = "" if self.underline == self.channel else self.channel
 
     def action_scale(self) -> None:
-        self.post_message(self.ScaleRequested(self.channel))
+        if self.shared.pop(self.channel, None) is None:
+            self.post_message(self.ScaleRequested(self.channel))
+        else:
+            self._values.pop(self.channel, None)
+            self._change_meaning()
 
     def action_blocks(self) -> None:
         self.blocks = _BLOCKS[(_BLOCKS.index(self.blocks) + 1) % len(_BLOCKS)]
@@ -304,7 +297,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
 
     def _values_of(self, sample: TokenSample, channel: str) -> ChannelValues:
         if channel not in self._values:
-            self._values[channel] = read_channel(sample, CHANNELS[channel], self._shared.get(channel))
+            self._values[channel] = read_channel(sample, CHANNELS[channel], self.shared.get(channel))
         return self._values[channel]
 
     def _change_meaning(self) -> None:

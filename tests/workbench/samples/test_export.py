@@ -41,12 +41,6 @@ def test_each_token_of_the_response_is_one_pair_with_the_text_before_it_and_its_
     assert len(pairs) == len(sample) > 0
 
 
-def test_the_pairs_of_a_file_without_some_numbers_leave_these_out() -> None:
-    sample = token_sample()
-    numbers = {name: values for name, values in sample.numbers.items() if name != "advantages"}
-    assert all("advantage" not in pair and "return" in pair for pair in sa_pairs(replace(sample, numbers=numbers)))
-
-
 def test_a_line_of_json_holds_the_whole_record(tmp_path: Path) -> None:
     samples = [token_sample(12, row) for row in range(3)]
     lines = exported(export_samples(samples, tmp_path / "a.jsonl", markdown=False))

@@ -164,20 +164,20 @@ async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_it
         await settle(pilot)
         rows = [sample_row(0, texts=["zero", " one"], score=0.1), sample_row(1, texts=["two", " three", " four"])]
         advantages = [value for row in rows for value in row["advantages"]]
-        assert text.is_shared("advantage")
+        assert "advantage" in text.shared
         shared, expected = text.scale("advantage"), channel_scale(advantages, diverging=True)
         assert shared is not None
         assert shared.high == pytest.approx(expected.high)
         assert (shared.least, shared.greatest) == pytest.approx((expected.least, expected.greatest))
         await pilot.press("i", "b")  # the ratio has a list for each token
         await settle(pilot)
-        assert text.is_shared("ratio")
+        assert "ratio" in text.shared
         await pilot.press("a", "b")
         assert text.scale("advantage") == own
         run.write(2, "of 2")
         await pilot.press("escape")
         await opened(pilot, run)
-        assert not text.is_shared("ratio")
+        assert "ratio" not in text.shared
 
 
 async def test_a_scale_of_the_batch_ends_with_its_run(run: Run, tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ async def test_a_scale_of_the_batch_ends_with_its_run(run: Run, tmp_path: Path) 
         text = await opened(pilot, run)
         await pilot.press("b")
         await settle(pilot)
-        assert text.is_shared("advantage")
+        assert "advantage" in text.shared
         await pilot.press("escape")
         await opened(pilot, other)
-        assert not text.is_shared("advantage")
+        assert "advantage" not in text.shared
 
 
 async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_marked(run: Run) -> None:

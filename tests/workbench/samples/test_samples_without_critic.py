@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from token_samples import SETTINGS, row_without_critic
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
-from workbench.run.sample_reader import read_channel_columns, read_token_sample
+from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
-from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_samples, sa_pairs
 from workbench.samples.sample_view import SampleView, TokenLegend
 from workbench.samples.token_facts import sentence
@@ -95,17 +93,3 @@ def test_exports_have_the_baseline_and_no_values(tmp_path: Path, estimator: str)
     header = next(row for row in text.splitlines() if "log-prob" in row)
     assert "advantage" in header
     assert "value" not in header
-
-
-def test_a_ratio_is_that_of_the_last_pass_that_was_measured(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    ratios = [[1.0, 1.5, math.nan], [1.0, math.nan, math.nan], [math.nan] * 3]
-    row = row_without_critic("grpo", 0, 3) | {"ratios": ratios}
-    write_samples(folder.samples_file(1), [row], 1, SETTINGS)
-    last = read_channel_columns(folder, 1, ("ratios",))["ratios"]
-    assert last[:2] == [1.5, 1.0]
-    assert math.isnan(last[2])
-    sample = read_token_sample(folder, SampleKey(1, 0))
-    values = CHANNELS["ratio"].values(sample)
-    assert values[:2] == pytest.approx([math.log(1.5), 0.0])
-    assert math.isnan(values[2])

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
-from workbench.text import typed, visible
+from workbench.text import visible
 
 Kind = Literal["error", "warning", "note", "done"]
 
@@ -99,12 +99,6 @@ class Banner(Static):
 def confirm(widget: Widget, message: str) -> None:
     """Show for some seconds what a key has done: in the banner of the widget's screen."""
     Banner.of(widget.screen).say(message, "note", seconds=NOTE_SECONDS)
-
-
-def copy(widget: Widget, text: str, what: str) -> None:
-    """Copy `text` to the clipboard and confirm it. what: names it, as in "the path"."""
-    widget.app.copy_to_clipboard(typed(text))
-    copied(widget, what)
 
 
 def copied(widget: Widget, what: str) -> None:

@@ -9,9 +9,9 @@ from textual.containers import Vertical
 from textual.messages import Prune
 from textual.reactive import reactive
 
-from workbench.kit.banner import confirm, copy
+from workbench.kit.banner import confirm, copied
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import typed, visible
 
 if TYPE_CHECKING:
     from textual.widget import Widget
@@ -41,7 +41,8 @@ class MountedWhole(Widget):
 
     def copy(self, text: str, what: str) -> None:
         """Copy `text` to the clipboard and confirm it. what: names it, as in "the path"."""
-        copy(self, text, what)
+        self.app.copy_to_clipboard(typed(text))
+        copied(self, what)
 
     def confirm(self, message: str) -> None:
         """Show for some seconds what a key has done; see `workbench.kit.banner.confirm`."""

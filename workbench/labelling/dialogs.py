@@ -19,7 +19,6 @@ from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem
 from workbench.columns import fit_end
-from workbench.kit.banner import copy
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import Dialog, PlainArea, PlainInput
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
@@ -223,7 +222,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
             item = self._listed[place]
             choice = f"[choice]\n{judgement_text(item.item, _judgement(item))}"
             note = f"\n\n[note]\n{_judgement(item).note}" if _judgement(item).note else ""
-            copy(self, f"{copy_text(texts_of(item.item))}\n\n{choice}{note}", "the label")
+            self.copy(f"{copy_text(texts_of(item.item))}\n\n{choice}{note}", "the label")
 
     def action_close(self) -> None:
         field = self.query_one(FilterField)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -167,11 +168,7 @@ class LogPane(Pane):
     async def read_new(self) -> None:
         """Show what was added to the file since the first call, at most the last 64 KiB."""
         if self._path is not None:
-            path, offset = self._path, self._offset
-            if offset is None:
-                self._offset = await self._reading.read(lambda: _size(path))
-                return
-            found = await self._reading.read(lambda: _read(path, offset))
+            found = await self._reading.read(partial(_read, self._path, self._offset))
             if found is not None:
                 text, self._offset = found
                 self.write(text)
@@ -260,11 +257,14 @@ class LogPane(Pane):
         ask_and_save(self, "Save the shown lines as", "log.txt", lambda path: write_lines(path, lines))
 
 
-def _read(path: Path, offset: int) -> tuple[str, int] | None:
-    """Return what was added to the file after `offset`, and the offset to go on from; None for nothing."""
+def _read(path: Path, offset: int | None) -> tuple[str, int] | None:
+    """Return what was added to the file after `offset`, and the offset to go on from; None if it cannot be read.
+
+    offset: None to skip what is there.
+    """
     size = _size(path)
-    if size == offset:
-        return None
+    if offset is None or size == offset:
+        return "", size
     start = offset if offset < size <= offset + _AT_ONCE else max(size - _AT_ONCE, 0)
     try:
         with path.open("rb") as file:
@@ -275,8 +275,8 @@ def _read(path: Path, offset: int) -> tuple[str, int] | None:
     return text, _size(path) if cut_log(path) else size
 
 
-def _size(path: Path | None) -> int:
+def _size(path: Path) -> int:
     try:
-        return path.stat().st_size if path else 0
+        return path.stat().st_size
     except OSError:
         return 0

@@ -133,9 +133,7 @@ async def test_a_checkpoint_and_a_live_setting_reach_the_trainer() -> None:
 @pytest.mark.parametrize(
     ("size", "first", "key", "then"),
     [
-        ((80, 24), {"training"}, "f2", {"config"}),
         ((80, 24), {"training"}, "f8", {"log"}),
-        ((120, 36), set(DASHBOARD), "f4", set(DASHBOARD)),
         ((120, 36), set(DASHBOARD), "f7", {"home"}),
         ((200, 60), {*DASHBOARD, "log"}, "f8", {*DASHBOARD, "log"}),
     ],

@@ -96,11 +96,3 @@ async def test_a_missing_model_is_a_message_with_the_way_out(tmp_path: Path) -> 
         assert not (tmp_path / "runs").exists()
         await pilot.press("f8")
         await until(pilot, lambda: "nowhere" in screen_text(screen).split("╭")[-1])
-
-
-async def test_what_keeps_a_run_from_being_planned_is_in_the_log(tmp_path: Path) -> None:
-    overrides = ('reward.sources=["nowhere.py:score"]',)
-    async with workbench(None, source=str(workspace(tmp_path)), overrides=overrides) as (screen, pilot):
-        await start_run(pilot)
-        await pilot.press("f8")
-        await until(pilot, lambda: "no file 'nowhere.py'" in screen_text(screen).split("╭")[-1])

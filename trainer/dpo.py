@@ -18,8 +18,7 @@ from trainer.arrays import filled, pad
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import DPOEvaluation
-from trainer.fitting.micro_batches import accumulate, micro_batch_rows, shared_gradient
-from trainer.fitting.optimizer import StepOptimizer
+from trainer.fitting.gradients import StepOptimizer, accumulate, micro_batch_rows, shared_gradient
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.logprobs import Head, token_logprobs

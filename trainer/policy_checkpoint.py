@@ -9,7 +9,7 @@ from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from trainer.files import read_json
-from trainer.fitting.optimizer import check_all_used, optimizer_tree
+from trainer.fitting.gradients import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
 from trainer.models.adapters import (
     ADAPTER_FILE,
@@ -136,20 +136,11 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
         ppo.kl_coef = snapshot.kl_coef
 
 
-def plain_state(snapshot: Snapshot) -> dict[str, Any]:
-    """Return what is not an array in the state that a run continues from, as plain values."""
-    return {name: getattr(snapshot, name) for name in _PLAIN}
-
-
-def arrays_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the arrays of that state, as one tree."""
-    trees = {"policy": snapshot.policy, "value": snapshot.value, "optimizer": snapshot.optimizer}
-    return trees if snapshot.average is None else {**trees, "average": snapshot.average}
-
-
-def with_state(snapshot: Snapshot, state: dict[str, Any], arrays: dict[str, Any]) -> Snapshot:
-    """Return `snapshot` with another state, as `plain_state` and `arrays_of` return it."""
-    return snapshot._replace(**state, **arrays)
+def parts_of(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields that a run continues from: those of plain values, and those of arrays."""
+    names = ("policy", "value", "optimizer", *(("average",) if snapshot.average is not None else ()))
+    plain, arrays = ({name: getattr(snapshot, name) for name in fields} for fields in (_PLAIN, names))
+    return plain, arrays
 
 
 def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
@@ -167,7 +158,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         write_arrays(temporary / "optimizer" / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
 
     rollback = snapshot.rollback and snapshot.rollback._asdict()
-    write_folder(folder, fill, {"format": STATE_FORMAT.version, **plain_state(snapshot), "rollback": rollback})
+    write_folder(folder, fill, {"format": STATE_FORMAT.version, **parts_of(snapshot)[0], "rollback": rollback})
 
 
 def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:

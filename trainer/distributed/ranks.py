@@ -276,22 +276,23 @@ class Ranks:
         self,
         do: str,
         work: Callable[[], Result],
-        plain: Callable[[], dict[str, Any]],
-        arrays: Callable[[], Any],
+        shared_state: Callable[[], tuple[dict[str, Any], Any]],
         **values: Any,
     ) -> Result:
         """Return the result of `work` on the first rank, which the others do too, from the same state.
 
-        do, values: say to them what it is. plain, arrays: return the state that the work begins with: its plain values,
-        and a tree of its arrays. Raises what `work` raises if it has failed on all, and RankError if it ran out of
-        memory here alone.
+        do, values: say to them what it is. shared_state: returns the state that the work begins with: its plain
+        values, and a tree of its arrays. Raises what `work` raises if it has failed on all, and RankError if it ran
+        out of memory here alone.
         """
         if self.alone:
             return work()
-        state = None if self.same_state else plain()
-        self.send(do, state=state, **values)
-        if state is not None:
-            self.from_first(arrays())
+        if self.same_state:
+            self.send(do, state=None, **values)
+        else:
+            plain, arrays = shared_state()
+            self.send(do, state=plain, **values)
+            self.from_first(arrays)
             self.same_state = True
         try:
             result = work()

@@ -25,7 +25,7 @@ from trainer.models.grad_checkpoint import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.pairs.groups import changed_preferences
 from trainer.plurals import counted
-from trainer.policy_checkpoint import Snapshot, arrays_of, load_checkpoint, plain_state, save_checkpoint, with_state
+from trainer.policy_checkpoint import Snapshot, load_checkpoint, parts_of, save_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
@@ -189,18 +189,14 @@ class DPO(StepTraining):
         """Read a checkpoint."""
         return load_checkpoint(folder, self.actor.adapter_config)
 
-    def plain_state(self) -> dict[str, Any]:
-        """Return what is not an array in the current state."""
-        return plain_state(self.snapshot())
-
-    def arrays(self) -> dict[str, Any]:
-        """Return the arrays of the current state."""
-        return arrays_of(self.snapshot())
+    def shared_state(self) -> tuple[dict[str, Any], Any]:
+        """Return the current state for the other ranks."""
+        return parts_of(self.snapshot())
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Continue from the first rank's state."""
         here = self.snapshot()
-        self.restore(with_state(here, state, self.ranks.from_first(arrays_of(here))))
+        self.restore(here._replace(**state, **self.ranks.from_first(parts_of(here)[1])))
 
 
 def _check_pairs(folder: RunFolder, pairs: str, config: PreferenceDataConfig) -> None:

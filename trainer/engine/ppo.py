@@ -28,13 +28,11 @@ from trainer.plurals import counted
 from trainer.policy_checkpoint import (
     Rollback,
     Snapshot,
-    arrays_of,
     load_checkpoint,
-    plain_state,
+    parts_of,
     restore_snapshot,
     save_checkpoint,
     take_snapshot,
-    with_state,
 )
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.questions import Answer, Question
@@ -275,18 +273,14 @@ class PPOTraining:
         """Read a checkpoint."""
         return load_checkpoint(folder, self.ppo.actor.adapter_config)
 
-    def plain_state(self) -> dict[str, Any]:
-        """Return what is not an array in the current state."""
-        return plain_state(self.snapshot())
-
-    def arrays(self) -> dict[str, Any]:
-        """Return the arrays of the current state."""
-        return arrays_of(self.snapshot())
+    def shared_state(self) -> tuple[dict[str, Any], Any]:
+        """Return the current state for the other ranks."""
+        return parts_of(self.snapshot())
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Continue from the first rank's state."""
         here = self.snapshot()
-        self.restore(with_state(here, state, self.ranks.from_first(arrays_of(here))))
+        self.restore(here._replace(**state, **self.ranks.from_first(parts_of(here)[1])))
 
     def answer(self, question: Question, check: Callable[[], None], snapshot: Snapshot) -> Answer:
         """Answer with the policy of `snapshot`, whatever arrays the current one has in the model.

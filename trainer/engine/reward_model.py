@@ -48,12 +48,10 @@ from trainer.reward_model.reward_learner import RewardLearner
 from trainer.reward_model.snapshot import (
     BestParameters,
     RewardModelSnapshot,
-    arrays_of,
     load_snapshot,
-    plain_state,
+    parts_of,
     save_snapshot,
-    with_arrays,
-    with_plain_state,
+    with_parts,
 )
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
@@ -238,18 +236,13 @@ class RewardModelTraining(StepTraining):
         """Read a checkpoint."""
         return load_snapshot(folder)
 
-    def plain_state(self) -> dict[str, Any]:
-        """Return what is not an array in the current state."""
-        return plain_state(self.snapshot())
-
-    def arrays(self) -> dict[str, Any]:
-        """Return the arrays of the current state."""
-        return arrays_of(self.snapshot())
+    def shared_state(self) -> tuple[dict[str, Any], Any]:
+        """Return the current state for the other ranks."""
+        return parts_of(self.snapshot())
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Continue from the first rank's state."""
-        shapes = with_plain_state(self.snapshot(), state)
-        self.restore(with_arrays(shapes, self.ranks.from_first(arrays_of(shapes))))
+        self.restore(with_parts(self.snapshot(), state, self.ranks.from_first))
 
     def _fit_head(self) -> None:
         """Fit the head to the training comparisons, and scale the rewards again, since they have changed."""

@@ -17,12 +17,15 @@ from trainer.config import AnyConfig, Config
 from trainer.distributed.ranks import HUNG, Ranks
 from trainer.engine.control import Control, Steered
 from trainer.engine.inbox import Inbox
+from trainer.engine.trainable import Hooks
 from trainer.errors import Interrupted, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
     EndState,
     Event,
     HumanEvaluation,
+    PhaseProgress,
+    Report,
     RunEnded,
     RunStarted,
     State,
@@ -53,6 +56,23 @@ def closing(out: Sinks, control: Control) -> Iterator[None]:
         raise
     control.detach()
     out.close()
+
+
+def hooks_of(emit: Report, control: Control, ranks: Ranks) -> Hooks:
+    """Return hooks that handle requests by `control`, which may end the run, and emit what is reported.
+
+    Several ranks handle requests only at the start of a phase, where they wait for each other.
+    """
+
+    def report(event: Event) -> None:
+        if isinstance(event, PhaseProgress):
+            if event.done == 0:
+                ranks.meet(control.check)
+            elif ranks.alone:
+                control.check()
+        emit(event)
+
+    return Hooks(report, control.clock, control.check if ranks.alone else lambda: None)
 
 
 class Trained(Protocol):

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
-from trainer.distributed.ranks import Ranks
-from trainer.engine.control import Control
-from trainer.events import Event, Phase, PhaseProgress, Report
+from trainer.events import Phase, Report
 from trainer.models.backbone import LoadedModel
 from trainer.runs.folder import RunFolder
 
@@ -22,23 +20,6 @@ class Hooks(NamedTuple):
     report: Report
     clock: Callable[[], float] = time.perf_counter  # stops while requests are handled
     check: Callable[[], None] = lambda: None  # handles requests, where there is no progress to report
-
-
-def hooks_of(emit: Report, control: Control, ranks: Ranks) -> Hooks:
-    """Return hooks that handle requests by `control`, which may end the run, and emit what is reported.
-
-    Several ranks handle requests only at the start of a phase, where they wait for each other.
-    """
-
-    def report(event: Event) -> None:
-        if isinstance(event, PhaseProgress):
-            if event.done == 0:
-                ranks.meet(control.check)
-            elif ranks.alone:
-                control.check()
-        emit(event)
-
-    return Hooks(report, control.clock, control.check if ranks.alone else lambda: None)
 
 
 class Trainable(Protocol):
@@ -133,11 +114,8 @@ class Trainable(Protocol):
     def read(self, folder: Path) -> Any:
         """Read what `write` wrote. Raises StorageError."""
 
-    def plain_state(self) -> dict[str, Any]:
-        """Return what is not an array in the current state, for the other ranks."""
-
-    def arrays(self) -> Any:
-        """Return the arrays of that state, as one tree."""
+    def shared_state(self) -> tuple[dict[str, Any], Any]:
+        """Return the current state for the other ranks: its plain values, and a tree of its arrays."""
 
     def take_over(self, state: dict[str, Any]) -> None:
-        """Continue from the state of the first rank, whose `plain_state` is `state`."""
+        """Continue from the state of the first rank, whose plain values are `state`."""

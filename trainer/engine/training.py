@@ -21,8 +21,8 @@ from trainer.engine.dpo import DPO
 from trainer.engine.live_settings import Change, changes, in_words, with_setting
 from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.run import Run, closing
-from trainer.engine.trainable import Hooks, Trainable, hooks_of
+from trainer.engine.run import Run, closing, hooks_of
+from trainer.engine.trainable import Hooks, Trainable
 from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError
 from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged, ignored
 from trainer.fitting.memory_limit import (
@@ -305,7 +305,7 @@ class Training:
         if self.ranks.alone:
             return work()
         kind, config = self.kind, self.kind.config.model_dump(mode="json")
-        return self.ranks.lead(work.__name__, work, kind.plain_state, kind.arrays, config=config)
+        return self.ranks.lead(work.__name__, work, kind.shared_state, config=config)
 
     def _restore(self, snapshot: Any) -> None:
         self.ranks.same_state = False

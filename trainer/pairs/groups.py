@@ -18,7 +18,7 @@ import numpy.typing as npt
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import split_places
 from trainer.errors import DataError, UsageError
-from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.fitting.gradients import micro_batch_rows
 from trainer.pairs.encoders import Encoder, start_of
 from trainer.plurals import counted
 from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs

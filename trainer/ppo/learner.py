@@ -14,8 +14,7 @@ from trainer.confidence import is_rounding_error
 from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Progress, silent
-from trainer.fitting.micro_batches import accumulate
-from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
+from trainer.fitting.gradients import accumulate, adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.ppo.losses import LossSettings, LossSums, Measurements, Objective, Scores, loss_of, reference_states

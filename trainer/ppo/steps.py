@@ -11,7 +11,7 @@ from trainer import maths
 from trainer.arrays import filled, to_list
 from trainer.data import Prompt
 from trainer.events import Progress, silent
-from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.fitting.gradients import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.reward_types import Reward, RewardInput, RewardResult

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trainer.arrays import pad
 from trainer.config.reward_model import RewardModelConfig
-from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.fitting.gradients import micro_batch_rows
 from trainer.models.adapters import (
     ADAPTER,
     Parameters,

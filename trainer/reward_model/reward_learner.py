@@ -12,8 +12,7 @@ from trainer import maths
 from trainer.arrays import pad
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.fitting.micro_batches import accumulate, shared_gradient
-from trainer.fitting.optimizer import StepOptimizer
+from trainer.fitting.gradients import StepOptimizer, accumulate, shared_gradient
 from trainer.models.adapters import Parameters
 from trainer.pairs.groups import Group, Pair, Progress, Ranking, micro_batches
 from trainer.reward_model.network import RewardModel

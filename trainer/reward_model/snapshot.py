@@ -6,6 +6,7 @@ reward_model.json describes how to use the model, state.json how to resume its t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import ConfigError, StorageError
 from trainer.files import read_json
-from trainer.fitting.optimizer import check_all_used, optimizer_tree
+from trainer.fitting.gradients import check_all_used, optimizer_tree
 from trainer.format_versions import FileFormat
 from trainer.models.adapters import (
     ADAPTER,
@@ -95,29 +96,23 @@ class RewardModelSnapshot(NamedTuple):
     finished: bool = False
 
 
-def plain_state(snapshot: RewardModelSnapshot) -> dict[str, Any]:
-    """Return what is not an array in `snapshot`, as plain values."""
+def parts_of(snapshot: RewardModelSnapshot) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a run continues from: plain values, and arrays, as `with_parts` takes them."""
     names = ("iteration", "tokens", "scale", "untrained", "report", "without_better", "finished")
-    best = snapshot.best and (snapshot.best.report, snapshot.best.iteration)
-    return {**{name: getattr(snapshot, name) for name in names}, "best": best}
+    best, arrays = snapshot.best, {"parameters": snapshot.parameters, "optimizer": snapshot.optimizer}
+    plain = {**{name: getattr(snapshot, name) for name in names}, "best": best and (best.report, best.iteration)}
+    return plain, {**arrays, "best": best.parameters} if best else arrays
 
 
-def with_plain_state(snapshot: RewardModelSnapshot, state: dict[str, Any]) -> RewardModelSnapshot:
-    """Return `snapshot` with the values of another one, as `plain_state` returns them; arrays have the right shapes."""
-    best = state["best"] and BestParameters(snapshot.parameters, *state["best"])
-    return snapshot._replace(**{**state, "scale": Scale(*state["scale"]), "best": best})
-
-
-def arrays_of(snapshot: RewardModelSnapshot) -> dict[str, Any]:
-    """Return the arrays of `snapshot`, as one tree."""
-    trees = {"parameters": snapshot.parameters, "optimizer": snapshot.optimizer}
-    return {**trees, "best": snapshot.best.parameters} if snapshot.best else trees
-
-
-def with_arrays(snapshot: RewardModelSnapshot, arrays: dict[str, Any]) -> RewardModelSnapshot:
-    """Return `snapshot` with the arrays of another one, as `arrays_of` returns them."""
-    best = snapshot.best and snapshot.best._replace(parameters=arrays["best"])
-    return snapshot._replace(parameters=arrays["parameters"], optimizer=arrays["optimizer"], best=best)
+def with_parts(
+    snapshot: RewardModelSnapshot, plain: dict[str, Any], arrays: Callable[[dict[str, Any]], dict[str, Any]]
+) -> RewardModelSnapshot:
+    """Return `snapshot` with the parts of another one. arrays: returns its arrays for some of the same shapes."""
+    best = plain["best"] and BestParameters(snapshot.parameters, *plain["best"])
+    snapshot = snapshot._replace(**{**plain, "scale": Scale(*plain["scale"]), "best": best})
+    found = arrays(parts_of(snapshot)[1])
+    best = snapshot.best and snapshot.best._replace(parameters=found.pop("best"))
+    return snapshot._replace(**found, best=best)
 
 
 def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardModelConfig) -> None:

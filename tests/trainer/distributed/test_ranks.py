@@ -155,7 +155,7 @@ def test_the_state_is_sent_until_all_have_it() -> None:
     ranks, arrays = FirstOfTwo(), {"a": mx.array(1.0)}
 
     def lead(do: str, work: Callable[[], int], **values: int) -> int:
-        return ranks.lead(do, work, lambda: {"number": 1}, lambda: arrays, **values)
+        return ranks.lead(do, work, lambda: ({"number": 1}, arrays), **values)
 
     assert lead("step", lambda: 7, number=2) == 7
     assert ranks.idle
@@ -175,9 +175,9 @@ def test_only_what_has_failed_on_all_ranks_can_be_repeated() -> None:
         raise RuntimeError("[malloc] Unable to allocate 5 bytes.")
 
     with pytest.raises(RuntimeError, match="malloc"):
-        ranks.lead("step", lambda: fails(idle=True), dict, dict)
+        ranks.lead("step", lambda: fails(idle=True), lambda: ({}, {}))
     with pytest.raises(RankError, match=r"rank 0 failed, and the others do not know it \(\[malloc\]"):
-        ranks.lead("step", lambda: fails(idle=False), dict, dict)
+        ranks.lead("step", lambda: fails(idle=False), lambda: ({}, {}))
 
 
 @pytest.mark.parametrize("place", [0, -1])

@@ -15,8 +15,7 @@ from trainer.config.reward_model import RewardOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.events import Alert, Event
-from trainer.fitting.micro_batches import accumulate
-from trainer.fitting.optimizer import StepOptimizer, global_norm, schedule_factor
+from trainer.fitting.gradients import StepOptimizer, accumulate, global_norm, schedule_factor
 from trainer.fitting.phases import SkippedSteps
 
 

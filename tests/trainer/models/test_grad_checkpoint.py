@@ -23,7 +23,7 @@ from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.engine.dpo import DPO
 from trainer.engine.reward_model import RewardModelTraining
 from trainer.errors import ModelError
-from trainer.fitting.micro_batches import accumulate
+from trainer.fitting.gradients import accumulate
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.grad_checkpoint import check_grad_checkpoint, checkpointed
 from trainer.models.trunk import hidden_states

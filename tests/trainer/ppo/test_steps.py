@@ -17,7 +17,7 @@ from tiny import load_tiny, make_prompts
 
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.data import Prompt
-from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.fitting.gradients import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo import critic, estimators, steps

@@ -8,7 +8,7 @@ from batches import random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.fitting.gradients import micro_batch_rows
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
 
 LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response

@@ -208,16 +208,12 @@ class LabelPane(Pane):
             self._place = session, item.position, item.label.id if item.label is not None else 0
             self.texts, self.draft = texts.texts_of(item.item), self._drafts.pop(self._place, _draft_of(item))
         self._since = self._clock()
-        view, state = self.query_one(LabelView), self.state
+        view = self.query_one(LabelView)
         if self.texts is not None:
             view.show(self.texts, self._style)
-        elif state is None:
-            meanings = {str(one.id).removeprefix("label."): one.tooltip for one in Binding.make_bindings(self.BINDINGS)}
-            view.say(texts.no_session(self._keys, meanings))
-        elif state.supply.ended:
-            view.say(texts.all_judged(state.progress.done, state.supply.problem, self._keys))
         else:
-            view.say(texts.no_item_yet(state.supply.waiting, state.supply.problem))
+            meanings = {str(one.id).removeprefix("label."): one.tooltip for one in Binding.make_bindings(self.BINDINGS)}
+            view.say(texts.instead_of_item(self.state, self._keys, meanings))
         self._show_lines()
         self.refresh_bindings()
 

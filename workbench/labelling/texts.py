@@ -28,6 +28,7 @@ from trainer.preferences.records import (
 )
 from workbench.columns import fit, fit_start, packed
 from workbench.kit.lines import Piece
+from workbench.labelling.session_worker import SessionState
 from workbench.numbers import duration, number, percent
 from workbench.text import visible
 
@@ -241,33 +242,26 @@ def last_line(
     return "\n".join(fit_start(_GAP.join(line), width) for line in lines)
 
 
-def no_session(keys: Keys, meanings: Mapping[str, str]) -> list[Piece]:
-    """Describe what to do without a session, and what keys do in one. meanings: of the keys, by the same names."""
-    return [
-        ("No labelling session open.\n\n", "strong"),
-        (f"{keys['start']} begins or resumes a session.\n", "text"),
-        (f"{keys['import']} imports preferences from a file, {keys['export']} exports them.\n", "muted"),
-        (f"{keys['train']} trains a reward model on the labels.\n\n", "muted"),
-        ("In a session, one key judges an item and shows the next:\n", "text"),
-        *((f"{keys[name]:>9}  {meanings[name]}\n", "muted") for name in _JUDGING),
-    ]
-
-
-def no_item_yet(what: str, problem: str) -> list[Piece]:
-    """Return the message while there is no next item. what: what it waits for; problem: why no item comes."""
-    return [
-        ("Loading the next item...\n\n", "strong"),
-        *([(f"{what}...\n", "text")] if what else []),
-        *([(f"\n{problem}", "text")] if problem else []),
-    ]
-
-
-def all_judged(done: int, problem: str, keys: Keys) -> list[Piece]:
-    """Return the message at the end of a session. problem: why the session ended early; empty if it did not."""
+def instead_of_item(state: SessionState | None, keys: Keys, meanings: Mapping[str, str]) -> list[Piece]:
+    """Describe why there is no item, and what to do. meanings: of the keys, by the same names."""
+    if state is None:
+        return [
+            ("No labelling session open.\n\n", "strong"),
+            (f"{keys['start']} begins or resumes a session.\n", "text"),
+            (f"{keys['import']} imports preferences from a file, {keys['export']} exports them.\n", "muted"),
+            (f"{keys['train']} trains a reward model on the labels.\n\n", "muted"),
+            ("In a session, one key judges an item and shows the next:\n", "text"),
+            *((f"{keys[name]:>9}  {meanings[name]}\n", "muted") for name in _JUDGING),
+        ]
+    supply, done = state.supply, state.progress.done
+    if not supply.ended:
+        waiting = [(f"{supply.waiting}...\n", "text")] if supply.waiting else []
+        problem = [(f"\n{supply.problem}", "text")] if supply.problem else []
+        return [("Loading the next item...\n\n", "strong"), *waiting, *problem]
     title = f"{counted(done, 'item')} judged, none left." if done else "Nothing to judge."
     return [
         (f"{title}\n\n", "strong"),
-        *([(f"{problem}\n\n", "text")] if problem else []),
+        *([(f"{supply.problem}\n\n", "text")] if supply.problem else []),
         (f"{keys['leave']} leaves the session, {keys['train']} trains a reward model on the labels.\n", "text"),
         (f"{keys['history']} lists the labels, {keys['undo']} undoes the last one.", "muted"),
     ]

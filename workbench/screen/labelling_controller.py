@@ -97,11 +97,8 @@ class LabellingController:
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._screen.say_once(line, about="win-rate")
 
-    def label_again(self, keys: tuple[str, ...]) -> None:
+    async def label_again(self, keys: tuple[str, ...]) -> None:
         """Begin a session that asks for the comparisons with these keys again."""
-        self._screen.ask(self._label_again(keys))
-
-    async def _label_again(self, keys: tuple[str, ...]) -> None:
         kept = await tried(self._screen, asyncio.wrap_future(self.worker.kept()), "label")
         if kept is None:
             return

@@ -374,7 +374,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(RewardModelPane.LabelAgain)
     def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
-        self.labelling.label_again(message.keys)
+        self.ask(self.labelling.label_again(message.keys))
 
     def _home_facts(self) -> Callable[[Workspace | None], HomeFacts]:
         """Return a function that reads what Home offers and says, as of now."""

@@ -76,20 +76,6 @@ def test_a_ranking_is_of_the_texts_that_were_seen_whatever_their_order(order: tu
     assert (judgement.order_shown, judgement.strength, judgement.verdict) == (order, 3, "ranked")
 
 
-def test_the_choice_of_a_pair_is_that_of_the_records() -> None:
-    swapped = item("a", "b", order=(1, 0))
-    assert judged(swapped, [[0], [1]]).choice == "b"
-    assert judged(swapped, [[1], [0]]).choice == "a"
-    assert judged(swapped, [[0, 1]]).choice == "tie"
-    assert judged(swapped, [[0, 1]]).ranking == ((0, 1),)
-
-
-@pytest.mark.parametrize("verdict", ["both_bad", "skip"])
-def test_a_verdict_without_a_ranking_keeps_the_order_shown(verdict: Any) -> None:
-    judgement = judged(item("a", "b", order=(1, 0)), verdict=verdict)
-    assert (judgement.verdict, judgement.ranking, judgement.order_shown) == (verdict, (), (1, 0))
-
-
 def typed(marks: str, count: int) -> Ranking:
     ranking = Ranking()
     for mark in marks:

@@ -24,7 +24,6 @@ from workbench.labelling.plans import (
     plan_line,
     read_guidelines,
     session_plan,
-    unfinished,
 )
 
 PAIR = {"prompt": "p", "a": "x", "b": "y"}
@@ -130,11 +129,6 @@ def test_the_newest_runs_and_reward_models_come_first_and_runs_without_samples_a
     assert [run.name for run in runs] == ["a-new", "z-old"]
     assert [model.name for model in models] == ["a-new-model", "z-old-model"]
     assert labelling_material(Path("nowhere")) == ([], [])
-
-
-def test_a_labeller_continues_their_own_sessions_that_have_items_left() -> None:
-    mine, done, others = record(3), record(2, done=12), record(1, "bob")
-    assert unfinished([mine, done, others], "ann") == [mine]
 
 
 def test_the_labeller_is_the_last_one_of_the_store_else_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,10 +132,7 @@ def detail(app: Host) -> str:
     ("choice", "more", "reported"),
     [
         ("a", {"order": (0, 1)}, "1 is better"),
-        ("a", {"order": (1, 0)}, "2 is better"),
         ("b", {"order": (1, 0), "strength": 3}, "1 is strongly better"),
-        ("tie", {}, "tie"),
-        ("both_bad", {}, "both bad"),
         ("skip", {}, "skipped"),
     ],
 )

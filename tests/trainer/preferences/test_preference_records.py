@@ -91,9 +91,3 @@ def test_a_choice_comes_back_and_is_swapped_with_the_completions(choice: Choice,
     judgement = Judgement.chosen(choice)
     assert judgement.choice == choice
     assert judgement.reordered((1, 0)).choice == swapped
-
-
-def test_a_ranking_of_three_is_not_a_choice() -> None:
-    assert Judgement(ranking=((0,), (1,), (2,))).choice is None
-    assert Judgement(ranking=((0, 1, 2),)).choice is None
-    assert Judgement(verdict="both_bad").choice == "both_bad"

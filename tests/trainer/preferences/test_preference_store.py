@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from preference_rows import pair
@@ -74,14 +73,6 @@ def test_a_label_comes_back_as_it_was_given_with_its_id(store: PreferenceStore) 
     with PreferenceStore(store.path, create=False) as other:
         assert list(other.preferences()) == [replace(FULL, id=id_)]
         assert list(other.comparisons()) == [FULL.comparison]
-
-
-@pytest.mark.parametrize("choice", ["a", "b", "tie", "both_bad", "skip"])
-def test_every_choice_comes_back(store: PreferenceStore, choice: Any) -> None:
-    store.add(preference(choice=choice))
-    (kept,) = store.preferences(with_skips=True)
-    assert kept.judgement.choice == choice
-    assert len(list(store.preferences())) == (choice != "skip")
 
 
 def test_a_label_without_a_time_gets_the_present_one_and_an_imported_one_stays_without(store: PreferenceStore) -> None:

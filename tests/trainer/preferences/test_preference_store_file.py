@@ -21,7 +21,7 @@ from trainer.preferences import connection
 from trainer.preferences.connection import VERSION
 from trainer.preferences.records import Item, SessionPlan
 from trainer.preferences.sessions import begin_session
-from trainer.preferences.store import PreferenceStore, check_store, default_store
+from trainer.preferences.store import PreferenceStore, check_store
 
 A, B, C = (preference(name) for name in "ABC")
 
@@ -34,10 +34,6 @@ def store(tmp_path: Path) -> Iterator[PreferenceStore]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_the_store_of_a_workspace_is_preferences_db() -> None:
-    assert default_store(Path("here")) == Path("here/preferences.db")
 
 
 def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(store: PreferenceStore) -> None:
@@ -329,16 +325,6 @@ def test_damaged_pages_are_reported_without_a_traceback(store: PreferenceStore) 
         list(cut.preferences())
 
 
-def test_a_schema_with_text_that_is_not_utf8_is_reported_as_damage(store: PreferenceStore) -> None:
-    store.add(A)
-    store.close()
-    content = store.path.read_bytes()
-    assert content.count(b"CREATE TABLE comparisons") == 1
-    store.path.write_bytes(content.replace(b"CREATE TABLE comparisons", b"CREATE TABLE compar\xec\xeains"))
-    with pytest.raises(StorageError, match=r"is damaged \(.*restore a copy"):
-        PreferenceStore(store.path, create=False)
-
-
 def test_a_comparison_that_does_not_match_its_key_accepts_no_label(store: PreferenceStore) -> None:
     store.add(A)
     alter(store.path, """UPDATE comparisons SET completions = '["other", "words"]'""")
@@ -368,3 +354,13 @@ def test_a_store_that_its_owner_opened_to_others_stays_open(tmp_path: Path) -> N
     with PreferenceStore(path) as store:
         store.add(B)
     assert modes(tmp_path) == {"preferences.db": 0o664}
+
+
+def test_a_schema_with_text_that_is_not_utf8_is_reported_as_damage(store: PreferenceStore) -> None:
+    store.add(A)
+    store.close()
+    content = store.path.read_bytes()
+    assert content.count(b"CREATE TABLE comparisons") == 1
+    store.path.write_bytes(content.replace(b"CREATE TABLE comparisons", b"CREATE TABLE compar\xec\xeains"))
+    with pytest.raises(StorageError, match=r"is damaged \(.*restore a copy"):
+        PreferenceStore(store.path, create=False)

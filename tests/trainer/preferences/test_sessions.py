@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preferences_helper import stored_events
+from preferences_helper import preference, stored_events
 from store_damage import alter
 
 from trainer.errors import DataError, StorageError, UsageError
@@ -392,6 +392,7 @@ def test_a_check_reports_what_is_wrong_with_a_session(
         ("UPDATE events SET position = 7", "session 1"),
         ("UPDATE sessions SET labeller = x'00ff'", "session 1"),
         ("UPDATE sessions SET time = 'noon'", "session 1"),
+        ("UPDATE sessions SET plan = '{'", "session 1"),
     ],
 )
 def test_damage_is_reported_by_every_reader(
@@ -403,3 +404,13 @@ def test_damage_is_reported_by_every_reader(
         open_session(store, 1).history()
     with pytest.raises(StorageError, match="is damaged"):
         open_session(store, 1).progress(None)
+
+
+def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: LabelSession) -> None:
+    store.add(preference())
+    other = begin_session(store, "bob", PLAN)
+    other.put(items(1))
+    session.label(0, A)
+    other.label(0, B)
+    assert [session.undo(), session.undo()] == [0, None]
+    assert (other.record.done, store.counts().labels) == (1, 2)

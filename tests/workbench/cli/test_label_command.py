@@ -8,12 +8,11 @@ from typing import get_args
 
 import pytest
 from label_material import reward_model, run_with_samples
-from label_screens import keep
 from preference_rows import write_lines
 
 from trainer.errors import DataError, StorageError, TrainerError, UsageError
 from trainer.preferences.records import Comparison, Item, Judgement, Preference, Queue, QueuePlan, SessionPlan
-from trainer.preferences.sessions import begin_session
+from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import label
 from workbench.labelling.plans import QUEUES, LabelOpening, SessionChoice
@@ -107,13 +106,8 @@ def test_queues_are_mixed_by_weight_and_take_the_newest_run_and_reward_models() 
     assert by_queue["samples"].source == str(run)
     assert by_queue["uncertain"].models == (str(models[3]),)
     assert by_queue["disagreement"].models == tuple(map(str, reversed(models[1:])))
-
-
-def test_reward_models_that_are_named_are_taken_in_their_order() -> None:
-    run_with_samples("a-0001")
-    models = [reward_model(f"m{number}") for number in range(3)]
-    plan = begun("--queue", "disagreement", "--model", "m2", "m0")
-    assert plan.queues[0].models == (str(models[2]), str(models[0]))
+    named = begun("--queue", "disagreement", "--model", "m2", "m0")
+    assert named.queues[0].models == (str(models[2]), str(models[0])), "in their order"
 
 
 def test_an_unfinished_session_is_continued_when_the_same_is_asked_again() -> None:
@@ -188,13 +182,6 @@ def test_the_columns_of_the_data_can_be_named() -> None:
     assert [one.columns for one in plan.queues] == [names]
 
 
-def test_an_existing_store_keeps_its_content(folder: Path) -> None:
-    keep(folder / "mine.db", ["a"])
-    assert opening("--store", "mine.db")[1].store == folder / "mine.db"
-    with PreferenceStore(folder / "mine.db", create=False) as store:
-        assert store.counts().labels == 1
-
-
 def test_the_workbench_is_opened_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Opening] = []
 
@@ -220,3 +207,12 @@ def test_the_queue_of_flagged_items_asks_for_those_of_the_store(folder: Path) ->
     assert to_label.choice is not None
     assert to_label.choice.plan is not None
     assert to_label.choice.plan.queues == (QueuePlan(queue="again", keys=(comparison.key,)),)
+
+
+def test_a_finished_session_is_begun_again() -> None:
+    run_with_samples("a-0001")
+    choice = opening("--run", "a-0001", "--labeller", "ann")[1].choice
+    session = left_open(choice)
+    with PreferenceStore(Path("preferences.db")) as store:
+        open_session(store, session).label(0, Judgement.chosen("a"))
+    assert begun("--run", "a-0001", "--labeller", "ann").queues

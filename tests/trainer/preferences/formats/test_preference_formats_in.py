@@ -20,7 +20,7 @@ from preference_rows import assistant, bare, pair, read_all, user, write_lines
 from trainer.errors import DataError, UsageError
 from trainer.preferences.formats import FORMATS_IN, ColumnNames, read_preferences
 from trainer.preferences.formats.columns import common_length, split_texts
-from trainer.preferences.records import Choice, Comparison, Judgement, Origin
+from trainer.preferences.records import Choice, Comparison, Judgement, Origin, as_messages
 
 SKY = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
 HELLO = "\n\nHuman: hello\n\nAssistant: hi\n\nHuman: how are you?\n\nAssistant:"
@@ -524,3 +524,14 @@ def test_reading_preferences_loads_neither_mlx_nor_datasets(tmp_path: Path) -> N
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_chosen_and_rejected_have_other_names_too(tmp_path: Path) -> None:
+    row = {"q": "p", "better": "x", "worse": "y"}
+    names = ColumnNames(prompt="q", chosen="better", rejected="worse")
+    assert bare(one(tmp_path, row, columns=names)) == pair("p", "x", "y")
+
+
+def test_neighbouring_turns_of_one_speaker_are_joined() -> None:
+    prompt, _ = as_messages("\n\nHuman: one\n\nHuman: two\n\nHuman:\n\nAssistant:", ())
+    assert prompt == user("one\n\ntwo")

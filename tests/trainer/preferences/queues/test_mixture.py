@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections import Counter
@@ -227,3 +228,12 @@ def test_an_error_of_the_check_ends_the_drawing(tmp_path: Path, store: Path) -> 
 
     with pytest.raises(Interrupted):
         Drawing(plan(of_run("samples", run_folder(tmp_path / "run"))), store, check=closed).mixture.draw()
+
+
+def test_every_order_of_more_completions_is_as_likely(tmp_path: Path, store: Path) -> None:
+    rows = [{"prompt": f"p{n}", "completions": [f"{n} a", f"{n} b", f"{n} c"]} for n in range(1200)]
+    (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queue = QueuePlan(queue="dataset", source=str(tmp_path / "three.jsonl"))
+    counts = Counter(item.order for item in Drawing(plan(queue), store))
+    assert len(counts) == 6
+    assert all(abs(count - 200) < 4 * math.sqrt(1200 * 5 / 36) for count in counts.values())

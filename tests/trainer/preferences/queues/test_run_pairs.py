@@ -63,14 +63,6 @@ def test_a_run_without_samples_gives_the_prompts_of_its_data(tmp_path: Path, sto
     assert asked[0].prompt_tokens is None, "to be rendered as the run does"
 
 
-def test_a_run_without_samples_whose_data_is_missing_is_reported(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", iterations=0)
-    run.config.write_text('[data]\nprompts = "gone.jsonl"\n')
-    drawn = drawing(run, store, ask=answering())
-    assert list(drawn) == []
-    assert "gone.jsonl" in drawn.mixture.problems[0]
-
-
 def test_models_that_write_nothing_new_are_no_longer_asked(tmp_path: Path, store: Path) -> None:
     asked: list[Question] = []
     run = run_folder(tmp_path / "run", prompts=2, samples=1)
@@ -109,3 +101,12 @@ def test_an_error_of_the_models_library_is_reported_in_words(tmp_path: Path, sto
     drawn = drawing(run_folder(tmp_path / "run"), store, ask=ask)
     assert list(drawn) == []
     assert drawn.mixture.problems == ["policy and reference are writing pair 1: [metal::malloc] out of memory"]
+
+
+def test_a_resumed_session_asks_with_other_seeds(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", prompts=2, samples=1)
+    first, resumed = list[Question](), list[Question]()
+    items = list(islice(drawing(run, store, ask=answering(first)), 3))
+    served = {item.comparison.key for item in items}
+    list(islice(drawing(run, store, ask=answering(resumed), served=served), 3))
+    assert not {question.seed for question in first} & {question.seed for question in resumed}

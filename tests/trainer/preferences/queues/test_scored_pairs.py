@@ -91,19 +91,6 @@ def test_at_least_the_share_is_drawn_at_random_at_every_length(tmp_path: Path, s
     assert at_random <= math.ceil(share * given) + 1, "and no more than that once there are scores"
 
 
-def test_the_random_ones_are_drawn_from_all(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", prompts=60)
-    queue = of_run("uncertain", run, models=("m1",))
-    ranks = []
-    for seed in range(40):
-        drawing = Drawing(plan(queue, random=1.0, seed=seed), store, score=scoring(by_name))
-        ranks += [abs(difference(item, "m1")) for item in islice(drawing, 5)]
-    everything = [
-        abs(difference(item, "m1")) for item in Drawing(plan(queue, random=1.0), store, score=scoring(by_name))
-    ]
-    assert np.mean(ranks) == pytest.approx(np.mean(everything), abs=4 * np.std(everything) / math.sqrt(len(ranks)))
-
-
 def test_nobody_waits_for_the_first_scores(tmp_path: Path, store: Path) -> None:
     may_score = threading.Event()
 
@@ -174,6 +161,19 @@ def test_a_run_of_single_samples_is_reported_at_once(tmp_path: Path, store: Path
         assert drawing.mixture.draw() is None
         assert drawing.mixture.exhausted
     assert "has one sample of each prompt" in drawing.mixture.problems[0]
+
+
+def test_the_random_ones_are_drawn_from_all(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", prompts=60)
+    queue = of_run("uncertain", run, models=("m1",))
+    ranks = []
+    for seed in range(40):
+        drawing = Drawing(plan(queue, random=1.0, seed=seed), store, score=scoring(by_name))
+        ranks += [abs(difference(item, "m1")) for item in islice(drawing, 5)]
+    everything = [
+        abs(difference(item, "m1")) for item in Drawing(plan(queue, random=1.0), store, score=scoring(by_name))
+    ]
+    assert np.mean(ranks) == pytest.approx(np.mean(everything), abs=4 * np.std(everything) / math.sqrt(len(ranks)))
 
 
 def test_a_missing_scorer_is_reported(tmp_path: Path, store: Path) -> None:

@@ -17,7 +17,7 @@ from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone,
 from trainer.pairs.encoders import Encoder, PolicyEncoder
 from trainer.pairs.groups import Group, Groups, fingerprint, group_preferences, split_groups
 from trainer.plurals import counted
-from trainer.preferences.formats import read_preferences
+from trainer.preferences.formats import Reading, read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.seeding import Purpose
@@ -47,43 +47,20 @@ class Comparisons(NamedTuple):
         return int((self.train.longest * self.train.sizes).max())
 
 
-class LoadedPreferences:
-    """Preferences of a source, including skips, read lazily and once, so that a million are never all in memory."""
-
-    def __init__(self, config: PreferenceDataConfig) -> None:
-        source, self._reading = config.preferences, None
-        found: Iterator[Preference]
-        if Path(source).suffix.lower() in _STORES:
-            found = _stored(PreferenceStore(Path(source).expanduser(), create=False))
-        else:
-            self._reading = read_preferences(
-                source, format=config.format, split=config.split, skip_broken=config.skip_broken
-            )
-            found = iter(self._reading)
-        self._found = islice(found, config.limit or None)
-
-    def __iter__(self) -> Iterator[Preference]:
-        return self._found
-
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about what was read so far, one line each."""
-        reading = self._reading
-        if reading is None or not reading.broken:
-            return []
-        return [
-            f"{reading.broken} of {counted(reading.rows, 'row')} in '{reading.source}' skipped as broken",
-            *reading.problems,
-        ]
-
-
-def load_preferences(config: PreferenceDataConfig) -> LoadedPreferences:
+def load_preferences(config: PreferenceDataConfig) -> Reading:
     """Open the first `config.limit` preferences (0: all) of `config.preferences`, in the order of the source.
 
-    Raises UsageError, DataError or StorageError if the source is missing or cannot be read; reading on raises them for
-    a later row.
+    They are read lazily and once, so that a million are never all in memory; skips are included. Raises UsageError,
+    DataError or StorageError if the source is missing or cannot be read; reading on raises them for a later row.
     """
-    return LoadedPreferences(config)
+    source = config.preferences
+    if Path(source).suffix.lower() in _STORES:
+        store = PreferenceStore(Path(source).expanduser(), create=False)
+        reading = Reading(source, "store", preferences=_stored(store))
+    else:
+        reading = read_preferences(source, format=config.format, split=config.split, skip_broken=config.skip_broken)
+    reading.preferences = islice(reading.preferences, config.limit or None)
+    return reading
 
 
 class ModelAndComparisons(NamedTuple):

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 from trainer.data.readers import SourceRow, source_rows
 from trainer.errors import DataError, StorageError, UsageError, one_line
 from trainer.files import whole_file
+from trainer.plurals import counted
 from trainer.preferences.formats.columns import ColumnNames, Ties, WriteOptions, plain_json, same_completions
 from trainer.preferences.formats.published import (
     arena_sides,
@@ -94,7 +95,7 @@ class Reading:
     """
 
     source: str
-    format: str  # one of FORMATS_IN, or unjudged
+    format: str  # one of FORMATS_IN, unjudged, or store
     skip_broken: bool = False
     rows: int = 0  # broken ones included
     broken: int = 0
@@ -104,6 +105,13 @@ class Reading:
 
     def __iter__(self) -> Iterator[Preference]:
         return self.preferences
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the rows read so far, one line each."""
+        if not self.broken:
+            return []
+        return [f"{self.broken} of {counted(self.rows, 'row')} in '{self.source}' skipped as broken", *self.problems]
 
     def count_broken(self, error: DataError) -> None:
         """Count a broken row. Raises `error` unless broken rows are skipped."""

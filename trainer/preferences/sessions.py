@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
@@ -100,20 +99,12 @@ def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
 
     Raises UsageError if there is none, or if its labeller has a session open in another process.
     """
-    session = LabelSession(store, read_session(store, session_id))
-    session.take()
-    return session
-
-
-def read_session(store: PreferenceStore, session_id: int) -> SessionRecord:
-    """Return the session `session_id`; items that were judged elsewhere count as left.
-
-    Raises UsageError if there is none.
-    """
     rows = store.rows(f"{_SESSIONS} WHERE s.id = ?", (session_id,))
     if not rows:
         raise UsageError(f"no labelling session {session_id} in '{store.path}': name an existing one, or begin one")
-    return _record(store, rows[0])
+    session = LabelSession(store, _record(store, rows[0]))
+    session.take()
+    return session
 
 
 def leave_session(store: PreferenceStore, session_id: int) -> None:
@@ -437,15 +428,10 @@ def measure_progress(labels: Sequence[LabelFigures], firsts: dict[int, What], le
         left_side=_share([label.left for label in labels if label.left is not None]),
         longer=_share([label.longer for label in labels if label.longer is not None]),
         same=_share([first == again for first, again in repeats]),
-        kappa=_kappa(tuple(repeats)),
+        kappa=cohen_kappa([first for first, _ in repeats], [again for _, again in repeats]).value,
     )
 
 
 def _share(so: Sequence[bool]) -> Share:
     count, total = sum(so), len(so)
     return Share(count, total, count / total if total else math.nan, *wilson_interval(count, total))
-
-
-@lru_cache(maxsize=1)  # most labels repeat nothing
-def _kappa(repeats: tuple[tuple[What, What], ...]) -> float:
-    return cohen_kappa([first for first, _ in repeats], [again for _, again in repeats]).value

@@ -125,6 +125,9 @@ class ConfigForm(MountedWhole, Container):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit, switch or send the value; fold a section"),
+        Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="Raise the value, or unfold"),
+        Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="Lower the value, or fold"),
         Binding(
             "v", "view", "view", id="config.view", tooltip="Change the view: basic settings, all, or the changed ones"
         ),
@@ -226,7 +229,7 @@ class ConfigForm(MountedWhole, Container):
         A key is given by the id of its binding in braces.
         """
         safe = visible(text)
-        self.note = with_keys(safe, self.rows, *self.ancestors) if "{" in safe else safe
+        self.note = with_keys(safe, *self.ancestors_with_self) if "{" in safe else safe
         self._help.show(self.rows.selected, self.note)
 
     # The editor of a value
@@ -295,8 +298,9 @@ class ConfigForm(MountedWhole, Container):
         elif self.proposal is None:
             self.close()
 
-    @on(ConfigRows.Chosen)
-    def _choose(self) -> None:
+    @on(ConfigRows.Opened)
+    def action_choose(self) -> None:
+        """Edit, switch or send the value under the cursor, or fold the section."""
         row = self.rows.selected
         if isinstance(row, SectionRow):
             self._fold(row, is_open=not row.is_open)
@@ -307,7 +311,7 @@ class ConfigForm(MountedWhole, Container):
         elif self.proposal is not None:
             self._send(self.proposal)
         elif kind_of(row.field) == "boolean" and isinstance(row.value, bool):
-            self._step_value(row, 1)
+            self.action_step(1)
         elif not editable(row.field, row.value):
             self.post_message(self.TomlRequested())
         elif kind_of(row.field) == "choice":
@@ -316,13 +320,14 @@ class ConfigForm(MountedWhole, Container):
         else:
             self._edit(row)
 
-    @on(ConfigRows.Stepped)
-    def _step(self, event: ConfigRows.Stepped) -> None:
+    def action_step(self, direction: int) -> None:
+        """Step the value under the cursor up (direction 1) or down (-1), or unfold or fold the section."""
         row = self.rows.selected
         if isinstance(row, SectionRow):
-            self._fold(row, is_open=event.direction > 0)
+            self._fold(row, is_open=direction > 0)
         elif row is not None:
-            self._step_value(row, event.direction)
+            value = stepped(row.field, row.value, direction)
+            self._change(row, value, partial(self.document.set, row.key, value))
 
     def _fold(self, row: SectionRow, *, is_open: bool) -> None:
         (self._folded.discard if is_open else self._folded.add)(row.key)
@@ -409,10 +414,6 @@ class ConfigForm(MountedWhole, Container):
             self._send(Proposal(key, value, change))
         else:
             self._explain_lock(key)
-
-    def _step_value(self, row: FieldRow, direction: int) -> None:
-        value = stepped(row.field, row.value, direction)
-        self._change(row, value, partial(self.document.set, row.key, value))
 
     def _change(self, row: FieldRow, value: Any, change: Callable[[], object]) -> None:
         """Change the value of `row`; during a run, only propose that."""

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from rich.cells import cell_len
 from textual import events
-from textual.binding import Binding, BindingType
-from textual.message import Message
+from textual.binding import BindingType
 
 from trainer.config.reference import Setting
 from workbench.columns import fit, fit_start, padded
@@ -163,22 +162,7 @@ class ConfigRows(CursorList[Row]):
     CSS_NAME = "config-rows"
     MARGIN = 2
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"config-rows--{role}" for role in _ROLES}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *cursor_bindings("config", "row"),
-        Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit, switch or send the value; fold a section"),
-        Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="Raise the value, or unfold"),
-        Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="Lower the value, or fold"),
-    ]
-
-    class Chosen(Message):
-        """Request to edit or fold the row under the cursor."""
-
-    class Stepped(Message):
-        """Request to step the value under the cursor up (direction 1) or down (-1)."""
-
-        def __init__(self, direction: int) -> None:
-            super().__init__()
-            self.direction = direction
+    BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("config", "row")
 
     @property
     def line(self) -> int:
@@ -205,15 +189,9 @@ class ConfigRows(CursorList[Row]):
             self.cursor = place
         return place is not None
 
-    def action_choose(self) -> None:
-        self.post_message(self.Chosen())
-
-    def action_step(self, direction: int) -> None:
-        self.post_message(self.Stepped(direction))
-
     def click_item(self, event: events.Click, *, again: bool) -> None:
         if again or event.x < 2:
-            self.post_message(self.Chosen())
+            self.post_message(self.Opened())
 
     def item_line(self, index: int, line: int, width: int) -> Line:
         pieces = row_line(self._items[index], width)

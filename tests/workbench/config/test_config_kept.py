@@ -192,9 +192,8 @@ async def test_text_typed_a_moment_ago_is_neither_overwritten_nor_left_unsaved(m
 async def test_steps_that_come_in_a_burst_all_count() -> None:
     async with opened("quickstart") as s:
         await s.go_to("ppo.epochs")
-        rows = s.app.query_one(ConfigRows)
         for _ in range(5):
-            rows.action_step(1)
+            s.pane.form.action_step(1)
         await s.pilot.pause()
         assert s.document.get("ppo.epochs") == 7
 

@@ -441,8 +441,9 @@ class ConfigForm(MountedWhole, Container):
     def _send(self, proposal: Proposal) -> None:
         self.proposal = None
         self.close()
-        self._sent.add(proposal.key)
         if self._make(proposal.make):
+            self._sent.add(proposal.key)
+            self.show()
             self.post_message(self.LiveSettingChanged(proposal.key, proposal.value))
 
     def _make(self, change: Callable[[], object]) -> bool:

@@ -210,12 +210,6 @@ def test_unwise_options_cause_a_warning_with_the_reason(raw: dict[str, Any], rep
     assert all(part in warning for part in reported), warning
 
 
-def test_numbers_that_are_not_finite_are_refused_in_reward_sources_too() -> None:
-    for text in ("nan", "inf", "-inf"):
-        raw = tomllib.loads(f"[reward]\nsources = [{{kind = 'lexicon', weight = {text}}}]")
-        assert config_problems(raw) == [f"reward.sources[0].weight = {text}: must be a finite number"]
-
-
 @pytest.mark.parametrize("key", [k for k, s in PROPERTIES.items() if set(BOUNDS) & set(s)])
 def test_every_bound_is_enforced_where_the_schema_puts_it(key: str) -> None:
     schema = PROPERTIES[key]
@@ -312,6 +306,7 @@ def test_reward_sources_are_tables_or_short_strings() -> None:
             "reward.sources[0].pattern = 'a{99999999999}': is not",
         ),
         ({"kind": "lexicon", "weight": "1"}, "reward.sources[0].weight = '1': must be a number"),
+        ({"kind": "lexicon", "weight": float("nan")}, "reward.sources[0].weight = nan: must be a finite number"),
         (
             {"kind": "regex", "pattern": "a", "ignorecase": True},
             "unknown key 'reward.sources[0].ignorecase': did you mean 'reward.sources[0].ignore_case'?",
@@ -378,7 +373,9 @@ def test_all_problems_are_reported_together_and_each_once() -> None:
         "unknown key 'reward.sources[2].wait'",
         "run.seed",
     ]
+    before = json.dumps(raw)
     problems = config_problems(raw)
+    assert json.dumps(raw) == before
     assert len(problems) == len(expected)
     for start in expected:
         assert sum(problem.startswith(start) for problem in problems) == 1, start
@@ -394,13 +391,6 @@ def test_the_error_carries_every_problem_and_the_name_of_the_file(tmp_path: Path
         "ppo.clip = -1: must be greater than 0",
     ]
     assert str(caught.value).splitlines() == [f"{path}: {problem}" for problem in caught.value.problems]
-
-
-def test_checking_for_problems_leaves_the_tables_unchanged() -> None:
-    raw = {"ppo": {"clip": -1, "what": 1}, "reward": {"sources": ["x"]}}
-    before = json.dumps(raw)
-    config_problems(raw)
-    assert json.dumps(raw) == before
 
 
 # Rules between options
@@ -571,11 +561,6 @@ def test_the_shipped_presets_are_there() -> None:
     assert load_config("quickstart").model.path == "starter"
 
 
-def test_an_empty_file_is_the_default_configuration(tmp_path: Path) -> None:
-    (tmp_path / "empty.toml").touch()
-    assert load_config(tmp_path / "empty.toml") == Config()
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -706,10 +691,7 @@ def test_the_reference_explains_rules_in_words() -> None:
 def test_the_page_of_the_reference_is_in_step_with_the_schema() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == reference_markdown(), "run: python -m trainer.config.reference > docs/configuration.md"
-
-
-def test_the_example_on_the_page_is_a_valid_configuration() -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", reference_markdown(), re.DOTALL)
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert config_problems(tomllib.loads(example)) == []
 
 

@@ -41,6 +41,8 @@ async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() 
         s.pane.show_run(settings(("ppo.kl_coef", 0.06)))
         await s.pilot.pause()
         assert " live" in s.row("kl_coef")
+        await s.press("enter", "enter")  # the value that the run has
+        assert " live" in s.row("kl_coef")
         assert len(s.messages(ConfigForm.LiveSettingChanged)) == 1
 
 

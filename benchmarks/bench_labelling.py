@@ -91,7 +91,7 @@ def label_up_to(path: Path, session: int, position: int) -> None:
         labels = open_session(store, session)
         with store.transaction():  # one write to disk for all labels
             while (item := labels.next_open()) is not None and item.position < position:
-                labels.label(item.position, Judgement.chosen("a", order_shown=(0, 1), seconds=5.0))
+                labels.label(item, Judgement.chosen("a", order_shown=(0, 1), seconds=5.0))
         leave_session(store, session)
 
 

@@ -129,7 +129,7 @@ def one_label(path: Path) -> None:
         opened.flagged()
         session = begin_session(opened, "me", SessionPlan(queues=(QueuePlan(queue="dataset", source="out.jsonl"),)))
         session.put([Item(queue="dataset", comparison=comparison, order=(0, 1))])
-        session.label(0, Judgement.chosen("a"))
+        session.label(session.item(0), Judgement.chosen("a"))
         session.progress(None)
 
 

@@ -198,38 +198,39 @@ class LabelSession:
             raise self._store.unreadable(f"session {self._begun.id}")
         return found[0]
 
-    def label(self, position: int, judgement: Judgement) -> int:
-        """Store the judgement of the item at `position` and return the label's id.
+    def label(self, item: SessionItem, judgement: Judgement) -> SessionItem:
+        """Store the judgement of `item`, in place of the label that it has, and return the item with it.
 
         Labeller, guidelines and the order shown come from the session and the item; a judgement without a time gets the
-        present one. Raises UsageError if the item has a label, or its comparison was judged in another session.
+        present one. Raises UsageError if the item was labelled since it was read, or judged in another session.
         """
-        with self._store.transaction():
+        now, store, place = time.time(), self._store, (self._begun.id, item.position)
+        judgement = replace(
+            judgement,
+            labeller=self._begun.labeller,
+            guidelines=self._begun.guidelines,
+            order_shown=item.item.order,
+            time=now if judgement.time is None else judgement.time,
+        )
+        judgement = read_judgement(values_of(judgement), len(item.item.order), "cannot save this label")
+        with store.transaction():
             self._check_open()
-            item = self.item(position)
             if item.label is not None:
+                store.undo(item.label.id, self._begun.labeller)
+            elif not store.rows(
+                f"{_LEFT} AND i.position = :position",
+                {"session": self._begun.id, "first": item.position, "position": item.position},
+            ):
                 raise UsageError(
-                    f"item {position + 1} has a label: continue with the next one, or change the label in the history"
+                    f"item {item.position + 1} has a label, or was judged in another session: label the next one"
                 )
-            here = {**self._from_first, "first": position, "position": position}
-            if not self._store.rows(f"{_LEFT} AND i.position = :position", here):
-                raise UsageError(f"item {position + 1} has been judged in another session: continue with the next one")
-            label = self._labelled(item, judgement)
-        self._done += 1
-        return label
-
-    def relabel(self, position: int, judgement: Judgement) -> int:
-        """Undo the item's label and store another judgement in its place, as `label` does.
-
-        Raises UsageError if the item has no label.
-        """
-        with self._store.transaction():
-            self._check_open()
-            item = self.item(position)
-            if item.label is None:
-                raise UsageError(f"item {position + 1} has no label to change: label it first")
-            self._store.undo(item.label.id, self._begun.labeller)
-            return self._labelled(item, judgement)
+            query = "SELECT comparison, payload FROM session_items WHERE session = ? AND position = ?"
+            ((comparison, shown),) = store.rows(query, place)
+            values, labeller = as_json(json.loads(shown) | label_values(judgement)), as_utf8(judgement.labeller)
+            choice = judgement.choice or "ranking"
+            id_ = store.append(now, "label", comparison, labeller, "", choice, values, None, *place)
+        self._done += item.label is None
+        return replace(item, label=Preference(comparison=item.item.comparison, judgement=judgement, id=id_))
 
     def undo(self) -> int | None:
         """Undo the newest label and return its position; None if there is none."""
@@ -285,23 +286,6 @@ class LabelSession:
     @property
     def _from_first(self) -> dict[str, int]:
         return {"session": self._begun.id, "first": self._first}
-
-    def _labelled(self, item: SessionItem, judgement: Judgement) -> int:
-        """Append the label of `item`, and return its id."""
-        now, store, place = time.time(), self._store, (self._begun.id, item.position)
-        judgement = replace(
-            judgement,
-            labeller=self._begun.labeller,
-            guidelines=self._begun.guidelines,
-            order_shown=item.item.order,
-            time=now if judgement.time is None else judgement.time,
-        )
-        judgement = read_judgement(values_of(judgement), len(item.item.order), "cannot save this label")
-        query = "SELECT comparison, payload FROM session_items WHERE session = ? AND position = ?"
-        ((comparison, shown),) = store.rows(query, place)
-        values, labeller = as_json(json.loads(shown) | label_values(judgement)), as_utf8(judgement.labeller)
-        choice = judgement.choice or "ranking"
-        return store.append(now, "label", comparison, labeller, "", choice, values, None, *place)
 
     def _append_item(self, position: int, item: Item) -> None:
         store, k = self._store, len(item.comparison.completions)

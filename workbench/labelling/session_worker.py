@@ -33,7 +33,6 @@ from trainer.preferences.queues import QueueContext
 from trainer.preferences.records import (
     Item,
     Judgement,
-    Preference,
     Progress,
     SessionItem,
     SessionPlan,
@@ -208,13 +207,7 @@ class SessionWorker:
 
     def label(self, item: SessionItem, judgement: Judgement) -> Future[SessionState]:
         """Save the judgement of `item`, in place of the one that it has."""
-
-        def save(session: LabelSession) -> SessionItem:
-            write = session.label if item.label is None else session.relabel
-            id_ = write(item.position, judgement)
-            return replace(item, label=Preference(comparison=item.item.comparison, judgement=judgement, id=id_))
-
-        return self._call(lambda: self._change(save))
+        return self._call(lambda: self._change(lambda session: session.label(item, judgement)))
 
     def undo(self) -> Future[SessionState]:
         """Undo the newest label, if there is one; its item is the current one again."""

@@ -50,7 +50,7 @@ def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(st
 def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore, table: str, statement: str) -> None:
     session = begin_session(store, "ann", SessionPlan(queues=()), "Be kind.")
     session.put([Item(comparison=A.comparison, queue="samples", order=(0, 1))])
-    session.label(0, A.judgement)
+    session.label(session.item(0), A.judgement)
     with closing(sqlite3.connect(store.path)) as raw:
         before = list(raw.iterdump())
         with pytest.raises(sqlite3.IntegrityError, match=f"{table} are append-only"):

@@ -68,6 +68,13 @@ def current(session: LabelSession) -> int | None:
     return None if found is None else found.position
 
 
+def label(session: LabelSession, position: int, judgement: Judgement) -> int:
+    """Label the item at `position`, or change its label; return the id of the label."""
+    made = session.label(session.item(position), judgement).label
+    assert made is not None
+    return made.id
+
+
 def labelled(session: LabelSession) -> list[int]:
     return [one.position for one in session.history()]
 
@@ -77,8 +84,8 @@ def test_sessions_are_listed_newest_first_with_their_progress(store: PreferenceS
     second = begin_session(store, "bob", SessionPlan(queues=()))
     first.put(items(3))
     for position, judgement in enumerate((A, Judgement.chosen("skip"))):
-        first.label(position, judgement)
-    first.relabel(0, B)
+        label(first, position, judgement)
+    label(first, 0, B)
     assert list_sessions(store) == [second.record, first.record]
     record = first.record
     assert (record.labeller, record.plan, record.items, record.done) == ("ann", PLAN, 3, 2)
@@ -104,7 +111,7 @@ def test_missing_sessions_guidelines_and_items_are_reported(store: PreferenceSto
         with pytest.raises(UsageError, match=r"session 1 has no item -?\d+: it has 5"):
             session.item(position)
         with pytest.raises(UsageError, match="has no item"):
-            session.label(position, A)
+            label(session, position, A)
 
 
 def test_an_item_comes_back_as_it_was_put_in(store: PreferenceStore) -> None:
@@ -127,7 +134,7 @@ def test_an_item_takes_the_order_of_the_store_and_keeps_its_own_origins_and_colu
     assert found.comparison.completions == ("y", "x")
     assert [found.comparison.completions[place] for place in found.order] == ["x", "y"], "as it was to be shown"
     assert [origin.row for origin in found.comparison.origins] == [1, 0]
-    session.label(0, B)
+    label(session, 0, B)
     kept = session.item(0).label
     assert kept is not None
     assert kept.comparison == found.comparison
@@ -156,9 +163,8 @@ def test_invalid_items_are_refused_with_all_others_of_the_same_write(
 
 
 def test_only_a_label_of_the_same_comparison_is_repeated(store: PreferenceStore, session: LabelSession) -> None:
-    label = session.label(0, A)
-    undo = store.undo(label, "ann")
-    for event in (undo, session.label(1, A)):
+    undo = store.undo(label(session, 0, A), "ann")
+    for event in (undo, label(session, 1, A)):
         with pytest.raises(DataError, match=f"{event}, which it repeats, is not a label of its comparison"):
             session.put([item("prompt 0", repeats=event)])
 
@@ -166,13 +172,13 @@ def test_only_a_label_of_the_same_comparison_is_repeated(store: PreferenceStore,
 def test_a_label_says_who_by_what_guidelines_how_shown_and_when(store: PreferenceStore, session: LabelSession) -> None:
     session.put([item("swapped", order=(1, 0))])
     given = Judgement.chosen("b", strength=3, note="n", flags=("f",), seconds=1.5, labeller="eve", time=12.5)
-    id_ = session.label(5, given)
+    id_ = label(session, 5, given)
     (kept,) = store.preferences()
     assert kept.id == id_
     filled = replace(given, labeller="ann", guidelines=session.record.guidelines, order_shown=(1, 0))
     assert kept.judgement == filled
     assert session.item(5).label == kept
-    assert session.label(0, A) == id_ + 1
+    assert label(session, 0, A) == id_ + 1
     now = session.history(1)[0].label
     assert now is not None
     assert now.judgement.time == pytest.approx(stored_events(store)[-1].time, abs=60)
@@ -181,10 +187,10 @@ def test_a_label_says_who_by_what_guidelines_how_shown_and_when(store: Preferenc
 def test_the_next_item_is_the_first_without_a_label_and_a_skip_is_a_label(session: LabelSession) -> None:
     assert current(session) == 0
     for position in (0, 2, 1):
-        session.label(position, A)
+        label(session, position, A)
     assert current(session) == 3
-    session.label(3, Judgement.chosen("skip"))
-    session.label(4, TIE)
+    label(session, 3, Judgement.chosen("skip"))
+    label(session, 4, TIE)
     assert session.next_open() is None
     session.put(items(6)[5:])
     assert current(session) == 5
@@ -201,18 +207,19 @@ def test_an_item_that_was_judged_elsewhere_is_not_asked(store: PreferenceStore, 
     store.add(preferred := Preference(comparison=items(1)[0].comparison, judgement=replace(A, labeller="ann")))
     store.add(Preference(comparison=items(2)[1].comparison, judgement=replace(A, labeller="bob")))
     assert (current(session), session.record.elsewhere, session.record.left) == (1, 1, 4)
-    with pytest.raises(UsageError, match="item 1 has been judged in another session: continue with the next one"):
-        session.label(0, B)
-    session.label(1, A)
+    with pytest.raises(UsageError, match="item 1 has a label, or was judged in another session: label the next one"):
+        label(session, 0, B)
+    unlabelled = session.item(1)
+    label(session, 1, A)
     with pytest.raises(UsageError, match="item 2 has a label"):
-        session.label(1, B)
+        session.label(unlabelled, B)
     assert [label.judgement.choice for label in store.labels_of(preferred.comparison.key)] == ["a"]
 
 
 def test_a_labellers_second_session_is_refused_as_long_as_another_process_has_one(
     store: PreferenceStore, session: LabelSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.label(0, A)
+    label(session, 0, A)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         alter(store.path, f"UPDATE open_sessions SET process = {other.pid}")
         for open_one in (lambda: open_session(store, 1), lambda: begin_session(store, "ann", PLAN)):
@@ -220,7 +227,7 @@ def test_a_labellers_second_session_is_refused_as_long_as_another_process_has_on
                 open_one()
         assert len(list_sessions(store)) == 1
         begin_session(store, "bob", PLAN)
-        for write in (lambda: session.label(1, A), session.undo, lambda: session.put(items(9))):
+        for write in (lambda: label(session, 1, A), session.undo, lambda: session.put(items(9))):
             with pytest.raises(UsageError, match="labeller 'ann' has opened a session elsewhere"):
                 write()
         assert list_sessions(store)[-1].done == 1
@@ -232,27 +239,27 @@ def test_a_labellers_second_session_is_refused_as_long_as_another_process_has_on
         with pytest.raises(UsageError, match="has a session open"):
             open_session(store, 1)  # its label was made just now
         other.communicate(b"\n")
-    open_session(store, 1).label(1, A)
+    label(open_session(store, 1), 1, A)
     leave_session(store, session.record.id)
     assert store.rows("SELECT labeller FROM open_sessions") == [("bob",)]
 
 
 def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, session: LabelSession) -> None:
     for position in (0, 3, 1):
-        session.label(position, A)
+        label(session, position, A)
     assert [session.undo() for _ in range(4)] == [1, 3, 0, None]
     assert (current(session), session.record.done, labelled(session)) == (0, 0, [])
     assert list(store.preferences(with_skips=True)) == []
     log = [(e.kind, e.session, e.position) for e in stored_events(store)]
     assert log == [("label", 1, 0), ("label", 1, 3), ("label", 1, 1), ("undo", 1, 1), ("undo", 1, 3), ("undo", 1, 0)]
-    session.label(0, B)
+    label(session, 0, B)
     assert current(session) == 1
     assert check_store(store) == []
 
 
 def test_relabelling_undoes_the_old_label_and_is_the_newest(store: PreferenceStore, session: LabelSession) -> None:
-    first = [session.label(position, A) for position in range(3)]
-    new = session.relabel(1, B)
+    first = [label(session, position, A) for position in range(3)]
+    new = label(session, 1, B)
     kept = {one.position: one.label and (one.label.id, one.label.judgement.choice) for one in session.history()}
     assert kept == {1: (new, "b"), 2: (first[2], "a"), 0: (first[0], "a")}
     assert labelled(session) == [1, 2, 0]
@@ -260,17 +267,15 @@ def test_relabelling_undoes_the_old_label_and_is_the_newest(store: PreferenceSto
     assert [e.undoes for e in stored_events(store) if e.kind == "undo"] == [first[1]]
     assert session.undo() == 1
     assert current(session) == 1
-    with pytest.raises(UsageError, match="item 2 has no label to change"):
-        session.relabel(1, A)
     with pytest.raises(DataError, match="groups of the places 0 to 1"):
-        session.relabel(0, Judgement(ranking=((0,),)))
+        label(session, 0, Judgement(ranking=((0,),)))
     assert session.item(0).label is not None, "the undo went with the label that could not be kept"
     assert check_store(store) == []
 
 
 def test_history_is_read_page_by_page_from_the_newest(session: LabelSession) -> None:
     for position in (4, 0, 2, 1):
-        session.label(position, A)
+        label(session, position, A)
     pages = [session.history(3)]
     last = pages[0][-1].label
     assert last is not None
@@ -281,10 +286,10 @@ def test_history_is_read_page_by_page_from_the_newest(session: LabelSession) -> 
 def test_a_repeats_label_is_kept_beside_the_first_and_counts_as_self_agreement(
     store: PreferenceStore, session: LabelSession
 ) -> None:
-    firsts = [session.label(position, A) for position in (0, 1)]
+    firsts = [label(session, position, A) for position in (0, 1)]
     session.put([item(f"prompt {n}", order=(1, 0), repeats=first) for n, first in enumerate(firsts)])
-    session.label(5, A)
-    session.label(6, B)
+    label(session, 5, A)
+    label(session, 6, B)
     assert [p.judgement.choice for p in store.labels_of(item("prompt 1").comparison.key)] == ["a", "b"]
     (ann,) = measure_agreement(store.preferences()).selves
     assert (ann.units, ann.observed) == (2, 0.5)
@@ -296,9 +301,9 @@ def test_updated_progress_equals_that_of_a_session_read_again(store: PreferenceS
     session.progress(None)
     timed = (replace(judgement, time=float(when), seconds=when / 7) for when, judgement in enumerate((A, B, TIE, A, B)))
     for position, judgement in enumerate(timed):
-        session.label(position, judgement)
+        label(session, position, judgement)
     session.undo()
-    session.relabel(1, replace(A, time=9.0, seconds=2.0))
+    label(session, 1, replace(A, time=9.0, seconds=2.0))
     assert session.progress(3).done == 4
     assert repr(session.progress(3)) == repr(open_session(store, 1).progress(3)), "a NaN equals nothing"
 
@@ -306,28 +311,28 @@ def test_updated_progress_equals_that_of_a_session_read_again(store: PreferenceS
 def test_a_repeat_is_compared_with_active_labels_of_earlier_sessions(
     store: PreferenceStore, session: LabelSession
 ) -> None:
-    kept, undone = (session.label(position, A) for position in (0, 1))
+    kept, undone = (label(session, position, A) for position in (0, 1))
     later = begin_session(store, "ann", PLAN)
     later.put([item(f"prompt {n}", repeats=first) for n, first in enumerate((kept, undone))])
     store.undo(undone, "ann")
     for position in (0, 1):
-        later.label(position, A)
+        label(later, position, A)
     assert later.progress(None).same.total == 1
     assert later.served() == set(), "a repeat is not what was put in"
 
 
 def test_a_refused_write_changes_nothing_and_can_be_made_again(store: PreferenceStore, session: LabelSession) -> None:
-    session.label(0, A)
+    label(session, 0, A)
     (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
     store.connection.execute(f"PRAGMA max_page_count = {pages}")
     long = replace(B, note="n" * 99_999)
-    for write in (lambda: session.label(1, long), lambda: session.relabel(0, long), lambda: session.put(items(999))):
+    for write in (lambda: label(session, 1, long), lambda: label(session, 0, long), lambda: session.put(items(999))):
         with pytest.raises(StorageError, match="the disk is full; free space"):
             write()
     assert (session.record.items, labelled(session), current(session)) == (5, [0], 1)
     store.connection.execute("PRAGMA max_page_count = 1000000")
-    session.label(1, long)
-    session.relabel(0, long)
+    label(session, 1, long)
+    label(session, 0, long)
     assert labelled(session) == [0, 1]
     assert check_store(store) == []
 
@@ -365,8 +370,8 @@ def test_a_refused_write_changes_nothing_and_can_be_made_again(store: Preference
 def test_a_check_reports_what_is_wrong_with_a_session(
     store: PreferenceStore, session: LabelSession, statement: str, problem: str
 ) -> None:
-    session.label(0, A)
-    session.label(1, A)
+    label(session, 0, A)
+    label(session, 1, A)
     session.undo()
     assert check_store(store) == []
     store.close()
@@ -398,7 +403,7 @@ def test_a_check_reports_what_is_wrong_with_a_session(
 def test_damage_is_reported_by_every_reader(
     store: PreferenceStore, session: LabelSession, statement: str, what: str
 ) -> None:
-    session.label(0, A)
+    label(session, 0, A)
     alter(store.path, statement)
     with pytest.raises(StorageError, match=f"is damaged: {what} cannot be read; check the store"):
         open_session(store, 1).history()

@@ -50,7 +50,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.undo(store.add(preference("to be undone")), "ann")
         session = begin_session(store, "ann", SessionPlan(queues=(QueuePlan(queue="samples"),)), "Be kind.")
         session.put([Item(comparison=preference(f"{n}").comparison, queue="samples", order=(1, 0)) for n in range(5)])
-        session.label(0, Judgement.chosen("a", labeller="ann"))
+        session.label(session.item(0), Judgement.chosen("a", labeller="ann"))
     return path
 
 
@@ -113,7 +113,7 @@ def _label(store: PreferenceStore) -> None:
         list(session.history())
         session.progress(3)
         if item := session.next_open():
-            session.label(item.position, Judgement.chosen("b"))
+            session.label(item, Judgement.chosen("b"))
             session.undo()
 
 

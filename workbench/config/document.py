@@ -94,8 +94,7 @@ class ConfigDocument:
         self.preset = preset
         """Name of the preset that changes are relative to; empty for the schema's defaults."""
         self.title = ""
-        """What is shown in place of a name, for a document that is neither a file nor a preset."""
-        self._copied = ""  # name of the run that this is a copy of
+        """Name of a document that is neither a file nor a preset, for display."""
         self._on_disk = content  # of the file that was read or written last; `text` has plain newlines and no mark
         self._preset_text = (PRESETS / f"{preset}.toml").read_text(encoding="utf-8") if preset else ""
         self._base = parse_toml(self._preset_text)
@@ -125,7 +124,7 @@ class ConfigDocument:
         """
         document = cls.open(folder / "config.toml")
         document.path = None
-        document._copied = folder.name
+        document.title = f"{'copy' if document.kind == PPO else 'config.toml'} of {folder.name}"
         if document.kind == PPO:
             with contextlib.suppress(UsageError):  # a text with errors stays as it is
                 document.reset("run.name")
@@ -145,12 +144,8 @@ class ConfigDocument:
 
     @property
     def name(self) -> str:
-        """Name of the file, the preset or the copied run, for display."""
-        if self.title or self.path is not None:
-            return self.title or str(self.path)
-        if self.preset:
-            return f"preset {self.preset}"
-        return f"{'copy' if self.kind == PPO else 'config.toml'} of {self._copied}"
+        """Name of the file, the copied run or the preset, for display."""
+        return str(self.path) if self.path else self.title or f"preset {self.preset}"
 
     @property
     def dirty(self) -> bool:

@@ -165,9 +165,10 @@ def _section_rows(section: type[Section], prefix: str) -> Iterator[Setting]:
     for name, schema in section.model_json_schema()["properties"].items():
         if "const" in schema:  # the kind of a reward source has a row of its own
             continue
+        strings = schema.get("items", {}).get("type") == "string"
         yield Setting(
             key=prefix + name,
-            type=_type(schema),
+            type="list of strings" if strings else _TYPES.get(schema["type"], schema["type"]),
             rule=_rule(schema),
             default=json.dumps(schema["default"]) if "default" in schema else "",  # the same in TOML
             unit=schema["unit"],
@@ -187,11 +188,6 @@ def _source_rows() -> Iterator[Setting]:
             if row.key not in shared:
                 yield row
             shared.add(row.key)
-
-
-def _type(schema: dict[str, Any]) -> str:
-    strings = schema.get("items", {}).get("type") == "string"
-    return "list of strings" if strings else _TYPES.get(schema["type"], schema["type"])
 
 
 def _rule(schema: dict[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from scripted_run import make_run
 
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 
 
@@ -24,8 +24,7 @@ def add_checkpoint(run: Path, **files: str) -> None:
     checkpoint.mkdir(parents=True)
     for name, text in files.items():
         (checkpoint / f"{name}.json").write_text(text)
-    sizes = {f"{name}.json": len(text) for name, text in files.items()}
-    (checkpoint / "state.json").write_text(json.dumps({"files": sizes}))
+    write_state(checkpoint, {})
 
 
 def reward_model(name: str) -> Path:

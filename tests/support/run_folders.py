@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from trainer.config import Config, validate
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import (
     RunFolder,
 )
@@ -20,5 +20,5 @@ def checkpoint(folder: RunFolder, iteration: int) -> Path:
     path = folder.checkpoint(iteration)
     (path / "policy").mkdir(parents=True)
     (path / "policy" / "adapters.safetensors").write_bytes(b"x" * 100)
-    (path / "state.json").write_text(json.dumps({"files": {"policy/adapters.safetensors": 100}}))
+    write_state(path, {})
     return path

@@ -5,7 +5,6 @@ As a program it is `ppo-workbench` with that trainer: `SCRIPT=wait python tests/
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -37,6 +36,7 @@ from trainer.events import (
 )
 from trainer.questions import Answer, Question, WrittenResponse
 from trainer.rewards.code import Trust, trust_all
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.sinks import Sink, Sinks
@@ -404,7 +404,7 @@ def complete_run(name: str, iterations: int = 12) -> Path:
     journal.close()
     checkpoint = RunFolder(folder).checkpoint(iterations)
     checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text(json.dumps({"version": 1, "files": {}}))
+    write_state(checkpoint, {"version": 1})
     return folder
 
 

@@ -185,7 +185,7 @@ def _restored(
         config = config.model_copy(update={"run": c.model_copy(update={"seed": options.seed})})
     rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions, columns=run.columns)
     sources = [source.model_dump() for source in config.reward.sources]
-    if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none, old files no sources
+    if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none
         rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
     ppo = PPO(config, actor, run.model.tokenizer, [], rewards, report=emit)
     actor.update_policy(snapshot.policy)

@@ -53,7 +53,7 @@ class _State(BaseModel):
     fingerprint: str
     tokens: NonNegativeInt
     best: dict[str, Any] | None
-    best_iteration: NonNegativeInt | None = None
+    best_iteration: NonNegativeInt | None
     without_better: NonNegativeInt
 
 
@@ -155,9 +155,7 @@ def load_snapshot(folder: Path) -> RewardModelSnapshot:
         tree = optimizer_tree(optimizer, parameters)
         check_all_used(optimizer)
         best = state["best"] and BestParameters(
-            read_arrays(folder / "best.safetensors"),
-            state["best"],
-            state.get("best_iteration", state["iteration"]),  # older checkpoints lack it
+            read_arrays(folder / "best.safetensors"), state["best"], state["best_iteration"]
         )
         return RewardModelSnapshot(
             iteration=state["iteration"],
@@ -223,9 +221,7 @@ def read_whole_card(folder: Path) -> dict[str, Any]:
 def card_config(folder: Path, card: dict[str, Any]) -> RewardModelConfig:
     """Return the settings in the card in `folder`. Raises StorageError if this version has no such."""
     try:
-        tables = {table: card.get(table) for table in ("model", "data")}
-        train = {"train": card["train"]} if "train" in card else {}  # earlier ones have none
-        return validate_as(RewardModelConfig, {**tables, **train})
+        return validate_as(RewardModelConfig, {table: card.get(table) for table in ("model", "data", "train")})
     except ConfigError as error:
         raise StorageError(
             f"reward model '{folder}' has settings that this version of ppo-workbench cannot use "

@@ -86,16 +86,14 @@ def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
 def check_content(folder: Path) -> Path:
     """Return `folder`. Raise DamagedCheckpointError if the checkpoint there is not what was written, by its SHA-256.
 
-    Older checkpoints have none, and pass. A missing file is left to its reader: for a reward model, a user may have
-    kept only what scoring needs. Raises StorageError for a file that cannot be read now.
+    A missing file is left to its reader: for a reward model, a user may have kept only what scoring needs. Raises
+    StorageError for a file that cannot be read now.
     """
     name = STATE
     try:
         content = read_regular(folder / STATE)
         state = json.loads(content)
-        files = {name: about["sha256"] for name, about in state["files"].items() if isinstance(about, dict)}
-        if not files and "sha256" not in state:
-            return folder
+        files = {name: about["sha256"] for name, about in state["files"].items()}
         signature = state["sha256"].encode()
         if hashlib.sha256(content.replace(signature, _UNSIGNED.encode())).hexdigest().encode() != signature:
             raise DamagedCheckpointError(folder, f"{STATE} is not what was written")

@@ -126,8 +126,7 @@ def listed_sizes(checkpoint: Path) -> dict[str, int]:
     """
     try:
         files = read_json(checkpoint / "state.json")["files"]
-        # Older ones have no SHA-256.
-        sizes = {name: int(about["bytes"] if isinstance(about, dict) else about) for name, about in files.items()}
+        sizes = {name: int(about["bytes"]) for name, about in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"state.json cannot be read ({type(error).__name__})") from None
     for name in sizes:

@@ -14,7 +14,7 @@ from trainer.engine import answers, inbox
 from trainer.engine.control import Control
 from trainer.engine.training import train
 from trainer.errors import RewardError, StorageError
-from trainer.events import Alert, CheckpointSaved, Event, PhaseProgress, RunEnded, StateChanged
+from trainer.events import Alert, Event, PhaseProgress, StateChanged
 from trainer.questions import DROPPED, Answer, Question
 from trainer.rollout.generation import generate_responses
 
@@ -138,17 +138,6 @@ def test_a_question_whose_request_is_withdrawn_is_not_answered_further(tmp_path:
     assert len(steps) == 2
     assert [path for path in (run / "control").rglob("*") if path.is_file()] == []
     assert outcome(run) == outcome(tmp_path / "runs/whole")
-
-
-def test_questions_waiting_when_a_run_ends_are_told_that_it_ended(tmp_path: Path) -> None:
-    control = Control()
-    recorder = Curious(control, lambda event: isinstance(event, RunEnded | CheckpointSaved))
-    train(tiny_config(tmp_path), sinks=[recorder], control=control)
-    assert len(recorder.answers) == recorder.asked == 4
-    ended = [answer.problem for _, answer in recorder.answers]
-    assert ended[-2:] == ["the run ended before it was answered"] * 2
-    control.ask(QUESTIONS["policy"], late := list[Answer]().append)
-    assert late.__self__[0].problem == "the run ended before it was answered"
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])

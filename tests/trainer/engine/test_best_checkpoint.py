@@ -126,7 +126,14 @@ def test_a_damaged_or_missing_best_counts_as_none_and_the_next_evaluation_is_bet
     assert best_checkpoint(folder) == folder.checkpoint(2)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"iteration": "two"}', '{"iteration": 1, "metric": "score"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"iteration": "two"}', '{"iteration": 1, "metric": "score"}', "[" * 100_000),
+        '{"iteration": Infinity, "metric": "x", "value": 1, "sources": []}',
+    ],
+    ids=str.__len__,
+)
 def test_an_unreadable_best_counts_as_none(folder: RunFolder, content: str) -> None:
     checkpoint(folder, 1)
     folder.best.write_text(content)

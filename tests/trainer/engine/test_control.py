@@ -75,10 +75,6 @@ class Clock:
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
 
-def test_nothing_is_raised_before_a_request() -> None:
-    Control().check()
-
-
 def test_the_first_reason_to_stop_counts_and_an_abort_overrules_it() -> None:
     control = Control()
     control.stop("first")
@@ -111,19 +107,6 @@ def test_requests_are_handled_in_order_while_the_trainer_is_paused() -> None:
     assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), *rollbacks, "resumed"]
 
 
-def test_a_trainer_stays_paused_until_another_thread_resumes_it() -> None:
-    control, held, went_on = Control(), threading.Event(), threading.Event()
-    control.attach(Log(held.set))
-    control.pause()
-    trainer = threading.Thread(target=lambda: (control.check(), went_on.set()))
-    trainer.start()
-    assert held.wait(30)
-    assert not went_on.is_set()
-    control.resume()
-    assert went_on.wait(30)
-    trainer.join()
-
-
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
 def test_a_paused_trainer_obeys_a_stop(save: bool) -> None:
     control = Control()
@@ -149,21 +132,6 @@ def test_a_check_for_the_end_leaves_other_requests_to_the_run_that_comes() -> No
     assert log.heard == [("ppo.kl_coef", 0.1)]
 
 
-def test_a_single_step_ends_with_the_iteration_and_not_before() -> None:
-    control = Control()
-    control.attach(log := Log(control.step))
-    control.pause()
-    control.check()  # paused, then released step by step
-    assert log.heard == ["paused", "resumed"]
-    control.check()
-    assert log.heard == ["paused", "resumed"]
-    log.meanwhile = control.resume
-    control.between_iterations()
-    assert log.heard == ["paused", "resumed"] * 2
-    control.between_iterations()
-    assert log.heard == ["paused", "resumed"] * 2, "one step only"
-
-
 @pytest.mark.parametrize("change_of_mind", ["pause", "resume"])
 def test_a_pause_or_a_resume_cancels_a_single_step(change_of_mind: str) -> None:
     control = Control()
@@ -175,22 +143,6 @@ def test_a_pause_or_a_resume_cancels_a_single_step(change_of_mind: str) -> None:
     before = list(log.heard)
     control.between_iterations()
     assert log.heard == before
-
-
-def test_the_clock_stops_while_the_trainer_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, control = Clock(monkeypatch), Control()
-
-    def meanwhile() -> None:
-        clock.now += 500
-        control.resume()
-
-    control.attach(Log(meanwhile))
-    began = control.clock()
-    clock.now += 3
-    control.pause()
-    control.check()
-    clock.now += 4
-    assert control.clock() - began == 7
 
 
 def test_the_inbox_is_read_at_most_five_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,14 +161,6 @@ def test_the_inbox_is_read_at_most_five_times_a_second(monkeypatch: pytest.Monke
     clock.now += INBOX_SECONDS
     control.check()
     assert (looks, log.heard) == (2, [("ppo.clip", 0.1)])
-
-
-def test_a_paused_trainer_reads_its_inbox() -> None:
-    control = Control()
-    control.attach(log := Log(), lambda: control.resume() if log.heard else None)
-    control.pause()
-    control.check()
-    assert log.heard == ["paused", "resumed"]
 
 
 class Replies:
@@ -341,14 +285,6 @@ def test_questions_from_many_threads_all_get_replies_while_the_run_ends() -> Non
     for thread in threads:
         thread.join()
     assert len(reported) == 800
-
-
-def test_a_question_from_the_inbox_is_handled_the_same_way() -> None:
-    control, reported = Control(), list[Answer]()
-    control.attach(log := Log(), lambda: None if log.heard else control.ask(Question(prompt="one"), reported.append))
-    control.check()
-    assert log.heard == ["one"]
-    assert reported == [answered(Question(prompt="one"))]
 
 
 def test_a_question_that_is_dropped_costs_no_more_than_the_step_under_way() -> None:

@@ -27,9 +27,8 @@ from trainer.dpo import completion_logprobs, read_completions, to_batch, to_comp
 from trainer.engine.control import Control
 from trainer.engine.dpo import DPO
 from trainer.engine.training import train, train_dpo, train_reward_model
-from trainer.errors import ConfigError, DataError, DivergedError, StorageError, TrainerError, UsageError
+from trainer.errors import ConfigError, DataError, StorageError, TrainerError, UsageError
 from trainer.events import (
-    Alert,
     CheckpointSaved,
     DPOEvaluation,
     DPOStep,
@@ -423,11 +422,6 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bi
         assert outcome(run) == outcome(tmp_path / "runs" / "whole"), (phase, number)
 
 
-def name_of(event: Event) -> tuple[str, int] | None:
-    """Return the kind and the iteration of an evaluation; None for another event."""
-    return (type(event).__name__, event.iteration) if isinstance(event, Evaluation | DPOEvaluation) else None
-
-
 def test_a_run_does_not_resume_with_other_preferences(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a")
     with pytest.raises(UsageError, match="have changed since this run began; start a new run"):
@@ -444,20 +438,6 @@ def test_pairs_sha256_is_read_as_bytes_and_only_as_a_file(tmp_path: Path) -> Non
     os.mkfifo(run.pairs)
     with pytest.raises(StorageError, match=rf"cannot read '{run.pairs}': it is not a regular file; start a new run"):
         trained(tmp_path, resume=run.root)
-
-
-def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:
-    dpo = fresh(tmp_path)
-    dpo.actor.update_policy({name: array * math.nan for name, array in _parameters(dpo).items()})
-    before = dpo.learner.optimizer.state()
-    events: list[Event] = []
-    dpo.report = events.append
-    assert dpo.step().skipped
-    dpo.step()
-    with pytest.raises(DivergedError, match=r"optim\.lr"):
-        dpo.step()
-    assert [event.code for event in events if isinstance(event, Alert)] == ["step_skipped"] * 3
-    assert int(dpo.learner.optimizer.state()["step"]) == int(before["step"]) == 0
 
 
 @pytest.mark.parametrize(

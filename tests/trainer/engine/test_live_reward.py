@@ -16,7 +16,6 @@ from trainer.engine.control import Control
 from trainer.engine.training import train
 from trainer.errors import RewardError
 from trainer.events import Alert, Event, Iteration, RunEnded, RunStarted, SettingChanged, StateChanged
-from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
@@ -154,13 +153,6 @@ def test_a_run_resumed_with_other_sources_equals_one_that_switched_there(folder:
     assert left[0]["samples"] == left[1]["samples"]
 
 
-def test_statistics_of_the_same_sources_continue_when_a_run_is_resumed(folder: Path) -> None:
-    record(tiny_config(folder, "run.name=a", *RUNNING, "ppo.iterations=2"))
-    resumed = record(tiny_config(folder, *RUNNING), resume=folder / "runs/a")
-    assert statistics(folder / "runs/a")["count"] == 16
-    assert not any("start again" in warning for warning in resumed.of(RunStarted)[0].warnings)
-
-
 REFUSED = [
     ([model("{folder}/runs/nothing")], "/runs/nothing': no such folder"),
     ([model("{folder}/runs")], "holds no reward model"),
@@ -268,16 +260,6 @@ def test_a_partly_trained_model_causes_one_warning(folder: Path) -> None:
     assert (alert.iteration, alert.code) == (2, "config")
     assert "half" in alert.message
     assert "is not fully trained" in alert.message
-
-
-def test_answers_to_questions_are_scored_by_the_new_sources(folder: Path) -> None:
-    control, reported = Control(), list[Answer]()
-    question = Question(prompt="one", max_new_tokens=4)
-    switch = in_iteration(1, lambda: control.set("reward.sources", [model(folder / "runs/rm")]))
-    asks = [in_iteration(number, lambda: control.ask(question, reported.append)) for number in (1, 2)]
-    recorder = Recorder(lambda event: [watch(event) for watch in (*asks, switch)])  # type: ignore[func-returns-value, arg-type, return-value]
-    train(tiny_config(folder, "run.name=a"), sinks=[recorder], control=control)
-    assert [set(answer.completions[0].parts) for answer in reported] == [{"rewards.py:score"}, {"model:rm"}]
 
 
 def test_a_new_reward_that_fails_when_scoring_ends_the_run_like_any_other(folder: Path) -> None:

@@ -241,13 +241,6 @@ def test_a_refusal_is_reported_at_once_and_changes_nothing(tmp_path: Path) -> No
     assert (mine["samples"], mine["checkpoint"]) == (whole["samples"], whole["checkpoint"])
 
 
-def test_a_change_that_comes_too_late_is_reported(tmp_path: Path) -> None:
-    recorder = changed(tmp_path, 3, ("ppo.kl_coef", 0.25))
-    (alert,) = recorder.of(Alert)
-    assert alert.message == "ppo.kl_coef = 0.25 ignored: the run is in its last iteration"
-    assert load_config(tmp_path / "runs/a/config.toml").ppo.kl_coef == 0.05
-
-
 def test_a_change_during_the_last_checkpoint_is_reported_and_an_added_event_is_kept(tmp_path: Path) -> None:
     reported = HumanEvaluation(
         iteration=1, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1

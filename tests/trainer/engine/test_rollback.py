@@ -14,7 +14,6 @@ from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_conf
 from trainer.config import load_config
 from trainer.engine.artifacts import forget_best, older_checkpoint
 from trainer.engine.control import Control
-from trainer.engine.inbox import send
 from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import (
@@ -181,30 +180,6 @@ def test_a_run_that_is_killed_around_a_rollback_resumes_exactly(
             for path in (run, tmp_path / "runs/whole")
         ]
         assert reported[0] == reported[1], moment
-
-
-def test_a_run_rolled_back_by_hand_and_killed_later_resumes_exactly(tmp_path: Path) -> None:
-    how = ("optim.ema_decay=0.9", "ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10")
-    rolled_back(tmp_path, 1, *how, name="whole")
-    recorder = asking(3, lambda: control.rollback(1, "because"))
-    killing = kill_when(lambda events: within(events[-1], "update", 5))
-    settings = ("run.name=killed", "ppo.iterations=5", "checkpoint.keep=0", "checkpoint.best=off", *how)
-    with pytest.raises(Killed):
-        train(tiny_config(tmp_path, *settings), sinks=[recorder, killing], control=(control := Control()))
-    record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
-    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
-
-
-def test_another_process_rolls_a_run_back(tmp_path: Path) -> None:
-    run = tmp_path / "runs/a"
-    recorder = asking(2, lambda: send(run, "rollback", to=1))
-    settings = ("ppo.iterations=60", "checkpoint.keep=0", "checkpoint.best=off", "eval.every=0")
-    stopping = Recorder(lambda event: control.stop() if isinstance(event, RolledBack) else None)
-    config = tiny_config(tmp_path, "run.name=a", *settings)
-    train(config, sinks=[recorder, stopping], control=(control := Control()))
-    (back,) = recorder.of(RolledBack)
-    assert (back.to, back.reason) == (1, "requested by another process")
-    assert states(run, back.iteration) == states(run, 1)
 
 
 def test_an_impossible_rollback_is_reported_and_changes_nothing(tmp_path: Path) -> None:

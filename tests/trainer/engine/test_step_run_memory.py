@@ -17,7 +17,6 @@ from trainer.events import (
     DPOStep,
     Event,
     RewardModelStep,
-    RunEnded,
     SettingChanged,
 )
 from trainer.files import read_toml
@@ -74,11 +73,3 @@ def test_a_failed_allocation_halves_the_micro_batch_and_repeats_the_step(
     saved = read_toml(tmp_path / "runs" / "a" / "config.toml")
     assert saved["optim"]["micro_batch_tokens"] == change.value
     assert [alert.code for alert in healed.of(Alert)].count("out_of_memory") == 1
-
-
-def test_an_evaluation_that_fails_is_repeated(kind: str, train: Train) -> None:
-    healed = train("a", fails("evaluate", 0))
-    (change,) = healed.of(SettingChanged)
-    assert change.key == "optim.micro_batch_tokens"
-    (ended,) = healed.of(RunEnded)
-    assert ended.state == "done"

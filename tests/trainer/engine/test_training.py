@@ -19,7 +19,7 @@ from trainer.data import Prompt
 from trainer.engine import ppo
 from trainer.engine.training import train
 from trainer.errors import DivergedError, RewardError
-from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
+from trainer.events import Iteration, RunEnded, RunStarted
 from trainer.models.backbone import LoadedModel
 from trainer.ppo.learner import Learner
 from trainer.ppo.loop import PPO
@@ -132,15 +132,6 @@ def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest
     assert indexed.to_pylist() == [{name: row[name] for name in indexed.column_names} for row in rows]
 
 
-def test_a_constant_reward_takes_no_step_and_says_so(tmp_path: Path) -> None:
-    source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
-    recorder = record(tiny_config(tmp_path, "run.name=a", source, "ppo.kl_coef=0.0", "ppo.estimator=reinforce"))
-    assert [alert.code for alert in recorder.of(Alert) if not isinstance(alert, Alarm)] == ["no_signal"] * 3
-    assert [iteration.steps for iteration in recorder.of(Iteration)] == [0, 0, 0]
-    adapter = mx.load(str(tmp_path / "runs/a/checkpoints/step-000003/policy/adapters.safetensors"))
-    assert all(not array.any().item() for name, array in adapter.items() if name.endswith("lora_b"))
-
-
 def lose(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Give some optimiser steps, counted from 1 over the run, a loss of NaN."""
     original = Learner.gradients
@@ -151,22 +142,6 @@ def lose(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
         return lost if learner.steps + 1 in steps else found
 
     monkeypatch.setattr(Learner, "gradients", gradients)
-
-
-def test_one_skipped_step_is_reported_and_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lose({3}, monkeypatch)
-    recorder = record(tiny_config(tmp_path))
-    reported = [(alert.iteration, alert.code) for alert in recorder.of(Alert) if not isinstance(alert, Alarm)]
-    assert reported == [(2, "step_skipped")]
-    assert [(i.steps, i.skipped_steps) for i in recorder.of(Iteration)] == [(2, 0), (1, 1), (2, 0)]
-
-
-@pytest.mark.parametrize("lost", [{1, 2, 4, 5}, {1, 3, 5}])
-def test_skipped_steps_that_are_not_three_in_a_row_do_not_end_a_run(
-    lost: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lose(lost, monkeypatch)
-    assert record(tiny_config(tmp_path)).of(RunEnded)[0].exit_code == 0
 
 
 @pytest.mark.parametrize(

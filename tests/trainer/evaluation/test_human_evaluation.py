@@ -15,10 +15,10 @@ from runs_helper import Recorder, outcome, record, run_python, tiny_config, with
 
 from trainer.engine.control import Control
 from trainer.engine.inbox import Inbox, add_event, send
-from trainer.engine.training import train, train_reward_model
+from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.evaluation.human import human_evaluation
-from trainer.events import Event, HumanEvaluation, Iteration, RunEnded
+from trainer.events import Event, HumanEvaluation, Iteration
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
@@ -166,18 +166,6 @@ def test_a_session_reports_to_the_run_that_it_trains(tmp_path: Path) -> None:
         assert session.result().state == "stopped"
     assert [event for event in seen if isinstance(event, HumanEvaluation)] == [REPORTED]
     assert REPORTED in read_journal(tmp_path / "runs/a/events.jsonl").events
-
-
-def test_a_run_of_another_kind_receives_it_too(tmp_path: Path) -> None:
-    from preference_samples import labelled, reward_config
-
-    control = Control()
-    control.report(REPORTED)
-    recorder = Recorder()
-    train_reward_model(
-        reward_config(tmp_path, "run.name=a"), preferences=labelled(24), sinks=[recorder], control=control
-    )
-    assert recorder.of(HumanEvaluation, RunEnded)[0] == REPORTED
 
 
 BROKEN: dict[str, Any] = {

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,13 +18,11 @@ from reward_pane_app import REPORT, pair, some_pairs
 from runs_helper import Killed, Recorder
 
 from trainer.config.loading import load_config_as
-from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
+from trainer.config.reward_model import RewardModelConfig
 from trainer.engine.training import train_reward_model
 from trainer.errors import StorageError
 from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded
-from trainer.pairs.encoders import Sequenced
-from trainer.pairs.groups import fingerprint, group_preferences
-from trainer.preferences.records import Preference, Text
+from trainer.preferences.records import Text
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.predictions import (
@@ -224,22 +221,3 @@ def test_a_run_that_was_killed_and_resumed_keeps_the_same_pairs(tmp_path: Path) 
     config = load_config_as(RewardModelConfig, tmp_path / "runs/b/config.toml")
     train_reward_model(config, preferences=labelled(60), resume=tmp_path / "runs/b")
     assert kept(tmp_path / "runs/b") == kept(tmp_path / "runs/a")
-
-
-def test_runs_from_before_the_file_existed_can_still_be_resumed() -> None:
-    class Letters:
-        notes = ()
-
-        def ahead(self, preferences: Iterable[Preference]) -> Iterable[Preference]:
-            return preferences
-
-        def sequence(self, prompt: Text, completion: Text, *_: object) -> Sequenced:
-            return Sequenced(list(f"{prompt}{completion}".encode()), len(completion), is_cut=False)
-
-    given = [
-        *labelled(5),
-        preference("t", ["ab", "ba"], "tie"),
-        preference("r", ["a", "b", "c"], ((2,), (0, 1))),
-    ]
-    groups, _ = group_preferences(given, Letters(), PreferenceDataConfig())  # type: ignore[arg-type]
-    assert fingerprint(groups) == "a5d64c4fd2dd637de5ea5996efe5b0247333ba594eb84a0f042823f4391a710d"

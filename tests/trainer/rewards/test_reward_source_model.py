@@ -22,7 +22,7 @@ from trainer.engine.answers import SavedPolicy
 from trainer.engine.control import Control
 from trainer.engine.training import train
 from trainer.errors import Interrupted, RewardError
-from trainer.events import RunEnded, RunStarted, StateChanged
+from trainer.events import RunEnded, RunStarted
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.questions import Answer, Question
@@ -297,18 +297,6 @@ def test_a_saved_policy_whose_reward_model_is_gone_says_so_and_writes(folder: Pa
     answer = SavedPolicy(RunFolder(folder / "runs/a")).answer(Question(prompt="one", max_new_tokens=3), lambda: None)
     assert answer.completions
     assert "no such folder" in answer.problem
-
-
-def test_a_partly_trained_model_causes_a_warning(folder: Path) -> None:
-    control = Control()
-    ends = Recorder(lambda event: control.stop() if event == StateChanged(state="training") else None)
-    train_tiny(folder, "half", sinks=[ends], control=control)
-    recorder = record(mixed(folder, [source(folder / "runs/half")], "ppo.iterations=1", "run.name=a"))
-    (started,) = recorder.of(RunStarted)
-    (warning,) = [warning for warning in started.warnings if "half" in warning]
-    assert "is not fully trained" in warning
-    recorder = record(mixed(folder, [source(folder / "runs/rm")], "ppo.iterations=1", "run.name=b"))
-    assert not any("fully trained" in warning for warning in recorder.of(RunStarted)[0].warnings)
 
 
 def test_a_relative_path_is_made_absolute_so_that_the_run_can_be_resumed_from_anywhere(folder: Path) -> None:

@@ -434,10 +434,6 @@ def test_a_callable_object_may_be_a_reward(load: Load) -> None:
 # The sum: normalised, clipped, penalised
 
 
-def test_without_settings_scores_are_the_weighted_sum() -> None:
-    assert scored([1.0, -7.0])[0].scores == [1.0, -7.0]
-
-
 def test_batch_normalisation_gives_mean_zero_and_deviation_one() -> None:
     scores = np.array(scored([3.0, 5.0, 100.0, -8.0], normalize="batch")[0].scores)
     assert scores.mean() == pytest.approx(0, abs=1e-12)

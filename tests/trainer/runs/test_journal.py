@@ -123,13 +123,6 @@ def test_transient_events_are_not_kept(path: Path) -> None:
     assert read_journal(path).events == []
 
 
-def test_an_event_is_readable_before_the_journal_is_closed(path: Path) -> None:
-    journal = Journal(path)
-    journal.emit(iteration(1))
-    assert read_journal(path).events == [iteration(1)]
-    journal.close()
-
-
 def test_checkpoints_and_the_end_are_synced_to_the_disk_and_others_are_not(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.runs.folder import create_run
-from workbench.cli import main as cli
 from workbench.system import output
 
 Watch = Callable[[Event], None]
@@ -214,19 +213,6 @@ def test_a_runs_own_error_is_not_hidden_by_a_lost_folder(tmp_path: Path) -> None
     with pytest.raises(RewardError):
         record(config)
     assert list((tmp_path / "runs").iterdir()) == []
-
-
-def test_the_command_line_ends_with_3_and_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = tmp_path / "runs" / "a"
-    tiny_config(tmp_path)
-    (tmp_path / "rewards.py").write_text(
-        "import shutil\ncalls = []\ndef score(completions, **_):\n    calls.append(1)\n"
-        f"    shutil.rmtree({str(root)!r}) if len(calls) == 3 else None\n    return [1.0 for _ in completions]\n"
-    )
-    given = ["--config", str(tmp_path / "tiny.toml"), "--trust-code", "--name", "a"]
-    assert cli.main(["--no-ui", *given, "--display", "plain"]) == 3
-    assert "error: cannot write" in capsys.readouterr().err
-    assert not root.exists()
 
 
 # Who may read and steer

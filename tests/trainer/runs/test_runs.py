@@ -26,7 +26,7 @@ from runs_helper import newest_checkpoint
 from trainer.config import load_config
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
-from trainer.runs.checkpoint_index import checkpoints, keep_for_others, prune_checkpoints, read_best
+from trainer.runs.checkpoint_index import checkpoints, keep_for_others, prune_checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_run, trash_run, versions
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary, list_runs
@@ -428,6 +428,8 @@ def test_folders_under_construction_are_not_checkpoints(folder: RunFolder) -> No
         ("state.json", b'{"files": 3}', r"state\.json cannot be read"),
         ("state.json", b"[]", r"state\.json cannot be read"),
         ("state.json", b"{}", r"state\.json cannot be read"),
+        ("state.json", b"[" * 100_000, r"state\.json cannot be read"),
+        ("state.json", b'{"files": {"/nowhere/at-all": {"bytes": 1}}}', r"state\.json lists '/nowhere/at-all'"),
     ],
 )
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(
@@ -649,24 +651,6 @@ def test_a_write_error_without_a_known_cause_gets_all_advice() -> None:
 def test_an_impossible_runs_folder_is_reported_with_advice_that_helps(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write '/proc/x': No such file or directory; check the path, or"):
         create_run(config(Path("/proc/x"), "a"), "quickstart")
-
-
-@pytest.mark.parametrize(
-    "best", ['{"iteration": Infinity, "metric": "x", "value": 1, "sources": []}', "[" * 100_000], ids=["inf", "deep"]
-)
-def test_an_invalid_best_json_counts_as_none(best: str, tmp_path: Path) -> None:
-    (tmp_path / "best.json").write_text(best)
-    assert read_best(RunFolder(tmp_path)) is None
-
-
-@pytest.mark.parametrize("state", ["[" * 100_000, '{"files": {"/nowhere/at-all": 1}}'], ids=["deep", "absolute"])
-def test_an_invalid_state_counts_as_damage(state: str, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.checkpoint(3).mkdir(parents=True)
-    (folder.checkpoint(3) / "state.json").write_text(state)
-    found = checkpoints(folder)
-    assert found.paths == []
-    assert len(found.problems) == 1
 
 
 def test_a_configuration_with_infinite_iterations_hides_no_other_run(tmp_path: Path) -> None:

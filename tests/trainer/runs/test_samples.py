@@ -161,12 +161,6 @@ def test_an_iteration_without_sequences_is_an_empty_table(path: Path) -> None:
     assert read_samples(path).schema.equals(sample_schema())
 
 
-def test_columns_that_a_row_lacks_are_null(path: Path) -> None:
-    write_samples(path, [{"row": 0, "completion": "a"}], iteration=1)
-    [row] = read_samples(path).to_pylist()
-    assert {name for name, value in row.items() if value is not None} == {"row", "completion"}
-
-
 def test_a_misspelt_column_is_refused_rather_than_dropped(path: Path) -> None:
     with pytest.raises(ValueError, match="advantage"):
         write_samples(path, [{"row": 0, "advantage": [1.0]}], iteration=1)

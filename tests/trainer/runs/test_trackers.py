@@ -273,11 +273,3 @@ def test_runs_of_reward_models_and_of_dpo_have_trackers_too(install: Install, tm
     assert (library.started["name"], library.finished) == ("preferred", 1)
     assert {"chosen_reward", "loss"} <= set(library.points[1])
     assert {"held_out/kl", "held_out/accuracy"} <= set(library.points[0])
-
-
-def test_a_missing_tracker_leaves_no_run_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    config = reward_config(tmp_path, "run.name=liked", 'run.trackers=["wandb"]')
-    with pytest.raises(UsageError, match="'wandb' is not installed"):
-        train_reward_model(config, preferences=labelled(24))
-    assert not (tmp_path / "runs" / "liked").exists()

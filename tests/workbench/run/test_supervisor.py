@@ -24,6 +24,7 @@ from trainer.engine.inbox import Inbox
 from trainer.errors import StorageError, UsageError
 from trainer.events import SettingChanged
 from trainer.questions import Answer, Question
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from workbench.kit.pane_strip import status_pieces
@@ -326,7 +327,7 @@ def closed(thread: PolicyThread) -> bool:
 def make_checkpoint(folder: Path, iteration: int) -> None:
     path = RunFolder(folder).checkpoint(iteration)
     path.mkdir(parents=True)
-    (path / "state.json").write_text('{"files": {}}')
+    write_state(path, {})
 
 
 def test_loaded_objects_are_freed_once_the_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

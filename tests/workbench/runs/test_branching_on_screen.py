@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from trainer.engine.branching import BranchRequest, branch_points, plan_branches
 from trainer.errors import UsageError
 from trainer.events import BranchedFrom, SettingChanged
 from trainer.runs.branch_folder import origin
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder, trash_run
 from trainer.runs.journal import Journal
 from trainer.runs.listing import summary_of
@@ -36,7 +36,7 @@ def checkpoint(folder: Path, number: int) -> Path:
     """Save a whole checkpoint, as far as a branch reads it."""
     path = RunFolder(folder).checkpoint(number)
     path.mkdir(parents=True)
-    (path / "state.json").write_text(json.dumps({"version": 1, "files": {}, "iteration": number}))
+    write_state(path, {"version": 1, "iteration": number})
     return path
 
 

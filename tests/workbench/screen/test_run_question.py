@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ from waiting import until
 from workbench_app import press_when_asked, screen_text, status, workbench
 
 from trainer.config import Config
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 from workbench.config.pane import ConfigPane
 from workbench.screen.dialogs import RunQuestion, resume_plan, start_plan
@@ -34,7 +34,7 @@ def checkpoint(folder: Path, iteration: int) -> None:
     """Make a whole checkpoint, as far as it is listed."""
     saved = RunFolder(folder).checkpoint(iteration)
     saved.mkdir(parents=True)
-    (saved / "state.json").write_text(json.dumps({"version": 1, "files": {}}))
+    write_state(saved, {"version": 1})
 
 
 def test_a_plan_says_what_a_new_run_does_and_where() -> None:

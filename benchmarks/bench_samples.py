@@ -93,8 +93,7 @@ def write_run(folder: RunFolder, iterations: int, batch: int, tokens: int, first
 
 def browse(folder: RunFolder) -> None:
     """Open the run in `folder` as the Samples pane does, read all of it and search it."""
-    memory, began = psutil.Process().memory_info, time.perf_counter()
-    newest = kept_iterations(folder)[-1]
+    memory, began, newest = psutil.Process().memory_info, time.perf_counter(), kept_iterations(folder)[-1]
     batch = read_batch(folder, newest)
     print(f"opening:        {time.perf_counter() - began:8.3f} s   to the newest of {newest}, {len(batch)} samples")
     report("another batch", lambda: read_batch(folder, newest // 2))

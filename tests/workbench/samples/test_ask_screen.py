@@ -14,7 +14,7 @@ from completions import HOSTILE, completion
 from styles_helper import styles_path
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import Input, OptionList, Select, Static
+from textual.widgets import Input, Select, Static
 from themed_app import ThemedApp
 from token_samples import token_sample
 from waiting import until
@@ -112,6 +112,8 @@ async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed()
     trainer = Trainer()
     async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         assert "unchanged: sent as its original tokens" in text_of(screen)
+        assert "the policy in training" in text_of(screen)
+        assert not screen.query("#ask-checkpoint"), "none is saved"
         await pilot.press("ctrl+r")
         policy, reference = (sent.question for sent in trainer.sent)
     assert (policy.prompt, policy.prompt_tokens, policy.prefix) == (None, [1, 2, 3], [])
@@ -221,12 +223,6 @@ async def test_a_saved_policy_can_be_chosen_where_there_are_some() -> None:
     assert [sent.checkpoint for sent in trainer.sent] == [names[0]] * 2 + [names[1]] * 2
 
 
-async def test_where_none_are_saved_the_screen_says_that_the_trained_policy_answers() -> None:
-    async with asking(StartingPoint.of_prompt(SAMPLE), Trainer()) as (screen, _):
-        assert not screen.query("#ask-checkpoint")
-        assert "the policy in training" in text_of(screen)
-
-
 # From a token on
 
 
@@ -247,6 +243,8 @@ def test_a_place_without_alternatives_or_numbers_still_has_two_choices() -> None
     asked = StartingPoint.at_token(bare, 1)
     assert [one.text for one in asked.choices] == ["b"]
     assert asked.columns == {}
+    (part,) = (one for one in StartingPoint.at_token(token_sample(texts=["", "é"]), 0).choices if one.chosen)
+    assert part.name == "id 100", "in the middle of a character"
 
 
 async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() -> None:
@@ -263,10 +261,11 @@ async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() ->
 @pytest.mark.parametrize(
     "asked", [StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 2)], ids=["prompt", "token"]
 )
-async def test_every_control_is_visible(asked: StartingPoint, size: tuple[int, int]) -> None:
+async def test_every_control_is_visible_and_says_what_it_does(asked: StartingPoint, size: tuple[int, int]) -> None:
     async with asking(asked, Trainer(), size, checkpoints=["step-000040"]) as (screen, _):
         for widget in screen.query("Input, Button, Select, #ask-choices OptionList, AnswerList"):
             assert screen.region.contains_region(widget.region), widget
+            assert widget.tooltip or isinstance(widget, AnswerList), widget
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -282,12 +281,6 @@ async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int
         for text in ("original: score +0.25", "▲ +0.50 better", "Generate"):
             assert text in shown
         assert all(len(line) <= size[0] for line in shown.splitlines())
-
-
-async def test_a_token_in_the_middle_of_a_character_is_named_by_its_id() -> None:
-    sample = token_sample(texts=["", "é"])
-    async with asking(StartingPoint.at_token(sample, 0), Trainer()) as (screen, _):
-        assert "id 100" in text_of(screen)
 
 
 # Waiting, and the answers
@@ -339,13 +332,15 @@ async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> Non
             "✖ checkpoint '[/x]␛' is damaged: choose another",
         ),
         (OSError("disk"), "✖ OSError: disk"),
+        (None, "✖ no answer"),  # dropped elsewhere
     ],
 )
-async def test_a_failure_is_reported_in_its_place(failure: Exception, reported: str) -> None:
+async def test_a_failure_is_reported_in_its_place(failure: Exception | None, reported: str) -> None:
     trainer = Trainer()
     async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
-        trainer.sent[0].future.set_exception(failure)
+        future = trainer.sent[0].future
+        future.cancel() if failure is None else future.set_exception(failure)
         await seen(pilot, screen, reported)
         assert "waiting" not in text_of(screen)
 
@@ -359,14 +354,6 @@ async def test_a_refusal_and_a_problem_are_reported_and_the_next_request_is_acce
         await pilot.press("enter")
         trainer.answer(0, "", problem="the prefix ends the response already")
         await seen(pilot, screen, "✖ the prefix ends the response already")
-
-
-async def test_a_question_that_is_dropped_elsewhere_is_reported() -> None:
-    trainer = Trainer()
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
-        await pilot.press("enter")
-        trainer.sent[0].future.cancel()
-        await seen(pilot, screen, "✖ no answer")
 
 
 async def test_escape_closes_at_once_and_cancels_open_requests() -> None:
@@ -460,15 +447,6 @@ async def test_the_footer_shows_the_keys_that_apply() -> None:
         await pilot.press("shift+tab")
         assert isinstance(screen.focused, AnswerList)
         assert {"ask.order", "ask.diff"} <= {binding.binding.id for binding in screen.active_bindings.values()}
-
-
-async def test_every_control_says_what_it_does() -> None:
-    for asked in (StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 1)):
-        async with asking(asked, Trainer(), checkpoints=["step-000040"]) as (screen, _):
-            used = [*screen.query(Input), *screen.query("Select, Button, PlainArea"), *screen.query(OptionList)]
-            named = [widget for widget in used if type(widget).__name__ != "SelectOverlay"]
-            assert len(named) == 7
-            assert all(widget.tooltip for widget in named)
 
 
 async def test_the_best_come_first_and_differing_words_are_marked_on_request() -> None:

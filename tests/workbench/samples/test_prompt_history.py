@@ -273,19 +273,13 @@ async def test_without_colour_changes_begin_and_end_with_marks(run: Path, monkey
         assert app.shown == " there was a [-sad-]{+glad+} band[-.-]{+!+}"
 
 
-def test_unknown_numbers_are_dashes() -> None:
+def test_changes_against_the_base_have_their_sign_and_unknown_numbers_are_dashes() -> None:
+    line = changes_line(sample(score=0.8, kl=7.5, length=29), sample(score=0.5, kl=8.0, length=20))
+    assert line == "score +0.80 (+0.30)   KL 7.5 nats (-0.5)   29 tokens (+9)"
+    assert response_row(sample(truncated=True), is_base=True).split() == ["12·1", "+0.50", "8.0", "20", "✂", "base"]
     unknown = sample(score=math.nan, kl=math.nan, length=None)
     assert response_row(unknown).split() == ["12·1", "-", "-", "-"]
     assert changes_line(unknown, sample()) == "not scored (-)   KL - nats (-)"
-
-
-def test_a_line_of_the_list_marks_truncation_and_the_base() -> None:
-    assert response_row(sample(truncated=True), is_base=True).split() == ["12·1", "+0.50", "8.0", "20", "✂", "base"]
-
-
-def test_changes_against_the_base_have_their_sign() -> None:
-    line = changes_line(sample(score=0.8, kl=7.5, length=29), sample(score=0.5, kl=8.0, length=20))
-    assert line == "score +0.80 (+0.30)   KL 7.5 nats (-0.5)   29 tokens (+9)"
 
 
 def test_scores_go_from_the_oldest_to_the_newest_and_fit_the_width() -> None:

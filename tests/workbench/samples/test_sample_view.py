@@ -154,8 +154,10 @@ async def test_enter_on_a_token_lays_out_its_advantage_and_the_cursor_follows(ru
         assert text.has_focus
 
 
-async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_its_iteration(run: Run) -> None:
-    app = Workbench()
+async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_its_iteration_and_run(
+    run: Run, tmp_path: Path
+) -> None:
+    app, other = Workbench(), Run(tmp_path / "other")
     async with app.run_test(size=(80, 24)) as pilot:
         run.write(1, "zero one", "two three four")
         text = await opened(pilot, run)
@@ -178,20 +180,13 @@ async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_it
         await pilot.press("escape")
         await opened(pilot, run)
         assert "ratio" not in text.shared
-
-
-async def test_a_scale_of_the_batch_ends_with_its_run(run: Run, tmp_path: Path) -> None:
-    app, other = Workbench(), Run(tmp_path / "other")
-    async with app.run_test(size=(80, 24)) as pilot:
-        for one in (run, other):
-            one.write(1, "zero one", "two three four")
-        text = await opened(pilot, run)
+        other.write(2, "zero one", "two three four")
         await pilot.press("b")
         await settle(pilot)
-        assert "advantage" in text.shared
+        assert text.shared
         await pilot.press("escape")
         await opened(pilot, other)
-        assert "advantage" not in text.shared
+        assert not text.shared, "that of another run"
 
 
 async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_marked(run: Run) -> None:

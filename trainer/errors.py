@@ -103,6 +103,15 @@ def writing(what: str, then: str = "") -> Iterator[None]:
         raise cannot_write(what, error, then) from None
 
 
+@contextlib.contextmanager
+def storage_error(what: str, way_out: str = "") -> Iterator[None]:
+    """Turn an OSError of the block into a StorageError: `what`, as in "cannot read 'a'", the reason and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {error.strerror or error}{way_out and '; '}{way_out}") from None
+
+
 class BusyError(StorageError):
     """A store that another process has held for longer than one waits; it may be free in a moment."""
 

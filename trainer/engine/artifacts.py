@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trainer.arrays import filled, to_list
 from trainer.config import Config
 from trainer.data import Prompt
-from trainer.errors import StorageError, UsageError
+from trainer.errors import UsageError, storage_error
 from trainer.events import Evaluation, SamplePreview, SamplesWritten
 from trainer.files import PRIVATE, SHARED
 from trainer.policy_checkpoint import Snapshot, save_checkpoint
@@ -132,10 +132,8 @@ def forget_best(folder: RunFolder, iteration: int) -> None:
     best = read_best(folder)
     if best is None or best.iteration != iteration:
         return
-    try:
+    with storage_error(f"cannot delete '{folder.best}'", "fix the folder"):
         folder.best.unlink()
-    except OSError as error:
-        raise StorageError(f"cannot delete '{folder.best}': {error.strerror}; fix the folder") from None
 
 
 def sample_rows(

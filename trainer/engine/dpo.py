@@ -15,7 +15,7 @@ from trainer.distributed.ranks import ALONE, Ranks
 from trainer.dpo import DPOLearner, evaluate_pairs
 from trainer.engine.steps import StepTraining
 from trainer.engine.trainable import Hooks
-from trainer.errors import StorageError
+from trainer.errors import storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DPOStep, ignored
 from trainer.memory.estimate import changed
@@ -200,9 +200,7 @@ class DPO(StepTraining):
 
 
 def _check_pairs(folder: RunFolder, pairs: str, config: PreferenceDataConfig) -> None:
-    try:
+    with storage_error(f"cannot read '{folder.pairs}'", "start a new run"):
         began_with = read_pairs(folder)
-    except OSError as error:
-        raise StorageError(f"cannot read '{folder.pairs}': {error.strerror}; start a new run") from None
     if began_with != pairs.encode():
         raise changed_preferences(config)

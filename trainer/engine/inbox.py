@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trainer.engine.control import Control
-from trainer.errors import StorageError, UsageError
+from trainer.errors import StorageError, UsageError, storage_error
 from trainer.events import HumanEvaluation
 from trainer.files import PRIVATE, is_folder, open_file, own_folder, write_whole
 from trainer.questions import Answer, Question, from_json, to_json
@@ -128,7 +128,7 @@ class Inbox:
         self._complain = complain
         self._undeletable: set[str] = set()
         self._open: set[str] = set()  # questions that are not answered yet
-        try:
+        with storage_error(f"cannot use '{path}' for requests", "fix the folder"):
             own_folder(path, mode=_PRIVATE_FOLDER)
             if stat.S_IMODE(path.lstat().st_mode) != _PRIVATE_FOLDER:  # made by an older version
                 path.chmod(_PRIVATE_FOLDER)
@@ -136,8 +136,6 @@ class Inbox:
             for left in [*path.iterdir(), *(answers.iterdir() if is_folder(answers) else ())]:
                 if _OURS.fullmatch(left.name):
                     self._remove(left)
-        except OSError as error:
-            raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; fix the folder") from None
 
     def take(self) -> None:
         """Pass on the requests since the last call, in the order of sending; none if the inbox cannot be read."""

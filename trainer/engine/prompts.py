@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer.config import Config, split_seed
 from trainer.data import Prompt, PromptRow, encode_prompts, split_prompts
-from trainer.errors import DataError, StorageError
+from trainer.errors import DataError, storage_error
 from trainer.files import is_file, read_regular
 from trainer.models.backbone import LoadedModel
 from trainer.plurals import counted
@@ -40,10 +40,8 @@ def changed_since(folder: RunFolder, found: RunPrompts) -> str:
     """
     if not is_file(folder.prompts):
         return ""
-    try:
+    with storage_error(f"cannot read '{folder.prompts}'"):
         record = read_regular(folder.prompts, PROMPTS_BYTES).decode("ascii", "replace")
-    except OSError as error:
-        raise StorageError(f"cannot read '{folder.prompts}': {error.strerror}") from None
     return changed_prompts(record, found)
 
 

@@ -24,7 +24,7 @@ from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME, Section
 from trainer.config.loading import differences, value_of, with_overrides
 from trainer.config.problems import short, shown
 from trainer.config.reference import reference_rows
-from trainer.errors import ConfigError, StorageError, UsageError, cannot_write
+from trainer.errors import ConfigError, StorageError, UsageError, writing
 from trainer.files import lock, open_file, parse_toml, read_json, whole_file
 from trainer.format_versions import FileFormat
 from trainer.plurals import counted
@@ -214,12 +214,10 @@ def save_sweep(sweep: Sweep) -> None:
         "vary": sweep.vary,
         "config": {CONFIG_FORMAT.key: CONFIG_FORMAT.version, **config.model_copy(update=tables).model_dump()},
     }
-    try:
+    with writing(f"'{sweep.file}'", ", or choose another folder with --dir"):
         sweep.runs_dir.mkdir(parents=True, exist_ok=True)
         with whole_file(sweep.file, sync=True) as file:
             file.write(f"{json.dumps(content, indent=1)}\n".encode())
-    except OSError as error:
-        raise cannot_write(f"'{sweep.file}'", error, ", or choose another folder with --dir") from None
 
 
 @contextlib.contextmanager

@@ -135,7 +135,11 @@ class PPO:
 
         batch = self._with_greedy_baselines(number, batch, prompts)  # of ReMax
         batch = steps.leave_out_unscored(batch)
-        batch = self._with_prefix_values(number, batch, prompts)  # where ppo.prefix_scores is on
+        if every := self.prefix_values.stride(c):  # ppo.prefix_scores is on
+            began = time.thread_time()
+            with phase("reward"):
+                batch = self.with_prefix_values(batch, prompts)
+            self._prefix_seconds = time.thread_time() - began
 
         batch = steps.adjust_rewards_with_kl(
             batch, kl_coef=self.kl_coef_in_rewards, whiten=ppo.whiten_rewards, bootstrap_truncated=ppo.bootstraps
@@ -145,7 +149,9 @@ class PPO:
             batch = steps.compute_td_errors(batch, gamma=ppo.gamma, bootstrap_truncated=ppo.bootstraps)
             batch = steps.compute_gae_advantages(batch, gamma=ppo.gamma, lam=ppo.lam)
             batch = steps.add_reward_to_go(batch)
-            self._follow_returns(batch)
+            follow_returns(self.actor, batch)
+            if every:
+                self.prefix_values.learn(batch, every, ppo.gamma, bootstrap_truncated=ppo.bootstraps)
         else:
             batch = estimators.ESTIMATORS[ppo.estimator](batch, ppo, c.rollout.samples_per_prompt)
 
@@ -222,28 +228,12 @@ class PPO:
         with self.phases(number, "reward"):
             return estimators.add_greedy_baselines(self.rewards, batch, best, prompts)
 
-    def _with_prefix_values(self, number: int, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
-        if not self.prefix_values.stride(self.config):
-            return batch
-        began = time.thread_time()
-        with self.phases(number, "reward"):
-            batch = self.with_prefix_values(batch, prompts)
-        self._prefix_seconds = time.thread_time() - began
-        return batch
-
     def with_prefix_values(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
         """Return the batch with what the scores before each token predict in its values, if they are on."""
         if not (every := self.prefix_values.stride(self.config)):
             return batch
         batch = add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
         return self.prefix_values.add(batch, every)
-
-    def _follow_returns(self, batch: Experience) -> None:
-        """Have what the critic has beside its network follow the returns of the batch."""
-        follow_returns(self.actor, batch)
-        if batch.prefix_scores is not None:
-            ppo, every = self.config.ppo, self.prefix_values.stride(self.config)
-            self.prefix_values.learn(batch, every, ppo.gamma, bootstrap_truncated=ppo.bootstraps)
 
     def _update(self, number: int, batch: Experience) -> Update:
         """Learn from the batch, and score it before or after where the first step does not."""

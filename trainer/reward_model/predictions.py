@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from trainer.confidence import Interval
 from trainer.errors import DataError, StorageError, writing
 from trainer.events import plain
 from trainer.files import PRIVATE, open_regular, whole_file
 from trainer.preferences.records import Text
 from trainer.preferences.rows import as_json, text
+from trainer.questions import Number
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s
     import pyarrow as pa
-    from pydantic import TypeAdapter
 
 HELD_OUT = "held_out.parquet"
 """Name of the file in the folder of a run."""
@@ -32,7 +34,6 @@ _VERSION = 1
 _GROUP_ROWS = 500  # rows of a row group; lets the texts of the worst pairs be read without all others
 _NUMBERS = ("chosen_reward", "rejected_reward", "is_tie")
 _TEXTS = ("prompt", "chosen", "rejected")
-_ABSENT = ("ties", "untrained", "over_length")  # fields of a report that are None where they are absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,9 @@ class Accuracy:
 
     name: str
     pairs: int
-    value: float
-    low: float
-    high: float
+    value: Number
+    low: Number
+    high: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class CalibrationBin:
 class Baseline:
     """Accuracy and log-loss of a simpler model on the same pairs."""
 
-    accuracy: float
-    log_loss: float  # nats
+    accuracy: Number
+    log_loss: Number  # nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class TieMass:
 
     ties: int
     on_ties: float
-    on_decided: float
+    on_decided: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class RewardModelReport:
     """An evaluation. Log-losses and calibration cover the decided pairs, given that they are decided."""
 
     accuracy: Accuracy
-    log_loss: float  # nats a pair; guessing gives 0.693
-    calibration_error: float  # mean |confidence - accuracy| over the bins, weighted by pairs
+    log_loss: Number  # nats a pair; guessing gives 0.693
+    calibration_error: Number  # mean |confidence - accuracy| over the bins, weighted by pairs
     calibration: list[CalibrationBin]
     by_length: list[Accuracy]
     by_source: list[Accuracy]
@@ -141,7 +142,7 @@ def sorted_predictions(pairs: Sequence[PairPrediction], report: RewardModelRepor
 
 def report_from_dict(values: Any) -> RewardModelReport:
     """Rebuild a report from `as_dict`, with missing numbers as NaN. Raises ValueError for anything else."""
-    return _report_adapter().validate_python(_numbers(values))
+    return _report_adapter().validate_python(values)
 
 
 def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) -> None:
@@ -237,15 +238,4 @@ def _wrongness(pair: PairPrediction) -> tuple[bool, float]:
 
 @functools.cache
 def _report_adapter() -> TypeAdapter[RewardModelReport]:
-    from pydantic import TypeAdapter
-
     return TypeAdapter(RewardModelReport)
-
-
-def _numbers(value: Any) -> Any:
-    """Replace None by NaN, except in the fields that are None when absent."""
-    if isinstance(value, dict):
-        return {name: item if item is None and name in _ABSENT else _numbers(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    return math.nan if value is None else value

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trainer.config import Config
-from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.errors import StorageError, UsageError, cannot_write, storage_error
 from trainer.events import (
     Alert,
     BranchedFrom,
@@ -91,10 +91,8 @@ def checkpoint_at(folder: RunFolder, iteration: int) -> Path:
 
 def identity(checkpoint: Path) -> str:
     """Return what tells `checkpoint` from others of the same name. Raises StorageError."""
-    try:
+    with storage_error(f"cannot read '{checkpoint / STATE}'", "check your permissions"):
         return hashlib.sha256(read_regular(checkpoint / STATE)).hexdigest()[:_DIGITS]
-    except OSError as error:
-        raise StorageError(f"cannot read '{checkpoint / STATE}': {error.strerror}; check your permissions") from None
 
 
 def create_branch(

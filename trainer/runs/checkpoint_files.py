@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from trainer.config.problems import short
-from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.errors import StorageError, UsageError, cannot_write, storage_error, writing
 from trainer.events import CheckpointSaved, Event, StateChanged
 from trainer.files import open_regular, own_folder, read_regular, remove, replace_folder, sync
 from trainer.runs.checkpoint_index import (
@@ -55,13 +55,11 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
     SHA-256, and is written last. The parent of `folder` is created if only it is missing. Raises StorageError.
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
-    try:
+    with writing(f"checkpoint '{folder}'", ", then continue with --resume"):
         own_folder(folder.parent)
         for left in left_behind(folder.parent, "tmp"):  # by a killed process
             remove(left)
         temporary.mkdir()
-    except OSError as error:
-        raise cannot_write(f"checkpoint '{folder}'", error, ", then continue with --resume") from error
     try:
         fill(temporary)
         for path in (*write_state(temporary, state), temporary / STATE):
@@ -245,20 +243,16 @@ def _hash(path: Path) -> str:
 def _put_back(old: Path) -> None:
     """Rename a checkpoint back that a killed process was replacing; remove it if the new one is in its place."""
     place = old.with_name(old.name.removeprefix(".").removesuffix(f".{_REPLACED}"))
-    try:
+    with writing(f"checkpoint '{place}'", ", then resume again"):
         if os.path.lexists(place):
             remove(old)
         else:
             old.rename(place)
-    except OSError as error:
-        raise cannot_write(f"checkpoint '{place}'", error, ", then resume again") from None
 
 
 def _put_aside(path: Path) -> Path:
     aside = path.with_name(f".{path.name}.damaged")
-    try:
+    with storage_error(f"cannot rename the damaged '{path}'", "remove it, then resume"):
         remove(aside)
         path.rename(aside)
-    except OSError as error:
-        raise StorageError(f"cannot rename the damaged '{path}': {error.strerror}; remove it, then resume") from None
     return aside

@@ -25,7 +25,7 @@ from typing import Any, cast
 from trainer.config import AnyConfig
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
-from trainer.errors import StorageError, UsageError, cannot_write, writing
+from trainer.errors import StorageError, UsageError, cannot_write, storage_error, writing
 from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, read_toml, write_whole
 from trainer.runs.lock import Lock, lock_is_held
 
@@ -236,12 +236,10 @@ def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
         raise UsageError(f"{new_name!r} is not a name for a run: it must not be empty, and {PATTERNS[RUN_NAME]}")
     renamed = RunFolder(folder.root.with_name(new_name))
     with folder.lock():
-        try:
+        with storage_error(f"cannot rename '{folder.root}' to '{new_name}'"):
             if renamed.root.exists():
                 raise UsageError(f"run '{new_name}' exists already: choose another name for '{folder.name}'")
             folder.root.rename(renamed.root)
-        except OSError as error:
-            raise StorageError(f"cannot rename '{folder.root}' to '{new_name}': {error.strerror}") from None
         with contextlib.suppress(OSError):  # the run has its new name; whoever resumes it writes that again
             _write_name(renamed)
     return renamed
@@ -253,14 +251,11 @@ def trash_run(folder: RunFolder) -> Path:
     Raises UsageError for a run that is being trained, StorageError if it cannot be moved.
     """
     trash = folder.root.with_name(TRASH)
-    with folder.lock():
-        try:
-            own_folder(trash)
-            names = itertools.chain([folder.name], (f"{folder.name}.{number}" for number in itertools.count(2)))
-            path = next(path for name in names if not (path := trash / name).exists())
-            folder.root.rename(path)
-        except OSError as error:
-            raise StorageError(f"cannot move '{folder.root}' to '{trash}': {error.strerror}; fix the folder") from None
+    with folder.lock(), storage_error(f"cannot move '{folder.root}' to '{trash}'", "fix the folder"):
+        own_folder(trash)
+        names = itertools.chain([folder.name], (f"{folder.name}.{number}" for number in itertools.count(2)))
+        path = next(path for name in names if not (path := trash / name).exists())
+        folder.root.rename(path)
     return path
 
 
@@ -274,12 +269,10 @@ def restore_run(folder: RunFolder) -> RunFolder:
         before = str(read_config(folder)["run"]["name"])
         name = before if re.fullmatch(rf"{re.escape(before)}\.[0-9]+", name) else name
     with folder.lock():
-        try:
+        with storage_error(f"cannot restore '{folder.root}'", "fix the folder"):
             names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
             path = next(path for one in names if not (path := folder.root.parent.parent / one).exists())
             folder.root.rename(path)
-        except OSError as error:
-            raise StorageError(f"cannot restore '{folder.root}': {error.strerror}; fix the folder") from None
         if path.name != name:
             with contextlib.suppress(OSError):  # as in `rename_run`
                 _write_name(RunFolder(path))

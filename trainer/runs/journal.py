@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from trainer.errors import StorageError, writing
+from trainer.errors import StorageError, storage_error, writing
 from trainer.events import (
     SCHEMA_VERSION,
     Alarm,
@@ -162,21 +162,17 @@ class JournalReader:
         A last line without its newline is still being written and waits for the next poll. Raises StorageError if the
         file is there but cannot be read.
         """
-        try:
-            with open_regular(self.path) as file:
-                head = file.readline(_END_BYTES)  # its time distinguishes one journal from another
-                if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
-                    self.restarts += 1
-                    self._start_again()
-                self._head = head
-                if not self._offset and self._iterations is not None:
-                    self._skip(file, self._iterations)
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _unreadable(self.path, error) from None
+        data = b""
+        with _reading(self.path), contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+            head = file.readline(_END_BYTES)  # its time distinguishes one journal from another
+            if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
+                self.restarts += 1
+                self._start_again()
+            self._head = head
+            if not self._offset and self._iterations is not None:
+                self._skip(file, self._iterations)
+            file.seek(self._offset)
+            data = file.read()
         *lines, rest = data.split(b"\n")
         self._offset += len(data) - len(rest)
         self.unfinished = bool(rest)
@@ -190,13 +186,10 @@ class JournalReader:
         if not self._begin:
             return None
         end, self._begin = self._begin, 0
-        try:
-            with open_regular(self.path) as file:
-                if file.readline(_END_BYTES) != self._head:
-                    return None  # replaced: the next poll begins again
-                self._begin, data = lines_before(file, end, size)
-        except OSError as error:
-            raise _unreadable(self.path, error) from None
+        with _reading(self.path), open_regular(self.path) as file:
+            if file.readline(_END_BYTES) != self._head:
+                return None  # replaced: the next poll begins again
+            self._begin, data = lines_before(file, end, size)
         events, ignored = iterations_and_starts(data)
         self._ignored += ignored
         return events
@@ -280,23 +273,20 @@ def read_journal_ends(path: Path) -> JournalEnds:
     read.
     """
     window, events = _END_BYTES, list[TimedEvent]()
-    try:
-        with open_regular(path) as file:
-            first = file.read(_END_BYTES).split(b"\n")[:2]
-            size = file.seek(0, os.SEEK_END)
-            while True:
-                start = size - window if size - window > _END_BYTES else 0
-                file.seek(start)
-                *lines, rest = file.read(size - start).split(b"\n")
-                if start:
-                    lines[:1] = first  # in place of the line that the window cuts
-                found = parsed(lines)
-                events = without_superseded([event for event in found if event is not None])
-                if not start or sum(isinstance(event, _STEPS) for _, event in events) >= _END_STEPS:
-                    break
-                window *= 4
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    with _reading(path), open_regular(path) as file:
+        first = file.read(_END_BYTES).split(b"\n")[:2]
+        size = file.seek(0, os.SEEK_END)
+        while True:
+            start = size - window if size - window > _END_BYTES else 0
+            file.seek(start)
+            *lines, rest = file.read(size - start).split(b"\n")
+            if start:
+                lines[:1] = first  # in place of the line that the window cuts
+            found = parsed(lines)
+            events = without_superseded([event for event in found if event is not None])
+            if not start or sum(isinstance(event, _STEPS) for _, event in events) >= _END_STEPS:
+                break
+            window *= 4
     damaged = _damaged_since([event for _, event in events if isinstance(event, _STEPS)][-_END_STEPS:], found)
     return JournalEnds([event for _, event in events], [at for at, _ in events], damaged, bool(rest))
 
@@ -331,8 +321,8 @@ def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
     return kept[::-1]
 
 
-def _unreadable(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"cannot read journal '{path}': {error.strerror}; check that it is a file you may read")
+def _reading(path: Path) -> AbstractContextManager[None]:
+    return storage_error(f"cannot read journal '{path}'", "check that it is a file you may read")
 
 
 def _line(values: dict[str, Any]) -> bytes:

@@ -2,8 +2,8 @@
 
 MLX's wheel for the CPU calls `cblas_sgemm` by name and contains only its reference implementation: 4 GFLOP/s at
 n = 1024, where two AVX-512 cores of Intel give 300 with MKL and 250 with OpenBLAS. Two of AMD give about 205 with
-either, but flat products are faster with OpenBLAS there (`benchmarks/bench_blas.py`). A library that enters the global
-symbol table before `mlx.core` takes over that call, so `load_blas` runs when `trainer` is imported.
+either, but flat products are faster with OpenBLAS there. A library that enters the global symbol table before
+`mlx.core` takes over that call, so `load_blas` runs when `trainer` is imported.
 
 `PPO_WORKBENCH_BLAS` selects it: `mkl`, `openblas`, `none`, or the path of a library.
 """

@@ -1,7 +1,7 @@
 """The README's screenshots: a session with the starter model, driven key by key. Takes some minutes.
 
 Run: .venv/bin/python docs/screenshots.py [NAME ...]
-The reward model on them is that of benchmarks/hidden_rule.py; without one that picture stays as it is.
+The reward model on them is that of benchmarks/hidden_rule.py (commit b9e8a6a); without one that picture stays as it is.
 """
 
 from __future__ import annotations

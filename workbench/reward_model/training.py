@@ -31,8 +31,8 @@ def settings_for(labels: int, like: Config | None = None) -> dict[str, Any]:
 
     like: a PPO configuration whose backbone and prompt format it gets, so that both can share the backbone.
 
-    benchmarks/hidden_rule.py (b9e8a6a): at this learning rate it learns little from 200 rankings in 25 steps and a clear
-    rule in 70. With enough labels for 70 steps in one epoch, it trains for one epoch, the default.
+    benchmarks/hidden_rule.py (b9e8a6a): at this learning rate it learns little from 200 rankings in 25 steps
+    and a clear rule in 70. With enough labels for 70 steps in one epoch, it trains for one epoch, the default.
     """
     epochs = min(max(round(_STEPS * _BATCH / max(labels, 1)), 1), _MOST_EPOCHS)
     settings = {"train.batch_size": _BATCH, "train.epochs": epochs, "optim.lr": 5e-4}

@@ -26,8 +26,7 @@ from trainer.policy_checkpoint import load_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card
 from trainer.rewards import trust_all
-from trainer.runs.checkpoint_files import LAST, find_checkpoint, write_state
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import LAST, checkpoints, find_checkpoint, write_state
 from trainer.runs.folder import RunFolder
 
 FORMAT = FileFormat("format")

@@ -30,8 +30,7 @@ from trainer.rewards.code import trust_none
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
-from trainer.runs.checkpoint_files import newest_checkpoint, read_newest
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import checkpoints, newest_checkpoint, read_newest
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 

@@ -26,9 +26,9 @@ from trainer.reward_types import RewardResult
 from trainer.rewards.weighted_sum import SMALLEST_DEVIATION, RunningMoments
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
-from trainer.runs.checkpoint_files import CheckpointWriter
-from trainer.runs.checkpoint_index import (
+from trainer.runs.checkpoint_files import (
     Best,
+    CheckpointWriter,
     best_checkpoint,
     checkpoints,
     iteration_of,

@@ -20,8 +20,7 @@ from trainer.events import BranchedFrom, Event, RunStarted, SettingChanged, plai
 from trainer.files import read_json
 from trainer.plurals import counted
 from trainer.runs.branch_folder import checkpoint_at, create_branch, identity, name_in_use, start_of
-from trainer.runs.checkpoint_files import STATE
-from trainer.runs.checkpoint_index import checkpoints, iteration_of
+from trainer.runs.checkpoint_files import STATE, checkpoints, iteration_of
 from trainer.runs.folder import TRASH, RunFolder, read_config, run_folders
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO

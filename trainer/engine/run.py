@@ -36,8 +36,7 @@ from trainer.models.backbone import LoadedModel
 from trainer.monitoring import Monitor
 from trainer.questions import Answer, Question
 from trainer.runs.branch_folder import origin
-from trainer.runs.checkpoint_files import CheckpointWriter
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import CheckpointWriter, checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
 from trainer.runs.journal import Journal
 from trainer.runs.sinks import ProgressFile, Sinks

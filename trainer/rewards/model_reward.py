@@ -30,7 +30,7 @@ from trainer.reward_model.loaded import load_reward_model, reward_model_folder
 from trainer.reward_model.network import score_sequences, states_at
 from trainer.reward_model.snapshot import read_card
 from trainer.reward_types import RewardInput, SourceScores, sequence_name
-from trainer.runs.checkpoint_index import checkpoints, keep_for_others
+from trainer.runs.checkpoint_files import checkpoints, keep_for_others
 from trainer.runs.folder import RunFolder
 
 Rewarded = TypeVar("Rewarded", Config, DPOConfig)

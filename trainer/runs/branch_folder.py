@@ -37,9 +37,11 @@ from trainer.files import (
     sync,
     write_whole,
 )
-from trainer.runs.checkpoint_files import STATE, DamagedCheckpointError, check_content
-from trainer.runs.checkpoint_index import (
+from trainer.runs.checkpoint_files import (
+    STATE,
+    DamagedCheckpointError,
     best_checkpoint,
+    check_content,
     checkpoints,
     iteration_of,
     listed_sizes,

@@ -12,7 +12,7 @@ from trainer.errors import StorageError
 from trainer.events import BranchedFrom, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.monitoring.monitor import active_alarms
 from trainer.plurals import counted
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder, read_config, run_folders
 from trainer.runs.journal import JournalEnds, read_journal_ends
 

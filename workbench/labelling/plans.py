@@ -15,8 +15,7 @@ from trainer.errors import DataError, UsageError
 from trainer.files import open_regular
 from trainer.plurals import counted
 from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
-from trainer.runs.checkpoint_files import newest_checkpoint
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import checkpoints, newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO, list_runs
 from trainer.runs.samples import kept_iterations

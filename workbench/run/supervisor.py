@@ -14,7 +14,7 @@ from trainer.config import Config
 from trainer.errors import ChangedPromptsError, TrainerError, UsageError
 from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, StateChanged
 from trainer.questions import Answer, Question
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free
 from workbench.run.history import History
 from workbench.run.journal_source import RunOnDisk

@@ -14,7 +14,7 @@ from textual.content import Content
 from trainer.errors import StorageError
 from trainer.plurals import counted
 from trainer.runs.branch_folder import origin as branch_origin
-from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.checkpoint_files import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit

@@ -18,8 +18,7 @@ from trainer.engine.branching import BranchPlan, plan_warnings
 from trainer.events import plain
 from trainer.plurals import counted
 from trainer.rewards.code import Code
-from trainer.runs.checkpoint_files import newest_checkpoint
-from trainer.runs.checkpoint_index import iteration_of
+from trainer.runs.checkpoint_files import iteration_of, newest_checkpoint
 from trainer.runs.folder import RunFolder, expected_run
 from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate

@@ -17,8 +17,15 @@ from trainer.engine.artifacts import keep_best
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
 from trainer.policy_checkpoint import Snapshot, load_checkpoint, save_checkpoint
-from trainer.runs.checkpoint_files import CheckpointWriter
-from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
+from trainer.runs.checkpoint_files import (
+    Best,
+    CheckpointWriter,
+    best_checkpoint,
+    checkpoints,
+    prune_checkpoints,
+    read_best,
+    write_best,
+)
 from trainer.runs.folder import RunFolder, create_run
 from workbench.runs.details import read_detail
 

@@ -29,7 +29,7 @@ from trainer.events import (
     SettingChanged,
 )
 from trainer.runs.branch_folder import origin
-from trainer.runs.checkpoint_index import checkpoints, read_best
+from trainer.runs.checkpoint_files import checkpoints, read_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs

@@ -25,8 +25,7 @@ from trainer.engine.training import train
 from trainer.errors import DivergedError, ModelError, RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
 from trainer.policy_checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
-from trainer.runs.checkpoint_files import DamagedCheckpointError, load_newest, write_state
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import DamagedCheckpointError, checkpoints, load_newest, write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sinks

@@ -43,7 +43,7 @@ from trainer.pairs.comparisons import policy_comparisons
 from trainer.pairs.encoders import PolicyEncoder
 from trainer.pairs.groups import group_preferences, split_groups
 from trainer.preferences.records import Preference
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs

@@ -18,7 +18,7 @@ from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import CheckpointSaved, DataChanged, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
 from trainer.models.backbone import LoadedModel
-from trainer.runs.checkpoint_index import checkpoints, read_best
+from trainer.runs.checkpoint_files import checkpoints, read_best
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs

@@ -29,7 +29,7 @@ from trainer.events import (
 )
 from trainer.models.adapters import read_arrays
 from trainer.policy_checkpoint import Snapshot, load_checkpoint, save_checkpoint
-from trainer.runs.checkpoint_index import Best, read_best, write_best
+from trainer.runs.checkpoint_files import Best, read_best, write_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples

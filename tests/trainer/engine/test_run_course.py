@@ -28,7 +28,7 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.monitoring import Monitor
-from trainer.runs.checkpoint_index import read_best
+from trainer.runs.checkpoint_files import read_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 

@@ -25,8 +25,7 @@ from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.peft_adapters import write_peft
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rewards.model_reward import ClassifierModel
-from trainer.runs.checkpoint_files import write_state
-from trainer.runs.checkpoint_index import checkpoints, prune_checkpoints
+from trainer.runs.checkpoint_files import checkpoints, prune_checkpoints, write_state
 from trainer.runs.folder import RunFolder
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]

@@ -28,8 +28,7 @@ from trainer.preferences.formats import write_preferences
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.snapshot import CARD
 from trainer.rewards.model_reward import ClassifierModel
-from trainer.runs.checkpoint_files import write_folder
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import checkpoints, write_folder
 from trainer.runs.folder import RunFolder
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [5, 6, 7, 8, 9, 10, 11], [50, 51]]

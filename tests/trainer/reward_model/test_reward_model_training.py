@@ -41,8 +41,7 @@ from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import evaluate_held_out, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
-from trainer.runs.checkpoint_files import write_state
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import checkpoints, write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs

@@ -30,7 +30,7 @@ from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
 from trainer.rewards import build_rewards
 from trainer.rewards.model_reward import load_model_reward
-from trainer.runs.checkpoint_index import checkpoints, prune_checkpoints
+from trainer.runs.checkpoint_files import checkpoints, prune_checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 

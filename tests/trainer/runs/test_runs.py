@@ -26,7 +26,7 @@ from runs_helper import newest_checkpoint
 from trainer.config import load_config
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
-from trainer.runs.checkpoint_index import checkpoints, keep_for_others, prune_checkpoints
+from trainer.runs.checkpoint_files import checkpoints, keep_for_others, prune_checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_run, trash_run, versions
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary, list_runs

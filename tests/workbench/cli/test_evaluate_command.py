@@ -21,8 +21,7 @@ from trainer.config.problems import validate_as
 from trainer.engine.training import train_dpo
 from trainer.events import Evaluation
 from trainer.rewards.code import code_of
-from trainer.runs.checkpoint_files import write_state
-from trainer.runs.checkpoint_index import read_best
+from trainer.runs.checkpoint_files import read_best, write_state
 from trainer.runs.folder import RunFolder
 from workbench.cli import main as cli
 from workbench.system.code_trust import trusted_code

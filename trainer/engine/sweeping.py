@@ -24,7 +24,7 @@ from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME, Section
 from trainer.config.loading import differences, value_of, with_overrides
 from trainer.config.problems import short, shown
 from trainer.config.reference import reference_rows
-from trainer.errors import ConfigError, StorageError, UsageError, writing
+from trainer.errors import ConfigError, StorageError, UsageError, storage_error, writing
 from trainer.files import lock, open_file, parse_toml, read_json, whole_file
 from trainer.format_versions import FileFormat
 from trainer.plurals import counted
@@ -231,15 +231,13 @@ def held(sweep: Sweep) -> Iterator[None]:
     except OSError as error:
         raise _damaged(sweep.file, error.strerror or str(error)) from None
     try:
-        try:
-            lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"sweep '{sweep.name}' is being trained by another process: stop it first, or wait"
-            ) from None
-        except OSError as error:
-            way_out = "choose a local folder with --dir"
-            raise StorageError(f"cannot lock '{sweep.file}': {error.strerror}; {way_out}") from None
+        with storage_error(f"cannot lock '{sweep.file}'", "choose a local folder with --dir"):
+            try:
+                lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"sweep '{sweep.name}' is being trained by another process: stop it first, or wait"
+                ) from None
         yield
     finally:
         os.close(file)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, NamedTuple
 
-from trainer.errors import RewardError, StorageError, UntrustedCodeError, shortened
+from trainer.errors import RewardError, StorageError, UntrustedCodeError, shortened, storage_error
 from trainer.files import PRIVATE, open_file
 
 _MAX_BYTES = 16 * 1024 * 1024  # of the file of trusted code
@@ -80,7 +80,7 @@ class TrustedCode:
         if not new:
             return
         lines = [json.dumps({"code": name, "sha256": sha256}) for name, sha256 in new.items()]
-        try:
+        with storage_error(f"cannot write '{self.file}'", "the code is trusted in this process only"):
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = open_file(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
             try:
@@ -89,10 +89,6 @@ class TrustedCode:
                 os.write(descriptor, "".join(f"\n{line}" for line in lines).encode() + b"\n")
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise StorageError(
-                f"cannot write '{self.file}': {error.strerror}; the code is trusted in this process only"
-            ) from None
 
     def passed_on(self) -> str:
         """Return what was trusted in this process, path and hash, as lines for processes that it starts."""

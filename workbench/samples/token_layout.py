@@ -168,7 +168,7 @@ class _LineWriter:
 
     def write(self, kind: SpanKind, token: int, text: str) -> None:
         """Append `text`."""
-        for piece in _pieces(text, self._whitespace):
+        for piece in _pieces(text, self._whitespace and kind not in ("mark", "note")):
             if piece.text == "\n":
                 if token >= 0 or self._whitespace:
                     self._word.append(_Cell(kind if token < 0 else "newline", token, NEWLINE, 1))

@@ -143,6 +143,8 @@ async def test_another_run_starts_from_nothing_but_keeps_search_and_order(run: R
         await show(pilot, other)
         assert [sample.key.row for sample in app.query_one(SampleList).samples] == [2, 0]
         assert app.heading.endswith("by score ↓")
+        await pilot.press("o")
+        assert app.heading.endswith("by KL ↓")
 
 
 async def test_an_iteration_that_a_resumed_run_repeated_is_read_again(run: Run) -> None:

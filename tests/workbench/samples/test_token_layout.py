@@ -198,6 +198,7 @@ def test_spaces_are_dots_where_they_are_asked_for() -> None:
         "── response ".ljust(40, "─"),
         "·a··b",
     ]
+    assert drawn(laid_out([" a"], whitespace=True, truncated=True)) == ["·a ✂ cut at 1 token"], "only of the text"
 
 
 @pytest.mark.parametrize(

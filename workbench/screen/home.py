@@ -29,6 +29,8 @@ from workbench.system.machine import this_machine
 from workbench.text import visible
 
 _NAME = 24  # columns of a run's name beside a choice
+_NEW_LABELS = """SELECT count(*) FROM events e WHERE e.kind = 'label' AND e.time > ?
+    AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""
 
 
 class NextRun(NamedTuple):
@@ -111,7 +113,7 @@ def expected_minutes(config: Config, workspace: Workspace | None) -> str:
 
 
 def _labels(plan: NextRun) -> tuple[str, int]:
-    """Return what waits to be labelled, and how many labels were added since the last visit."""
+    """Return what waits to be labelled, and how many labels were added since the last visit and stand."""
     left, new, more = 0, 0, ""
     with contextlib.suppress(TrainerError, OSError):  # Label reports what is wrong with the store
         if plan.store.exists():
@@ -119,7 +121,7 @@ def _labels(plan: NextRun) -> tuple[str, int]:
                 sessions = [session for session in list_sessions(store) if session.left]
                 left = sum(max(session.plan.limit - session.done, session.left) for session in sessions)
                 more = "" if all(session.plan.limit for session in sessions) else "at least "  # their queues have more
-                ((new,),) = store.rows("SELECT count(*) FROM events WHERE kind = 'label' AND time > ?", (plan.since,))
+                ((new,),) = store.rows(_NEW_LABELS, (plan.since,))
     if left:
         return f"{more}{counted(left, 'item')} waiting", new
     runs = []

@@ -414,7 +414,7 @@ class MainScreen(MountedWhole, Screen[None]):
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
         if self.supervisor.shows(message.folder):
-            self.steering.watch(message.to)
+            self.steering.follow(message.to)
 
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")

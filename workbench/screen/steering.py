@@ -57,9 +57,15 @@ class Steering:
         else:
             self._send(partial(self._supervisor.ask, request))
 
-    def watch(self, folder: Path) -> None:
-        """Show the run in `folder`, and its configuration unless the user keeps unsaved changes."""
-        self._screen.ask(self._watch(folder))
+    def follow(self, folder: Path) -> None:
+        """Show the run on the screen from `folder`, to which it was moved; the configuration on the screen stays."""
+
+        async def show() -> None:
+            opened = await tried(self._screen, asyncio.to_thread(self._supervisor.opened, folder), "start")
+            if opened is not None:
+                attempt(self._screen, lambda: self._supervisor.show(*opened), about="start")
+
+        self._screen.ask(show())
 
     def open_run(self, folder: Path) -> None:
         """Show the run in `folder` in the Training pane, and its configuration.
@@ -369,7 +375,7 @@ class Steering:
             await tried(self._screen, asyncio.to_thread(trusted_code().remember, codes), "trust")
         return True
 
-    async def _watch(self, folder: Path, pane: str = "") -> None:
+    async def _watch(self, folder: Path, pane: str) -> None:
         """Read the run in `folder` and its configuration in threads, and show both; then go to `pane`."""
         opened = await tried(self._screen, asyncio.to_thread(self._supervisor.opened, folder), "start")
         if opened is None:
@@ -384,10 +390,10 @@ class Steering:
                     raise document
                 edit(document)
 
-            if attempt(self._screen, both, about="start") and pane:
+            if attempt(self._screen, both, about="start"):
                 self._screen.action_show_pane(pane)
 
-        if pane and run.live:  # it is controlled through its configuration
+        if run.live:  # it is controlled through its configuration
             self.when_nothing_is_lost(lambda: show(self._screen.config.show_document))
         else:
             show(self._edit)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 
 import pytest
+from preferences_helper import preference
 from rich.cells import cell_len
 from scripted_run import alarm, ended
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.config import Config, load_config
+from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from workbench.kit.lines import plain
 from workbench.run.metrics import METRICS
 from workbench.runs import glances
 from workbench.runs.curves import curve_lines
 from workbench.runs.glances import GlanceReader, Workspace, news, since_text
-from workbench.screen.home import expected_minutes
+from workbench.screen.home import NextRun, expected_minutes, home_facts
 
 NOW = 1_800_000_000.0
 
@@ -84,6 +87,16 @@ def test_news_are_what_happened_since_the_last_visit() -> None:
         "2 labels added",
     ]
     assert "old" not in " ".join(news(found, 0, since))
+
+
+def test_a_label_that_was_undone_is_no_news(tmp_path: Path) -> None:
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        before = time.time()
+        undone = store.add(preference("first"))
+        store.undo(undone, "ann")
+        store.add(preference("second"))
+    plan = NextRun("quickstart", load_config("quickstart"), 0, "", RUNS, tmp_path / "preferences.db", before - 1)
+    assert home_facts(plan, Workspace([], "")).labels == 1
 
 
 def test_the_last_visit_is_called_by_time_or_day() -> None:

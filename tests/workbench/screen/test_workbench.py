@@ -602,8 +602,12 @@ async def test_a_signal_to_a_watching_workbench_leaves_the_run_alone() -> None:
         assert not any(run.control.glob("*.json"))
 
 
-async def test_a_run_that_was_trained_here_is_followed_to_its_new_name() -> None:
+async def test_a_run_that_was_trained_here_is_followed_to_its_new_name_without_its_configuration() -> None:
     run = make_run("past")
     async with workbench(watch=run.resolve()) as (screen, pilot):
+        screen.config.document.set("ppo.iterations", 7)
         screen.query_one(RunsPane).post_message(RunsPane.Moved(run, rename_run(RunFolder(run), "later").root))
         await until(pilot, lambda: screen.supervisor.folder is not None and screen.supervisor.folder.name == "later")
+        await pilot.pause()
+        assert screen.app.screen is screen, "no question about the unsaved changes: they stay"
+        assert screen.config.document.config.ppo.iterations == 7

@@ -391,7 +391,8 @@ class SampleListView(MountedWhole, Vertical):
             place = "newest" if iteration == newest.iteration else f"newest is {newest.iteration}"
             heading = f"iteration {iteration} · {place}" + f"   {self._summary}" * (iteration == self._shown)
         if self.order != Order():
-            heading += f"   by {'KL' if self.order.by == 'kl' else self.order.by} {'↓' if self.order.descending else '↑'}"
+            by = "KL" if self.order.by == "kl" else self.order.by
+            heading += f"   by {by} {'↓' if self.order.descending else '↑'}"
         if heading != self._heading:
             self._heading = heading
             self.query_one("#samples-heading", Static).update(heading)

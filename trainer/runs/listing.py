@@ -102,7 +102,8 @@ def summary_of(folder: RunFolder) -> RunSummary:
         # The number of steps of another kind depends on its data.
         iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
     except (StorageError, ValueError, KeyError, TypeError, OverflowError) as error:
-        problems.append(str(error) if isinstance(error, StorageError) else f"cannot read '{folder.config}': {error}")
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        problems.append(reason if isinstance(error, StorageError) else f"cannot read '{folder.config}': {reason}")
         kind, iterations, model = PPO, starts[-1].iterations if starts else 0, ""
     if end is not None and end.state == "failed":
         problems.append(end.reason)

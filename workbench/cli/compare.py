@@ -78,6 +78,9 @@ def _folders(named: list[str], where: Path) -> list[RunFolder]:
     """Open the runs, each once. Raises UsageError for fewer than two, or for more than there are letters."""
     folders: dict[Path, RunFolder] = {}
     for name in named:
+        if Path(name).is_file() and not (where / name).is_dir():  # the plan of a sweep, in runs/*
+            output.warning(f"'{name}' is a file and not a run: left out")
+            continue
         folder = open_run(name, where)
         if folder.root in folders:
             output.warning(f"'{name}' is named twice and compared once")

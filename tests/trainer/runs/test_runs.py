@@ -349,13 +349,22 @@ def test_a_run_that_did_not_begin_is_listed_from_its_configuration(folder: RunFo
     assert "cannot read journal" in found.problem
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"ppo = 3", b"[ppo]\niterations = 'x'"])
-def test_a_damaged_configuration_is_a_problem_of_one_line(folder: RunFolder, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", ": it has no 'model'"),
+        (b"\xff", "; fix the file"),
+        (b"ppo = 3", ": it has no 'model'"),
+        (b"[ppo]\niterations = 'x'", ": it has no 'model'"),
+    ],
+)
+def test_a_damaged_configuration_is_a_problem_of_one_line(folder: RunFolder, content: bytes, reason: str) -> None:
     journal(folder, started(), iteration(1))
     folder.config.write_bytes(content)
     found = summary(folder)
     assert (found.iteration, found.iterations, found.model) == (1, 10, "SmolLM2")
     assert "config.toml" in found.problem
+    assert found.problem.endswith(reason)
     assert "\n" not in found.problem
 
 

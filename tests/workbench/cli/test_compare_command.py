@@ -162,6 +162,14 @@ def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str])
     assert out[3] == ""
 
 
+def test_the_plan_of_a_sweep_among_the_runs_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs" / "kl.sweep.json").write_text("{}")
+    code, out, err = compare(capsys, *(f"runs/{path.name}" for path in sorted((tmp_path / "runs").iterdir())))
+    assert code == 0
+    assert [line.split()[1] for line in out[1:5]] == ["a", "b", "d", "r"]
+    assert err == [f"{WARNING}'runs/kl.sweep.json' is a file and not a run: left out"]
+
+
 @pytest.mark.parametrize(
     ("argv", "reported"),
     [

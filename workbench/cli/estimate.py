@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 
 from trainer.config import SCHEMAS, AnyConfig
+from trainer.errors import UsageError
 from trainer.files import read_toml
 from trainer.memory.estimate import Saving, cheapest_saving
 from trainer.memory.footprint import Footprint
@@ -35,7 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the estimate; return 3 if it does not fit, or if the size of the model is not known."""
+    """Print the estimate; return 3 if it does not fit, or if the size of the model is not known. Raises UsageError."""
+    if args.memory is not None and not 0 < args.memory < math.inf:
+        raise UsageError(f"--memory {args.memory:g}: must be a number of GB above 0")
     config: AnyConfig = configuration(args, SCHEMAS[args.kind or kind_of(args.config_given)])
     needed = estimate(config)
     room = round(args.memory * 1e9) if args.memory else room_for(config.model)

@@ -21,7 +21,7 @@ from trainer.errors import StorageError, TrainerError
 from trainer.events import RunEnded, RunStarted
 from trainer.plurals import counted
 from trainer.runs.folder import check_name_is_free
-from trainer.runs.listing import is_complete
+from trainer.runs.listing import is_complete, summary_of
 from workbench.cli.config import configuration, resumed
 from workbench.cli.parser import add, add_preference_training
 from workbench.headless import Display
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace, *, notice: str = "") -> int:
         return follow()
     if args.resume is not None:
         config, folder = resumed(args, Config)
-        done = config.ppo.iterations
-        if is_complete(folder, done):  # reported before loading, which takes seconds
+        if is_complete(folder, config.ppo.iterations):  # reported before loading, which takes seconds
+            done = summary_of(folder).iteration
             more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
             output.note(f"{folder.name} is complete after {counted(done, 'iteration')}; continue with {more}")
             return 0

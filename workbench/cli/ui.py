@@ -101,7 +101,7 @@ def open_workbench(opening: Opening) -> int:
     if reason := _no_screen():
         from trainer.errors import UsageError
 
-        raise UsageError(f"{reason}; to train without it, add --no-ui")
+        raise UsageError(reason)
     shown = colors()
     if shown >= _MANY_COLORS:
         os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "truecolor" if shown > _MANY_COLORS else "256")

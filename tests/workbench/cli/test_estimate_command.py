@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripted_run import lines
+from scripted_run import ERROR, lines
 
 from trainer.config import load_config, parse_overrides
 from workbench.cli import main as cli
@@ -45,6 +45,12 @@ def test_what_does_not_fit_fails_and_names_what_would(capsys: pytest.CaptureFixt
     assert needed <= 1e9
     assert cli.main(["estimate", "--memory", "0.1"]) == 3
     assert lines(capsys)[0][-1] == "no single setting makes it fit"
+
+
+@pytest.mark.parametrize("memory", ["0", "-1", "nan", "inf"])
+def test_a_memory_that_no_machine_has_is_refused(memory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "--memory", memory]) == 2
+    assert lines(capsys) == ([], [f"{ERROR}--memory {memory}: must be a number of GB above 0"])
 
 
 def test_json_has_the_same_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:

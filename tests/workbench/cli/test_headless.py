@@ -75,6 +75,8 @@ def test_a_complete_run_is_not_loaded_and_the_way_to_extend_it_is_shown(
     _, (message,) = lines(capsys)
     assert "a-0001 is complete after 12 iterations" in message
     assert message.endswith("ppo-workbench --no-ui --resume a-0001 --set ppo.iterations=24")
+    assert cli.main(["--no-ui", "--resume", "a-0001", "--set", "ppo.iterations=6"]) == 0
+    assert lines(capsys) == ([], [message]), "what the run has done counts"
     assert cli.main(["--no-ui", "--resume", "a-0001", "--set", "ppo.iterations=24"]) == 0
     assert trainer.received["config"].ppo.iterations == 24
 

@@ -415,7 +415,7 @@ def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: Label
     store.add(preference())
     other = begin_session(store, "bob", PLAN)
     other.put(items(1))
-    session.label(0, A)
-    other.label(0, B)
+    label(session, 0, A)
+    label(other, 0, B)
     assert [session.undo(), session.undo()] == [0, None]
     assert (other.record.done, store.counts().labels) == (1, 2)

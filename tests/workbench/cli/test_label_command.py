@@ -214,5 +214,6 @@ def test_a_finished_session_is_begun_again() -> None:
     choice = opening("--run", "a-0001", "--labeller", "ann")[1].choice
     session = left_open(choice)
     with PreferenceStore(Path("preferences.db")) as store:
-        open_session(store, session).label(0, Judgement.chosen("a"))
+        opened = open_session(store, session)
+        opened.label(opened.item(0), Judgement.chosen("a"))
     assert begun("--run", "a-0001", "--labeller", "ann").queues

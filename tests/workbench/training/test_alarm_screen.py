@@ -242,7 +242,7 @@ async def test_while_labelling_no_stray_key_applies_a_fix(monkeypatch: pytest.Mo
         await troubled(screen, pilot)
         await pilot.press("f5")
         assert screen.check_action("open_alarm", ())
-        monkeypatch.setattr(screen.query_one(LabelPane).session, "thread", object())
+        monkeypatch.setattr(screen.query_one(LabelPane), "worker", object())
         assert not screen.check_action("open_alarm", ())
         assert not screen.check_action("fix_alarm", ())
 

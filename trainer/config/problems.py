@@ -35,7 +35,7 @@ _RULES = {  # pydantic's error types, in our words
 _SMALL_BATCH = 16  # sequences; statistics of a smaller batch are noise: PPO concepts reference, "Whitening"
 _SMALLEST_BATCH = 8  # sequences, for advantages: each token has its own
 _Rule = tuple[object, Sequence[str], str]
-"""Whether the rule is broken, the keys in it, of which the first is the one to change, and why, with a way out."""
+"""Test that finds the rule broken, its keys (the first is the one to change), and the reason with a way out."""
 Schema = TypeVar("Schema", bound=FileSection)
 _MOST = 50  # problems reported; guessing what an unknown key was meant to be takes half a millisecond
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"

@@ -66,9 +66,9 @@ class Ranks:
         self.begin()
         self._began: float | None = None  # of the exchange under way
         self.idle = True
-        """Whether the other ranks wait for the first one's word. If they do not, it must not give one."""
+        """True while the other ranks wait for an order of the first one, which must give none otherwise."""
         self.same_state = False
-        """Whether all have the state of the first one. Set it to False after a change that only that one made."""
+        """True if all ranks have the state of the first one. Set it to False after a change on that one alone."""
         if self.size > 1:
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 

@@ -65,7 +65,7 @@ class PPOTraining:
         self.warnings: list[str] = []
         self.number = 0  # iterations done
         self.is_evaluated = False
-        """Whether the journal has an evaluation on the prompts of now."""
+        """True once the journal has an evaluation on the present prompts."""
         self._trust = trust
         self._accept_data = accept_data
         self._check = hooks.check

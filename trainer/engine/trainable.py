@@ -1,4 +1,4 @@
-"""What a run trains: the protocol that PPO, reward models and DPO implement, and what they get from their run."""
+"""Protocol of what a run trains (PPO, a reward model, DPO), and what the run gives to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.runs.folder import RunFolder
 
 
 class Hooks(NamedTuple):
-    """What an algorithm gets from the run that it is trained in."""
+    """Means that a run gives to the algorithm that it trains."""
 
     report: Report
     clock: Callable[[], float] = time.perf_counter  # stops while requests are handled
@@ -23,7 +23,7 @@ class Hooks(NamedTuple):
 
 
 class Trainable(Protocol):
-    """What a run trains: PPO, a reward model, DPO. Its iterations are optimiser steps where it has no others.
+    """Algorithm that a run trains: PPO, a reward model, DPO. Its iterations are optimiser steps where it has no others.
 
     Call `load`, `build` and perhaps `initialise`, on every rank; then `step`, each time followed by what is `due`.
     `snapshot` and `restore` may be called between steps. All ranks do the same and have the same results; the first

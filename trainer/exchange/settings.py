@@ -38,7 +38,7 @@ class RunFacts(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What a setting becomes in another trainer, or why it becomes nothing; settings.toml explains the fields."""
+    """Translation of a setting for another trainer, or why it has none; settings.toml explains the fields."""
 
     to: str = ""
     value: Any = None

@@ -1,4 +1,4 @@
-"""What a critic has beside its network: the scale of its head, and values from the score of what is written so far."""
+"""Parts of a critic beside its network: the scale of its head, and values from the score of the text so far."""
 
 from __future__ import annotations
 

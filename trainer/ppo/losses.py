@@ -33,7 +33,7 @@ SCORES = ("logprobs", "entropy", "ref_logprobs", "top_tokens", "top_logprobs", "
 
 
 class LossSettings(NamedTuple):
-    """What the losses of an iteration depend on, beside its batch."""
+    """Settings that the losses of an iteration depend on, beside its batch."""
 
     ppo: PPOConfig
     temperature: float  # of the sampled distribution

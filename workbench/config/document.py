@@ -62,9 +62,9 @@ class ChangedSetting(NamedTuple):
     preset: Any
     """Value of the preset."""
     from_preset: bool
-    """Whether a run with the value would differ from one with the preset's."""
+    """True if a run with the value would differ from one with the preset's."""
     unsaved: bool
-    """Whether the value differs from the file."""
+    """True if the value differs from the file."""
 
 
 class Source(NamedTuple):

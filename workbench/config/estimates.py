@@ -1,4 +1,4 @@
-"""What a configuration costs and lacks, before a model is loaded: tokens and memory, and files that are not there."""
+"""Cost of a configuration before a model is loaded: tokens and memory; and the files that it lacks."""
 
 from __future__ import annotations
 

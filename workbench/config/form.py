@@ -160,7 +160,7 @@ class ConfigForm(MountedWhole, Container):
     words = ""
     """Words that the settings are searched for."""
     running = False
-    """Whether a run is active."""
+    """True while a run is active."""
     _editor: FieldEditor | None = None
     note = ""
     """Text above the help: a problem, or what a key would do."""

@@ -175,7 +175,7 @@ class LabelPane(Pane):
 
     @property
     def busy(self) -> bool:
-        """Whether keys that change a label are ignored, because the last change is not on disk yet."""
+        """Return whether keys that change a label are ignored, because the last change is not on disk yet."""
         return self._awaited is not None
 
     # The session, its items and what is drawn of them.

@@ -33,7 +33,7 @@ _UNKNOWN = {
     "score": math.nan,
     "kl_sum": math.nan,
 }
-"""What stands for null in lists."""
+"""Value in place of null in lists."""
 _ITERATIONS = 50  # of a part at least, except the last: less than 0.2 s where each has its own file
 _Value = TypeVar("_Value")
 

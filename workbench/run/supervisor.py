@@ -29,7 +29,7 @@ _LINGERS = 3.0  # seconds that a process may take after the end of its run
 
 
 class Found(NamedTuple):
-    """What is new in a run's folder."""
+    """News from a run's folder."""
 
     run: TrainingThread | RunOnDisk
     events: list[Event]

@@ -355,7 +355,7 @@ class RunsPane(Pane):
 
     @property
     def _on_run(self) -> bool:
-        """Whether the cursor is in the table, not in the choices."""
+        """Return whether the cursor is in the table, not in the choices."""
         return not self.query_one(HomeChoices).has_focus
 
     @on(HomeChoices.Opened)

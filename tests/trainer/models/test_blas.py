@@ -371,7 +371,10 @@ def page_faults_of_a_second_block(**env: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not mlx_runs_on_linux_cpu() or platform.libc_ver()[0] != "glibc", reason="for glibc on a CPU only")
+@pytest.mark.skipif(
+    not mlx_runs_on_linux_cpu() or platform.libc_ver()[0] != "glibc",
+    reason="the setting is of glibc's allocator; other C libraries and GPUs do not use it",
+)
 def test_freed_memory_is_used_again_unless_the_user_has_settings_of_their_own() -> None:
     pages = BLOCK // os.sysconf("SC_PAGESIZE")
     assert page_faults_of_a_second_block() < pages / 20

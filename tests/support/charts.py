@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 from scripted_run import evaluation, iteration
 
-from workbench.kit.lines import Line, plain
 from workbench.run.history import Bucket, History
 from workbench.run.metrics import METRICS, Metric
+from workbench.text import Line, plain
 
 SCORE = next(metric for metric in METRICS if metric.field == "score_mean")
 KL = next(metric for metric in METRICS if metric.field == "kl")

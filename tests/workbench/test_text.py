@@ -1,13 +1,15 @@
-"""Model text on a terminal is shown, never obeyed."""
+"""Model text on a terminal is shown, never obeyed; texts are packed into its columns."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from workbench.text import as_sent, typed, visible
+from workbench.text import as_sent, packed, typed, visible
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -68,3 +70,23 @@ def test_every_control_and_surrogate_is_made_visible() -> None:
 
 def test_newlines_stay_where_several_lines_are_shown() -> None:
     assert visible("a\nb\x1b", keep_newlines=True) == "a\nb␛"
+
+
+PIECES = st.lists(st.text("ab日", min_size=1, max_size=9), max_size=8)
+
+
+@given(PIECES, st.integers(0, 40), st.integers(0, 3))
+def test_pieces_are_packed_in_order_into_lines_that_could_take_no_more(pieces: list[str], width: int, gap: int) -> None:
+    lines = packed(pieces, width, gap)
+    assert [piece for line in lines for piece in line] == pieces
+    texts = [(" " * gap).join(line) for line in lines]
+    assert all(cell_len(text) <= width or len(line) == 1 for text, line in zip(texts, lines, strict=True))
+    assert all(cell_len(text) + gap + cell_len(lines[1:][n][0]) > width for n, text in enumerate(texts[:-1]))
+
+
+def test_the_first_line_holds_as_many_of_the_first_pieces_as_fit() -> None:
+    assert packed(["one", "two", "three"], 3, 3)[0] == ["one"]
+    assert packed(["one", "two", "three"], 9, 3)[0] == ["one", "two"]
+    assert packed(["one", "two", "three"], 17, 3) == [["one", "two", "three"]]
+    assert packed(["日本"], 3, 3) == [["日本"]]
+    assert packed([], 3, 3) == [[]]

@@ -18,8 +18,8 @@ from workbench.cli.parser import add
 from workbench.compare.as_json import plain_values
 from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs, seed_of
 from workbench.compare.report import report_lines
-from workbench.kit.lines import Line, plain
 from workbench.system import output
+from workbench.text import Line, plain
 
 _LEAST, _MOST = 60, 400  # columns
 _NAME = 40  # characters of a group's name, at most

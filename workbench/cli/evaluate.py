@@ -17,11 +17,10 @@ from trainer.plurals import counted
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add
-from workbench.columns import aligned
 from workbench.numbers import number, percent
 from workbench.system import output
 from workbench.system.code_trust import require_trust, trusted_code
-from workbench.text import visible
+from workbench.text import aligned, visible
 
 if TYPE_CHECKING:
     from trainer.confidence import Interval

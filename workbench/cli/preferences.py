@@ -26,11 +26,10 @@ from trainer.preferences.formats import (
 from trainer.preferences.records import Preference
 from trainer.preferences.rows import preference_values
 from trainer.preferences.store import PreferenceStore, check_store, default_store
-from workbench.columns import aligned, fit_end, padded
 from workbench.labelling.plans import labeller_name, login_name
 from workbench.numbers import moment, number, percent
 from workbench.system import output
-from workbench.text import visible
+from workbench.text import aligned, fit_end, padded, visible
 
 _PROMPT = 60  # columns of a prompt in the list
 _IMPORT = f"{output.PROGRAM} preferences import SOURCE"

@@ -18,10 +18,9 @@ from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import PREFERENCES, add, add_preference_training
 from workbench.cli.train import train_on_preferences
-from workbench.columns import aligned
 from workbench.numbers import number, percent
 from workbench.system import output
-from workbench.text import visible
+from workbench.text import aligned, visible
 
 if TYPE_CHECKING:
     from trainer.reward_model.loaded import LoadedRewardModel

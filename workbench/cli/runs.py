@@ -10,11 +10,10 @@ from trainer.events import plain
 from trainer.runs.listing import RECENT, RunSummary, list_runs
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add
-from workbench.columns import aligned
 from workbench.numbers import moment, number
 from workbench.run.sentences import state_text
 from workbench.system import output
-from workbench.text import visible
+from workbench.text import aligned, visible
 
 _HEADINGS = ("run", "state", "iteration", "score", "KL", "started", "model")
 _UNITS = ("", "", "", f"last {RECENT}", f"nats/seq, last {RECENT}", "", "")

@@ -17,7 +17,6 @@ from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.samples import kept_iterations
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add
-from workbench.columns import fit_end
 from workbench.numbers import number, score_text
 from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, parse_query
@@ -25,7 +24,7 @@ from workbench.run.sample_reader import read_token_sample, scan
 from workbench.run.sample_table import Sample, SampleTable
 from workbench.samples.export import export_samples
 from workbench.system import output
-from workbench.text import visible
+from workbench.text import fit_end, visible
 
 _PRINTED = 20  # samples without --limit
 _COMPLETION = 3  # lines

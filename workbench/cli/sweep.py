@@ -35,13 +35,12 @@ from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, compare_command, dir_override
-from workbench.columns import aligned
 from workbench.numbers import duration, gigabytes, number
 from workbench.system import output
 from workbench.system.children import LOG, continue_headless, last_error, with_share_of_cores
 from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED, stop_on_signals
-from workbench.text import visible
+from workbench.text import aligned, visible
 
 _LOOK = 0.2  # seconds between two looks at the processes
 _LONGEST_GROUP = 40  # characters of a group's name; `compare` allows no more

@@ -16,11 +16,10 @@ from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.compare.lines import role_of
-from workbench.kit.lines import Piece
 from workbench.run.sample_reader import read_batch
 from workbench.run.sample_table import Sample
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import Piece, visible
 
 LETTERS = string.ascii_uppercase
 """Letters of the groups, in the order in which they were named. No more can be compared at once."""

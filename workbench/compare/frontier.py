@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from workbench.compare.compared_run import RunGroup, mean
 from workbench.compare.lines import role_of
-from workbench.kit.lines import Line, Piece, line_of
-from workbench.kit.scale import Axis, scale_of, tick_texts, ticks
+from workbench.kit.axes import Axis, scale_of, tick_texts, ticks
 from workbench.run.history import History
 from workbench.run.metrics import METRICS
 from workbench.run.view import RunView
+from workbench.text import Line, Piece, line_of
 
 _MANY = 5  # evaluations that suffice for a comparison
 _LEVELS = 6

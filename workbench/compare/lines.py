@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 
-from workbench.columns import padded
-from workbench.kit.lines import TABLE_GAP, Line, Piece, table_line
+from workbench.text import TABLE_GAP, Line, Piece, padded, table_line
 
 NUMBER = 12  # columns of a number, at most
 

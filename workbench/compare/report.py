@@ -12,7 +12,6 @@ from rich.cells import cell_len
 
 from trainer.plurals import counted
 from trainer.runs.listing import RECENT
-from workbench.columns import fit, fit_end, fit_name, padded
 from workbench.compare.compared_run import (
     PROMPTS,
     ComparedRun,
@@ -27,14 +26,12 @@ from workbench.compare.frontier import BEST, SEVERAL, Curve, best_scores, curves
 from workbench.compare.lines import NUMBER, Row, heading, notes, role_of, table_lines, wrapped
 from workbench.compare.measures import STRETCH, RunMeasure, difference_text, sections, value_text
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
+from workbench.kit.axes import scale_of, window_over
 from workbench.kit.glyphs import block
-from workbench.kit.lines import Line, Piece
-from workbench.kit.scale import scale_of
-from workbench.kit.window import window_over
 from workbench.numbers import duration, number, score_text
 from workbench.run.metrics import METRICS_OF_KIND, Metric
 from workbench.run.sample_table import Sample
-from workbench.text import visible
+from workbench.text import Line, Piece, fit, fit_end, fit_name, padded, visible
 
 if TYPE_CHECKING:
     from workbench.compare.differences import Contrast  # it takes NumPy, which the screen does without

@@ -12,11 +12,9 @@ from trainer.engine.live_settings import in_words
 from trainer.errors import StorageError
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, read_config
-from workbench.columns import fit
 from workbench.compare.compared_run import RunGroup, columns
 from workbench.compare.lines import notes, role_of, wrapped
-from workbench.kit.lines import TABLE_GAP, Line, Piece, table_line
-from workbench.text import visible
+from workbench.text import TABLE_GAP, Line, Piece, fit, table_line, visible
 
 MOST = 100  # differences that are shown; configurations have fewer settings
 _NAME = "run.name"  # differs between any two runs

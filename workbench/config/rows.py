@@ -11,12 +11,10 @@ from textual import events
 from textual.binding import BindingType
 
 from trainer.config.reference import Setting
-from workbench.columns import fit, fit_start, padded
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import BASIC, fields_by_key, search, sections, shown
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
-from workbench.kit.lines import Line
-from workbench.text import visible
+from workbench.text import Line, fit, fit_start, padded, visible
 
 View = Literal["basic", "all", "changed"]
 """Settings that the form shows: the basic ones and what matters now, all, or those that differ from the preset."""

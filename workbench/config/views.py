@@ -22,7 +22,6 @@ from textual.widgets.text_area import Edit, EditResult
 from trainer.config import Config
 from trainer.memory.footprint import Part
 from trainer.plurals import counted
-from workbench.columns import fit, fit_end, packed
 from workbench.config.document import Problem
 from workbench.config.estimates import Estimate, estimate
 from workbench.config.fields import limits, shown
@@ -32,7 +31,7 @@ from workbench.kit.dialog import PlainInput
 from workbench.kit.drawing import CutText
 from workbench.numbers import gigabytes
 from workbench.system.machine import room_for
-from workbench.text import visible
+from workbench.text import fit, fit_end, packed, visible
 
 
 class ConfigHeading(Widget):

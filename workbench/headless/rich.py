@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.events import Alarm, Alert, Decision, Event, RolledBack, RunStarted, SamplePreview, SettingChanged
-from workbench.columns import fit_start, packed
 from workbench.headless import Display
 from workbench.headless.plain import summary
 from workbench.kit.glyphs import sparkline
@@ -22,7 +21,7 @@ from workbench.numbers import duration, gigabytes, score_text
 from workbench.run.metrics import table
 from workbench.run.sentences import alert_text, in_brief, level_sign, rank_texts, sentences, urgent_first
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import fit_start, packed, visible
 
 _ACCENT = "cyan"
 _STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}

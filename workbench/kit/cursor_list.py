@@ -20,7 +20,7 @@ from textual.widgets import Input
 
 from workbench.kit.dialog import PlainInput
 from workbench.kit.drawing import SelectableLines, strip_of
-from workbench.kit.lines import Line, Piece, plain
+from workbench.text import Line, Piece, plain
 
 _GUTTER = 2
 

@@ -18,12 +18,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, SelectionList, Static, TextArea
 
-from workbench.columns import padded
 from workbench.kit.drawing import copy_selection
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
-from workbench.text import typed, visible
+from workbench.text import padded, typed, visible
 
 T = TypeVar("T")
 

@@ -20,10 +20,8 @@ from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from workbench.columns import fit_start
 from workbench.kit.banner import copied
-from workbench.kit.lines import MISSING, Line, Piece, WrappedLine, following, plain
-from workbench.text import visible
+from workbench.text import MISSING, Line, Piece, WrappedLine, fit_start, following, plain, visible
 
 if TYPE_CHECKING:
     _Base = Widget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from workbench.kit.lines import MISSING, Piece
+from workbench.text import MISSING, Piece
 
 BARS = "▁▂▃▄▅▆▇█"
 _ZERO = 3  # index of the bar in the middle of a diverging scale

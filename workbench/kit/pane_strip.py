@@ -17,13 +17,12 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from trainer.events import Alarm
-from workbench.columns import packed
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, MountedWhole, Pane
 from workbench.numbers import duration, gigabytes
 from workbench.run.sentences import SIGNS, errors, level_sign, title, urgent_first
 from workbench.run.view import STARTING, RunView
-from workbench.text import visible
+from workbench.text import packed, visible
 
 _GAP = "   "
 _BAR = 16  # columns of the phase's progress

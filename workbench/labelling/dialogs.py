@@ -18,12 +18,11 @@ from textual.widgets.option_list import Option
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem
-from workbench.columns import fit_end
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import Dialog, PlainArea, PlainInput
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.numbers import duration
-from workbench.text import as_sent, has_words, typed, visible
+from workbench.text import as_sent, fit_end, has_words, typed, visible
 
 if TYPE_CHECKING:
     from workbench.labelling.session_worker import SessionWorker

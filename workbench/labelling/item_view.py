@@ -15,12 +15,10 @@ from rich.cells import cell_len
 from textual.binding import BindingType
 
 from trainer.plurals import counted
-from workbench.columns import fit
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
-from workbench.kit.lines import Line, Piece, plain
 from workbench.kit.word_diff import word_diff
 from workbench.labelling.texts import ItemTexts, Style, Turn
-from workbench.text import visible
+from workbench.text import Line, Piece, fit, plain, visible
 
 if TYPE_CHECKING:
     from rich.style import Style as RichStyle

@@ -26,11 +26,9 @@ from trainer.preferences.records import (
     Verdict,
     length_in_characters,
 )
-from workbench.columns import fit, fit_start, packed
-from workbench.kit.lines import Piece
 from workbench.labelling.session_worker import SessionState
 from workbench.numbers import duration, number, percent
-from workbench.text import visible
+from workbench.text import Piece, fit, fit_start, packed, visible
 
 MOST = 9  # most completions that digits can rank
 _GAP = "   "

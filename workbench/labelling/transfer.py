@@ -20,11 +20,10 @@ from trainer.files import unused
 from trainer.plurals import counted
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
-from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.saving import path_problem
 from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, row, text_field
-from workbench.text import visible
+from workbench.text import fit_start, visible
 
 if TYPE_CHECKING:
     from trainer.preferences.formats import ExportSummary, Reading

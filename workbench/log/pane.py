@@ -15,17 +15,15 @@ from textual.binding import Binding, BindingType
 from textual.events import Print
 from textual.widgets import Input, Static
 
-from workbench.columns import fit_start
 from workbench.kit.cursor_list import CursorList, FilterField, cursor_bindings, under_cursor
 from workbench.kit.drawing import CutText
-from workbench.kit.lines import Line
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.saving import ask_and_save, write_lines
 from workbench.kit.throttled import Throttled
 from workbench.run.sentences import level_sign, sentences
 from workbench.run.view import RunView
 from workbench.system.output import cut_log
-from workbench.text import has_words, visible
+from workbench.text import Line, fit_start, has_words, visible
 
 LEVELS = ("info", "warning", "error")
 _TRACEBACK = "Traceback (most recent call last)"

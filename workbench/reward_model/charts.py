@@ -17,17 +17,14 @@ from textual.containers import Container
 from trainer.events import RewardModelEvaluation
 from trainer.plurals import counted
 from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin, Predictions, RewardModelReport
-from workbench.columns import fit, fit_start
+from workbench.kit.axes import Axis, moving_average
 from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
-from workbench.kit.lines import Line, line_of
 from workbench.kit.pane import MountedWhole
-from workbench.kit.scale import Axis
-from workbench.kit.window import moving_average
 from workbench.numbers import number, percent
 from workbench.run.history import History
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import Line, fit, fit_start, line_of, visible
 
 _NAME = 22  # columns
 _LEAST_BAR = 12

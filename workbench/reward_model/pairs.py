@@ -12,12 +12,10 @@ from textual.binding import BindingType
 from trainer.plurals import counted
 from trainer.preferences.records import STRENGTHS, Text
 from trainer.reward_model.predictions import PairPrediction, Predictions
-from workbench.columns import fit, fit_end, fit_start, packed
 from workbench.kit.cursor_list import BlockList, cursor_bindings
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
-from workbench.kit.lines import Line, plain
 from workbench.numbers import number
-from workbench.text import has_words, visible
+from workbench.text import Line, fit, fit_end, fit_start, has_words, packed, plain, visible
 
 _LABEL = 10  # columns
 _PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each

@@ -8,10 +8,9 @@ from typing import ClassVar, NamedTuple
 from textual import events
 from textual.binding import BindingType
 
-from workbench.columns import fit_start
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
-from workbench.kit.lines import Line
 from workbench.runs.glances import Workspace
+from workbench.text import Line, fit_start
 
 _GAP = "  "
 

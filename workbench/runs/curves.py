@@ -9,14 +9,12 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 
-from workbench.columns import fit, fit_start
+from workbench.kit.axes import scale_of, tick_texts, ticks
 from workbench.kit.drawing import OVERLAYS, Drawn, component_classes
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
-from workbench.kit.lines import Line
-from workbench.kit.scale import scale_of, tick_texts, ticks
 from workbench.run.metrics import METRICS, Metric
 from workbench.run.run_listing import Glance
-from workbench.text import visible
+from workbench.text import Line, fit, fit_start, visible
 
 _LABELS = 8  # columns of the numbers beside a chart
 _LEAST = 6  # lines of a chart with its heading; with fewer there is none

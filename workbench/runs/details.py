@@ -17,15 +17,13 @@ from trainer.runs.branch_folder import origin as branch_origin
 from trainer.runs.checkpoint_files import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
-from workbench.columns import fit
 from workbench.compare.compared_run import LETTERS, read_runs
 from workbench.compare.report import report_lines
 from workbench.compare.settings import MOST, RunComparison, cautions, difference_rows
-from workbench.kit.lines import TABLE_GAP, Line, plain, table_line
 from workbench.kit.saving import write_lines
 from workbench.numbers import moment
 from workbench.run.sentences import branched, errors
-from workbench.text import visible
+from workbench.text import TABLE_GAP, Line, fit, plain, table_line, visible
 
 _LONGEST_PROBLEM = 500  # characters, at most
 _LONGEST = 200  # characters of a value or of the origin, at most

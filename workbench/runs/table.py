@@ -10,16 +10,14 @@ from rich.cells import cell_len
 from textual.binding import BindingType
 
 from trainer.runs.listing import RECENT, RunSummary
-from workbench.columns import fit, fit_name
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
-from workbench.kit.lines import Line
 from workbench.kit.pane import Badge
 from workbench.numbers import number
 from workbench.run.run_listing import SIGNS, Glance, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView
-from workbench.text import has_words, visible
+from workbench.text import Line, fit, fit_name, has_words, visible
 
 _LONGEST = 100  # characters of a cell, at most
 _CURVE = 16  # columns

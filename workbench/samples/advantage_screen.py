@@ -13,11 +13,9 @@ from textual.content import Content
 
 from trainer.plurals import counted
 from trainer.runs.samples import SampleSettings
-from workbench.columns import fit
+from workbench.kit.axes import number_text
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import ScrolledLines, component_classes, scroll_bindings
-from workbench.kit.lines import Line
-from workbench.kit.scale import number_text
 from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import (
     LARGEST_LOG_R,
@@ -29,6 +27,7 @@ from workbench.samples.token_facts import (
     sentence,
     token_label,
 )
+from workbench.text import Line, fit
 
 _SYMBOL, _DEFINITION = 6, 36  # columns
 _ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns

@@ -14,12 +14,10 @@ from textual.binding import BindingType
 
 from trainer.plurals import counted
 from trainer.questions import Answer, Writer, WrittenResponse
-from workbench.columns import fit_start, packed
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
-from workbench.kit.lines import Line, Piece, plain
 from workbench.kit.word_diff import word_diff
 from workbench.numbers import duration, number, score_text
-from workbench.text import visible
+from workbench.text import Line, Piece, fit_start, packed, plain, visible
 
 _SIDE_BY_SIDE = 96  # columns of the list in a terminal of 100
 _DIVIDER = " │ "

@@ -21,16 +21,14 @@ from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.questions import Answer, Question, Writer, unanswered
-from workbench.columns import fit
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.kit.drawing import Drawn, component_classes, wrapped
-from workbench.kit.lines import Line, plain
 from workbench.numbers import duration, score_text
 from workbench.run.sample_table import TokenSample
 from workbench.samples.answer_list import AnswerList, AskedRequest, request_lines
 from workbench.samples.export import parsed
 from workbench.samples.token_facts import LikelyToken, TokenFacts, percent
-from workbench.text import as_sent, visible
+from workbench.text import Line, as_sent, fit, plain, visible
 
 Ask = Callable[[Question, str], Future[Answer]]
 

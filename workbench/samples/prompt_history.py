@@ -18,18 +18,16 @@ from textual.worker import get_current_worker
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import kept_iterations
-from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.glyphs import sparkline
-from workbench.kit.lines import Line
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import number, score_text
 from workbench.run.sample_query import Compares, Order
 from workbench.run.sample_reader import scan
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
-from workbench.text import visible
+from workbench.text import Line, fit_end, visible
 
 _BESIDE = 100  # columns from which the text is shown beside the list
 _PROMPT = 2000  # characters of the prompt's end that are considered

@@ -25,7 +25,6 @@ from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
-from workbench.columns import fit_end
 from workbench.kit.cursor_list import BlockList, FilterField, cursor_bindings
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
@@ -36,7 +35,7 @@ from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_reader import RunPart, preview_samples, read_batch, scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import fit_end, visible
 
 NO_SAMPLES_YET = "No samples yet. They appear after the first iteration."
 _COMPLETION = 2  # lines

@@ -19,7 +19,6 @@ from textual.widgets import Static
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
-from workbench.columns import fit
 from workbench.kit.glyphs import BARS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
@@ -31,7 +30,7 @@ from workbench.samples.export import parsed
 from workbench.samples.sample_list import sample_facts
 from workbench.samples.token_inspector import TokenInspector
 from workbench.samples.token_text import TokenText, heat_ladder
-from workbench.text import visible
+from workbench.text import fit, visible
 
 LegendPiece = tuple[str, str | float]  # text, and its role (label, text, muted) or its position on the scale, 0 to 1
 LegendLine = list[LegendPiece]

@@ -10,12 +10,11 @@ from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from workbench.columns import fit
+from workbench.kit.axes import number_text
 from workbench.kit.drawing import Drawn, component_classes
-from workbench.kit.lines import MISSING, Line, plain
-from workbench.kit.scale import number_text
 from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import TokenFacts, percent, sentence
+from workbench.text import MISSING, Line, fit, plain
 
 _NUMBER, _PERCENT = 9, 9  # columns
 _FULL_FROM = 40  # columns: units are written out

@@ -17,7 +17,6 @@ from trainer.models import starter
 from trainer.plurals import counted
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore
-from workbench.columns import fit
 from workbench.config.document import ConfigDocument
 from workbench.config.estimates import largest_fitting, model_is_here
 from workbench.labelling.plans import labelling_material
@@ -26,7 +25,7 @@ from workbench.runs.choices import Choice, HomeFacts
 from workbench.runs.glances import Workspace
 from workbench.runs.new_configuration import Given, Settings, SetupScreen, questions
 from workbench.system.machine import this_machine
-from workbench.text import visible
+from workbench.text import fit, visible
 
 _NAME = 24  # columns of a run's name beside a choice
 _NEW_LABELS = """SELECT count(*) FROM events e WHERE e.kind = 'label' AND e.time > ?

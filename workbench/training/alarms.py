@@ -16,13 +16,11 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from trainer.events import Alarm, Fix
-from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen, Dialog
 from workbench.kit.drawing import Drawn, component_classes
 from workbench.kit.keys import keys_of
-from workbench.kit.lines import Line
 from workbench.run.sentences import evidence, level_sign, title, urgent_first
-from workbench.text import visible
+from workbench.text import Line, fit_start, visible
 
 _MOST = 3  # lines
 _ROOM = 18  # lines of a pane that shows more than one alarm

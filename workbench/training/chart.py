@@ -7,16 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from workbench.columns import fit_end
+from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_texts, ticks
 from workbench.kit.drawing import OVERLAYS, ROLES, Drawn, component_classes
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
-from workbench.kit.lines import MISSING, Line, Piece, line_of
-from workbench.kit.scale import Axis, number_text, scale_of, tick_texts, ticks
-from workbench.kit.window import Window, moving_average
 from workbench.run.history import Bucket, History
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
-from workbench.text import visible
+from workbench.text import MISSING, Line, Piece, fit_end, line_of, visible
 from workbench.training.metric_grid import LIMIT, Charted, change_text, reading_at
 from workbench.training.timeline import sign_of
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from workbench.kit.axes import Axis, number_text
 from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import bar_lines
-from workbench.kit.lines import Line
-from workbench.kit.scale import Axis, number_text
+from workbench.text import Line
 
 _MOST_BINS = 40
 _WIDEST_BIN = 3  # columns

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from workbench.kit.axes import Axis, number_text, ticks
 from workbench.kit.glyphs import DOTS_ACROSS
-from workbench.kit.lines import Line, Piece, line_of, plain
-from workbench.kit.scale import Axis, number_text, ticks
 from workbench.run.metrics import Metric
+from workbench.text import Line, Piece, line_of, plain
 from workbench.training.chart import (
     COLUMNS_A_TICK,
     LABELS,

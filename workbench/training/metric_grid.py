@@ -7,12 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_texts
 from workbench.kit.glyphs import bar
-from workbench.kit.lines import MISSING, Line, Piece, line_of, plain
-from workbench.kit.scale import Axis, number_text, scale_of, tick_texts
-from workbench.kit.window import Window, moving_average
 from workbench.run.history import Bucket
 from workbench.run.metrics import Metric
+from workbench.text import MISSING, Line, Piece, line_of, plain
 
 LIMIT = "┄"
 _VALUE = 7  # columns at most, without the sign of a value past its limit

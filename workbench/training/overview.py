@@ -12,8 +12,8 @@ from textual.message import Message
 
 from workbench.kit.drawing import Drawn, component_classes
 from workbench.kit.glyphs import DOTS_ACROSS
-from workbench.kit.lines import Line
 from workbench.run.metrics import Metric
+from workbench.text import Line
 from workbench.training.chart import Picture
 from workbench.training.large_chart import large_chart
 from workbench.training.layout import Layout

@@ -16,10 +16,10 @@ from textual.widgets import Static
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
 from workbench.compare.frontier import Curve
+from workbench.kit.axes import Window, window_of, window_over
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
-from workbench.kit.window import Window, window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
 from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_first

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 
-from workbench.columns import fit_end, fit_start
 from workbench.compare.compared_run import mean_of
 from workbench.compare.frontier import (
     BEST,
@@ -26,10 +25,9 @@ from workbench.compare.frontier import (
     plot,
 )
 from workbench.kit.drawing import ROLES, Drawn, component_classes
-from workbench.kit.lines import Line, plain
 from workbench.numbers import number
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import Line, fit_end, fit_start, plain, visible
 from workbench.training.chart import LETTERS
 
 _SIGN, _HELD_OUT = "•", "◇"  # of this run

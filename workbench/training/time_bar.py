@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from workbench.columns import fit_start
-from workbench.kit.lines import Line, Piece
 from workbench.numbers import duration
+from workbench.text import Line, Piece, fit_start
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SHORT = {"generate": "gen", "evaluate": "eval"}

@@ -8,12 +8,10 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp
 
-from workbench.columns import fit_start, padded
 from workbench.kit.drawing import Drawn, component_classes, rule
-from workbench.kit.lines import Line, Piece
 from workbench.run.sentences import SIGNS as LEVELS
 from workbench.run.view import Mark, MarkKind
-from workbench.text import visible
+from workbench.text import Line, Piece, fit_start, padded, visible
 
 SIGNS: dict[MarkKind, str] = {
     "alert": "⚠",

@@ -19,8 +19,8 @@ from workbench.compare.frontier import SEVERAL, Curve, Point, plot
 from workbench.compare.lines import Row, table_lines, wrapped
 from workbench.compare.report import curve_lines, report_lines
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
-from workbench.kit.lines import plain
 from workbench.run.metrics import DPO, REWARD_MODEL
+from workbench.text import plain
 
 
 def text(lines: Any) -> list[str]:

@@ -24,7 +24,7 @@ from workbench.compare.differences import Contrast, contrast, group_mean, welch_
 from workbench.compare.measures import LEVELS, RunMeasure, best_within
 from workbench.compare.report import all_cautions, report_lines, sentence
 from workbench.compare.settings import compared_settings
-from workbench.kit.lines import plain
+from workbench.text import plain
 
 NAN = math.nan
 MEASURE = RunMeasure("x", "x", "", lambda run: run.view.history.column("score_mean")[-1], "{:.3f}".format)

@@ -12,7 +12,7 @@ from workbench.config.fields import fields_by_key
 from workbench.config.rows import FieldRow
 from workbench.config.views import FieldHelp, help_content
 from workbench.kit.drawing import CutText, cut, rule
-from workbench.kit.lines import plain
+from workbench.text import plain
 
 WORDS = st.lists(st.text("abc日é", min_size=1, max_size=12), max_size=40).map(" ".join)
 

@@ -15,7 +15,7 @@ from themed_app import ThemedApp
 from workbench.kit.banner import Banner
 from workbench.kit.cursor_list import BlockList
 from workbench.kit.drawing import Drawn, ScrolledLines, copy_selection, wrapped
-from workbench.kit.lines import Line
+from workbench.text import Line
 
 TEXT = "The band  played on 日本語 until the morning came.\nThen it stopped: anunbreakablylongwordofmanyletters"
 

@@ -13,10 +13,9 @@ from rich.cells import cell_len
 
 from trainer.confidence import wilson_interval
 from trainer.preferences.records import Progress, Share
-from workbench.kit.lines import Line, plain
 from workbench.labelling.item_view import LONGEST, lay_out, markdown_lines
 from workbench.labelling.texts import ItemTexts, Style, figures, fitting, in_lines, texts_of
-from workbench.text import visible
+from workbench.text import Line, plain, visible
 
 STYLES = [Style(), Style(markdown=True), Style(diff=True)]
 TEXTS = st.text(st.sampled_from("jx *_`#>-|[]()\n\t日é\u0301\x1b\u202e\u200b🎉"), max_size=60)

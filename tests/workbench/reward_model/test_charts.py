@@ -17,10 +17,10 @@ from scripted_run import ended, started
 
 from trainer.confidence import Interval
 from trainer.reward_model.predictions import CalibrationBin
-from workbench.kit.lines import Line, plain
 from workbench.reward_model.charts import accuracy_lines, calibration_lines, curve_lines, report_of, reward_histogram
 from workbench.reward_model.pairs import pair_lines, pair_text_lines
 from workbench.run.view import RunView
+from workbench.text import Line, plain
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTHS, HEIGHTS = st.integers(12, 140), st.integers(1, 16)

@@ -16,12 +16,12 @@ from workspace_runs import LONG_NAME, write_run, write_workspace
 from trainer.config import Config, load_config
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
-from workbench.kit.lines import plain
 from workbench.run.metrics import METRICS
 from workbench.runs import glances
 from workbench.runs.curves import curve_lines
 from workbench.runs.glances import GlanceReader, Workspace, news, since_text
 from workbench.screen.home import NextRun, expected_minutes, home_facts
+from workbench.text import plain
 
 NOW = 1_800_000_000.0
 

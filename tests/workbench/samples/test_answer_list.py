@@ -14,10 +14,9 @@ from rich.cells import cell_len
 
 from trainer.questions import Answer, Writer, WrittenResponse
 from workbench.kit.drawing import wrapped
-from workbench.kit.lines import Line, plain
 from workbench.samples.answer_list import AskedRequest, response_facts
 from workbench.samples.answer_list import request_lines as lines_of
-from workbench.text import visible
+from workbench.text import Line, plain, visible
 
 
 def answer(*completions: WrittenResponse, writer: Writer = "policy", problem: str = "") -> Answer:

@@ -21,7 +21,6 @@ from waiting import until
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
-from workbench.kit.lines import plain
 from workbench.kit.word_diff import Part, word_diff
 from workbench.run.sample_reader import RunPart
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, table_schema
@@ -34,6 +33,7 @@ from workbench.samples.prompt_history import (
     response_row,
     scores_line,
 )
+from workbench.text import plain
 
 NOTHING = object()
 PROMPT = "Once upon a time"

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
+from workbench.kit.axes import window_of, window_over
 from workbench.kit.glyphs import Canvas
-from workbench.kit.lines import Line
-from workbench.kit.window import window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import METRICS, Metric
 from workbench.run.view import Mark
+from workbench.text import Line
 from workbench.training.chart import Picture, braille_chart
 from workbench.training.metric_grid import Charted
 

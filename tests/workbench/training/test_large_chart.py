@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from workbench.kit.window import window_of
+from workbench.kit.axes import window_of
 from workbench.run.history import History
 from workbench.run.metrics import METRICS, Metric
 from workbench.training.chart import Picture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from training_bench import dpo_view, view_of
 
-from workbench.kit.window import window_of
+from workbench.kit.axes import window_of
 from workbench.run.metrics import DEFAULT
 from workbench.run.view import RunView
 from workbench.training.layout import layout

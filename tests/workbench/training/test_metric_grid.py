@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
-from workbench.kit.lines import Line
-from workbench.kit.scale import Axis, number_text, scale_of, tick_texts, ticks
-from workbench.kit.window import moving_average, window_of, window_over
+from workbench.kit.axes import Axis, moving_average, number_text, scale_of, tick_texts, ticks, window_of, window_over
 from workbench.run.metrics import METRICS
+from workbench.text import Line
 from workbench.training.metric_grid import Charted, cell_shape, change_text, metric_bars, metric_cell, reading_at
 
 BARS = " ▁▂▃▄▅▆▇█"

@@ -196,11 +196,11 @@ def journal(size: int, folder: Path) -> Iterator[float]:
     """Time opening a run of `size` iterations as the screen does: to its newest ones, and to all."""
     from long_journal import write_long_journal
 
-    from workbench.run.journal_source import JournalSource
+    from workbench.run.run_on_disk import RunOnDisk
     from workbench.run.view import RunView
 
     write_long_journal(folder / "events.jsonl", size)
-    source, view = JournalSource(folder), RunView()
+    source, view = RunOnDisk(folder), RunView()
     yield timed(lambda: [view.take(event) for event in source.take()])
 
     def rest() -> None:

@@ -13,8 +13,8 @@ from trainer.runs.listing import PPO
 from workbench.headless import Display
 from workbench.numbers import duration, number
 from workbench.run.history import kind_of, seconds
-from workbench.run.journal_source import whole_run
 from workbench.run.metrics import Numbers, table, training_command
+from workbench.run.run_on_disk import whole_run
 from workbench.run.sentences import in_brief, rank_texts, sentences, short_path, title
 from workbench.run.view import RunView
 from workbench.system import output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +13,9 @@ from trainer.reward_model.predictions import HELD_OUT, Predictions, read_predict
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.kit.throttled import Throttled
-from workbench.run.journal_source import JournalSource
 from workbench.run.metrics import REWARD_MODEL
-from workbench.run.run_listing import Stamp, read_runs
+from workbench.run.run_listing import State, read_runs
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.view import RunView
 
 PAIRS = 1000  # pairs whose texts are read: those that the model gets most wrong
@@ -47,7 +47,7 @@ class RunReader:
         self.runs: list[RunSummary] = []  # of reward models, newest first
         self.problem = ""  # why the folder cannot be read
         self._listing = Throttled()
-        self._stamp: Stamp = ()
+        self._states: Mapping[Path, State] | None = None
 
     def _show(self, folder: Path | None) -> None:
         self.shown = None if folder is None else RunFolder(folder)
@@ -55,7 +55,7 @@ class RunReader:
         self.live: bool | None = None  # whether a process trains it; None before it has been read
         self.problems: list[str] = []  # what of it cannot be read, one line each
         self.held_out = HeldOut()
-        self._source: JournalSource | None = None  # from the first look on
+        self._source: RunOnDisk | None = None  # from the first look on
         self._look = Throttled(rests=False)
 
     @property
@@ -78,12 +78,12 @@ class RunReader:
     async def read_runs(self) -> None:
         """List the folder's runs, unless that is under way or was done a short time ago."""
         listing, runs_dir = self._listing, self.runs_dir
-        found = await listing.read(partial(read_runs, runs_dir, self._stamp))
+        found = await listing.read(partial(read_runs, runs_dir, self._states))
         if found is None or listing is not self._listing:  # nothing new, or another folder was requested since
             return
         runs = [run for run in found.runs if run.kind == REWARD_MODEL]
         self.runs = sorted(runs, key=lambda run: (run.started or 0.0, run.name), reverse=True)
-        self._stamp = found.stamp
+        self._states = found.states
         is_of_folder = self._chosen is not None and self._chosen.parent == runs_dir
         if is_of_folder and self._chosen not in [run.folder.root for run in self.runs]:
             self._chosen = None  # renamed, or moved to the trash
@@ -126,9 +126,9 @@ class RunReader:
         return True
 
 
-def _look(folder: Path, source: JournalSource | None, known: HeldOut) -> tuple[JournalSource, list[Event], HeldOut]:
+def _look(folder: Path, source: RunOnDisk | None, known: HeldOut) -> tuple[RunOnDisk, list[Event], HeldOut]:
     """Return what is new in a run: its source, events, and the newest predictions, or `known` if it is them."""
-    source, path = source or JournalSource(folder), folder / HELD_OUT
+    source, path = source or RunOnDisk(folder), folder / HELD_OUT
     events = source.take()
     try:
         status = path.stat()

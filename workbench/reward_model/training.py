@@ -13,7 +13,7 @@ from trainer.events import RunEnded
 from trainer.plurals import counted
 from trainer.runs.folder import free_names
 from workbench.numbers import number, percent
-from workbench.run.journal_source import whole_run
+from workbench.run.run_on_disk import whole_run
 from workbench.run.view import RunView
 from workbench.system.children import last_error, own_command, started
 from workbench.system.output import PROGRAM

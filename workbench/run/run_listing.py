@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +19,11 @@ from workbench.run.sentences import errors
 
 SIGNS = {"training": "●", "done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}
 
+MOST = 50  # runs whose curves are read, the newest
 _ITERATIONS = 500  # newest ones of a curve
 
-Stamp = tuple[object, ...]
-"""Value that changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
+State = tuple[object, ...]
+"""Value that changes when a run starts or ends, or writes to its journal or configuration."""
 
 
 class RunListing(NamedTuple):
@@ -30,33 +31,32 @@ class RunListing(NamedTuple):
 
     runs: list[RunSummary]
     problem: str  # why the folder cannot be read; empty if it can
-    stamp: Stamp
+    states: Mapping[Path, State] | None  # of the runs; None for a folder that cannot be read
 
 
-def read_runs(runs_dir: Path, known: Stamp = ()) -> RunListing | None:
-    """Read the runs in `runs_dir`; None if nothing has changed since the listing with the stamp `known`.
+def read_runs(runs_dir: Path, known: Mapping[Path, State] | None = None) -> RunListing | None:
+    """Read the runs in `runs_dir`; None if nothing has changed since the listing with the states `known`.
 
     Per run, a check for changes costs three system calls, and reading a changed one about 1 ms.
     """
     try:
         # Before reading: the next call then notices what changes meanwhile. A killed trainer changes no file, so
         # whether the run is locked counts too.
-        stamps = {f.root: (_state(f.events), _state(f.config), f.is_live()) for f in run_folders(runs_dir)}
+        states = {f.root: (_stamp(f.events), _stamp(f.config), f.is_live()) for f in run_folders(runs_dir)}
     except StorageError as error:
-        return RunListing([], str(error), ())
-    stamp = ("runs", *stamps.items())
-    if stamp == known:
+        return RunListing([], str(error), None)
+    if states == known:
         return None
-    return RunListing([_summary(root, state) for root, state in stamps.items()], "", stamp)
+    return RunListing([_summary(root, state) for root, state in states.items()], "", states)
 
 
 @lru_cache(maxsize=4096)
-def _summary(root: Path, _state: Stamp) -> RunSummary:
+def _summary(root: Path, _state: State) -> RunSummary:
     """Return the summary of the run in `root`, read again when its state is another one."""
     return summary_of(RunFolder(root))
 
 
-def _state(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except OSError:
@@ -119,3 +119,26 @@ def glance_at(run: RunSummary) -> Glance:
         ended=ends[-1] if ends and run.state != "training" else None,
         alarms=[(at, event.code) for at, event in events if isinstance(event, Alarm)],
     )
+
+
+class Workspace(NamedTuple):
+    """The runs of a folder at a glance, the newest first; those beyond the newest `MOST` without curves."""
+
+    glances: list[Glance]
+    problem: str  # as those of the `RunListing`
+    states: Mapping[Path, State] | None = None
+
+
+def read_workspace(runs_dir: Path, known: Mapping[Path, State] | None = None) -> Workspace | None:
+    """Read the runs of `runs_dir`; None if nothing has changed since the one with the states `known`."""
+    if (listing := read_runs(runs_dir, known)) is None:
+        return None
+    runs = sorted(listing.runs, key=lambda run: (run.started or 0.0, run.name), reverse=True)
+    states = listing.states or {}
+    glances = [_glance(run.folder.root, states[run.folder.root]) for run in runs[:MOST]]
+    return Workspace([*glances, *map(Glance, runs[MOST:])], listing.problem, listing.states)
+
+
+@lru_cache(maxsize=4 * MOST)
+def _glance(root: Path, state: State) -> Glance:
+    return glance_at(_summary(root, state))

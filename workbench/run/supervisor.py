@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.config import Config
+from trainer.engine.inbox import Command
 from trainer.errors import ChangedPromptsError, TrainerError, UsageError
 from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, StateChanged
 from trainer.questions import Answer, Question
 from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free
 from workbench.run.history import History
-from workbench.run.journal_source import RunOnDisk
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.threads import PolicyThread, Train, TrainingThread
 from workbench.run.view import STARTING, RunView
 from workbench.system.children import continue_headless
@@ -180,12 +181,12 @@ class Supervisor:
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
-        self._trainer(f"set {key}").send("set", key=key, value=value)
+        self._send("set", key=key, value=value)
 
-    def _trainer(self, action: str) -> TrainingThread | RunOnDisk:
+    def _send(self, command: Command, **values: Any) -> None:
         if self.run is None or not self.under_way:
-            raise UsageError(f"cannot {action}: no run is training; start one")
-        return self.run
+            raise UsageError(f"cannot {command}: no run is training; start one")
+        self.run.send(command, **values)
 
     def fixes(self, alarm: Alarm) -> list[Fix]:
         """Return the available fixes of an active alarm; none for a run that cannot be steered any more."""
@@ -202,7 +203,7 @@ class Supervisor:
             case "pause":
                 self.ask("pause")
             case "rollback":
-                self._trainer("roll back").send("rollback", to=None, reason=reason)
+                self._send("rollback", to=None, reason=reason)
 
     def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
         """Ask the run's model to write: its trainer while it is under way, else one of its `saved_policies`.

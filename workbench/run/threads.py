@@ -1,7 +1,7 @@
 """Threads of this process that use a model: one trains a run, one asks saved policies.
 
-MLX ties arrays, streams and random keys to a thread, so each gets one of its own, never one of a pool.
-Nothing here depends on a display: the headless commands and the workbench use the same classes.
+MLX ties arrays, streams and random keys to a thread, so each gets one of its own, never one of a pool. It is imported
+on that thread. Nothing here depends on a display: the headless commands and the workbench use the same classes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainer.config import Config
+from trainer.config import AnyConfig
 from trainer.engine.control import Control
 from trainer.engine.inbox import Command
 from trainer.errors import Interrupted, TrainerError, UsageError
@@ -49,7 +49,7 @@ class Train(Protocol):
 
     def __call__(
         self,
-        config: Config,
+        config: Any,
         *,
         resume: Path | None,
         preset: str,
@@ -60,21 +60,49 @@ class Train(Protocol):
         """Run to the end. Raises TrainerError for problems that a user can fix."""
 
 
-class EventQueue:
-    """A sink that hands events from the trainer's thread to another one; it never makes the trainer wait.
+class TrainingThread:
+    """The thread that trains a run of any kind; its events, its control and its result.
 
-    While its reader lags, only the newest of consecutive transient events is kept, so it stays small.
+    It is the sink of its run: start it, `take` events until `finished`, then call `result`. As a context manager it
+    starts on entry and leaves no thread behind: at the end of the block it stops a run that is still going, and waits
+    for it. train: replaces the trainer in tests.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        config: AnyConfig,
+        *,
+        resume: Path | None = None,
+        preset: str = "",
+        train: Train | None = None,
+        accept_data: bool = False,
+    ) -> None:
+        self._control = Control()
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
-        self.began = False  # whether a run has
         # Separate from the events: of these calls, a signal handler may make only SimpleQueue.put.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._began = False  # whether the run has
+        self._ended: RunEnded | None = None
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+        self._train = partial(
+            train or _train, config, resume=resume, preset=preset, sinks=[self], accept_data=accept_data
+        )
+        self._thread = threading.Thread(target=self._run, name="trainer")
+        self.stop_reason = ""  # why the run was asked to stop; empty before that
+        self._stopped_at = math.inf  # seconds on the monotonic clock
+
+    def start(self) -> None:
+        """Start the trainer's thread."""
+        self._thread.start()
 
     def emit(self, event: Event) -> None:
-        self.began = self.began or isinstance(event, RunStarted)
+        """Receive an event of the trainer, which never waits.
+
+        While the reader lags, only the newest of consecutive transient events is kept, so they stay few.
+        """
+        self._began = self._began or isinstance(event, RunStarted)
         with self._lock:
             if event.transient and self._events and self._events[-1].transient:
                 self._events[-1] = event
@@ -85,59 +113,16 @@ class EventQueue:
             self._wakeups.put(None)
 
     def close(self) -> None:
-        """Do nothing: queued events can still be taken."""
-
-    def wake(self) -> None:
-        """Make a waiting `take` return now. May be called from a signal handler."""
-        self._wakeups.put(None)
+        """Do nothing: events can still be taken."""
 
     def take(self, timeout: float | None = 0) -> list[Event]:
-        """Return all queued events in order, after waiting at most `timeout` seconds (None: forever) for a wake-up."""
+        """Return the events since the last call, after waiting at most `timeout` seconds for one (None: forever)."""
         with contextlib.suppress(queue.Empty):
             self._wakeups.get(block=timeout != 0, timeout=timeout)
         with self._lock:
             events = list(self._events)
             self._events.clear()
         return events
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-
-class TrainingThread:
-    """The trainer's thread, its events, its control and its result.
-
-    Start it, `take` events until `finished`, then call `result`. As a context manager it starts on entry and leaves
-    no thread behind: at the end of the block it stops a run that is still going, and waits for it.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        *,
-        resume: Path | None = None,
-        preset: str = "run",
-        train: Train | None = None,
-        accept_data: bool = False,
-    ) -> None:
-        self._control = Control()
-        self._events = EventQueue()
-        self._ended: RunEnded | None = None
-        self._failure: BaseException | None = None
-        self._done = threading.Event()
-        sinks, train = [self._events], train or _train_on_this_thread
-        self._train = partial(train, config, resume=resume, preset=preset, sinks=sinks, accept_data=accept_data)
-        self._thread = threading.Thread(target=self._run, name="trainer")
-        self.stop_reason = ""  # why the run was asked to stop; empty before that
-        self._stopped_at = math.inf  # seconds on the monotonic clock
-
-    def start(self) -> None:
-        """Start the trainer's thread."""
-        self._thread.start()
-
-    def take(self, timeout: float | None = 0) -> list[Event]:
-        """Return the events since the last call, after waiting at most `timeout` seconds for one (None: forever)."""
-        return self._events.take(timeout)
 
     @property
     def finished(self) -> bool:
@@ -151,14 +136,13 @@ class TrainingThread:
         It has not heard for seconds that it is to stop, because it loads a model or is inside a chat template without
         an end. No run has begun yet, so nothing is lost.
         """
-        late = time.monotonic() - self._stopped_at > _STUCK_SECONDS
-        return late and not self._events.began and not self._done.is_set()
+        return time.monotonic() - self._stopped_at > _STUCK_SECONDS and not (self._began or self._done.is_set())
 
     def stop(self, reason: str) -> None:
         """Ask the run to save a checkpoint and end. Returns at once, also in a signal handler."""
         self.stop_reason = self.stop_reason or reason
         self.send("stop", reason=reason)
-        self._events.wake()
+        self._wakeups.put(None)
 
     def send(self, command: Command, **values: Any) -> None:
         """Call the method of the run's `Control` that is named like the command. Returns at once."""
@@ -180,8 +164,7 @@ class TrainingThread:
         self._thread.join()
         if self._failure is not None:
             raise self._failure
-        if self._ended is None:
-            raise RuntimeError("the trainer returned no end of the run")
+        assert self._ended is not None
         return self._ended
 
     def __enter__(self) -> TrainingThread:
@@ -205,31 +188,36 @@ class TrainingThread:
         finally:
             self._control.detach()  # also answers questions to a trainer that failed to start
             self._done.set()
-            self._events.wake()
+            self._wakeups.put(None)
 
 
-def _train_on_this_thread(config: Config, **options: Any) -> RunEnded:
-    # Imported here, because that imports mlx, and only the thread that trains may use it.
-    from trainer.distributed.joining import join, rank_of_process
+def _train(config: AnyConfig, **options: Any) -> RunEnded:
+    from trainer.distributed.joining import join
     from trainer.engine.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:
-        if rank_of_process() is not None:
-            options["ranks"] = join()
-        return train(config, trust=trusted_code().check, **options)
+        return train(config, trust=trusted_code().check, ranks=join(), **options)
     finally:
         release_thread()
+
+
+def load_policy(folder: RunFolder, checkpoint: str) -> SavedPolicy:
+    """Load the policy of a checkpoint ("": the newest). Raises TrainerError."""
+    from trainer.engine.answers import SavedPolicy
+    from workbench.system.code_trust import trusted_code
+
+    return SavedPolicy(folder, checkpoint, trust=trusted_code().check)
 
 
 class PolicyThread:
     """A thread that answers questions in order, with the policies of the run in `folder`.
 
-    Its methods are called on one thread, and all but `join` return at once.
+    Its methods are called on one thread, and all but `join` return at once. load: replaces the loading in tests.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+    def __init__(self, folder: Path, load: Callable[[RunFolder, str], SavedPolicy] = load_policy) -> None:
+        self.folder, self._load = folder.absolute(), load
         self._asked: queue.SimpleQueue[tuple[Question, str, Future[Answer]] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="saved policy")
@@ -268,7 +256,7 @@ class PolicyThread:
                 try:
                     self._check(future)
                     if policy is None:
-                        policy = _load(RunFolder(self.folder), checkpoint)
+                        policy = self._load(RunFolder(self.folder), checkpoint)
                     else:
                         policy.use(checkpoint)
                     give(future, policy.answer(question, partial(self._check, future)))
@@ -281,7 +269,7 @@ class PolicyThread:
                     give(future, bug)
         finally:
             del policy
-            from trainer.engine.training import release_thread  # not above, as in `_load`
+            from trainer.engine.training import release_thread
 
             release_thread()
 
@@ -290,11 +278,3 @@ class PolicyThread:
             raise Interrupted("the model was unloaded before it answered", save=False)
         if future.cancelled():
             raise QuestionDroppedError
-
-
-def _load(folder: RunFolder, checkpoint: str) -> SavedPolicy:
-    # Imported here, because that imports mlx, and only the thread that asks the model may use it.
-    from trainer.engine.answers import SavedPolicy
-    from workbench.system.code_trust import trusted_code
-
-    return SavedPolicy(folder, checkpoint, trust=trusted_code().check)

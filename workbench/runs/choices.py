@@ -9,7 +9,7 @@ from textual import events
 from textual.binding import BindingType
 
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
-from workbench.runs.glances import Workspace
+from workbench.run.run_listing import Workspace
 from workbench.text import Line, fit_start
 
 _GAP = "  "

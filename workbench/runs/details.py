@@ -1,9 +1,10 @@
-"""Text below the table of runs: details of the selected run, differences between the marked ones; their report."""
+"""Text below the table of runs: details of the selected one, differences of the marked ones; news; their report."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,14 +23,45 @@ from workbench.compare.report import report_lines
 from workbench.compare.settings import MOST, RunComparison, cautions, difference_rows
 from workbench.kit.saving import write_lines
 from workbench.numbers import moment
-from workbench.run.sentences import branched, errors
+from workbench.run.run_listing import Glance, state_sign
+from workbench.run.sentences import branched, errors, title
 from workbench.text import TABLE_GAP, Line, fit, plain, table_line, visible
 
+_NAMED = 3  # runs that the news name, at most
 _LONGEST_PROBLEM = 500  # characters, at most
 _LONGEST = 200  # characters of a value or of the origin, at most
 _LEAST = 8
 _REPORT = 120  # columns of the report
 _STYLES = {"text": "", "strong": "bold", "muted": "$text-muted"}
+
+
+def news(glances: Sequence[Glance], labels: int, since: float) -> list[str]:
+    """Return what happened since a time, unix seconds: runs that ended, alarms, labels. Safe to print."""
+    found = []
+    ended = [glance.run for glance in glances if glance.ended is not None and glance.ended > since]
+    found += [f"{state_sign(run)} {visible(run.name)} {_end(run)}" for run in ended[:_NAMED]]
+    if len(ended) > _NAMED:
+        found.append(f"{counted(len(ended) - _NAMED, 'more run')} ended")
+    raised = [(glance.run, [code for at, code in glance.alarms if at > since]) for glance in glances]
+    alarmed = [(run, codes) for run, codes in raised if codes and (run not in ended or not errors(run.alarms))]
+    for run, codes in alarmed[:_NAMED]:
+        names = ", ".join(dict.fromkeys(visible(title(code)) for code in reversed(codes)))
+        found.append(f"⚠ {visible(run.name)}: {names}")
+    if labels:
+        found.append(f"{counted(labels, 'label')} added")
+    return found
+
+
+def _end(run: RunSummary) -> str:
+    wrong = errors(run.alarms)
+    return f"{visible(run.state)} at {run.iteration}/{run.iterations}" + (f", {visible(wrong)}" if wrong else "")
+
+
+def since_text(since: float, now: float) -> str:
+    """Return when the workspace was last open, as the news call it."""
+    if now - since < 86_400:
+        return f"Since {time.strftime('%H:%M', time.localtime(since))}"
+    return f"Since {time.strftime('%d %b', time.localtime(since))}"
 
 
 class Detail(NamedTuple):

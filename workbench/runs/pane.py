@@ -29,12 +29,19 @@ from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.saving import ask_and_save, run_name_problem
 from workbench.kit.throttled import Throttled
-from workbench.run.run_listing import Glance
+from workbench.run.run_listing import Glance, Workspace, read_workspace
 from workbench.run.view import RunView
 from workbench.runs.choices import FactsReader, HomeChoices, HomeFacts
 from workbench.runs.curves import RunCurves
-from workbench.runs.details import Detail, detail_content, differences_content, read_detail, write_comparison
-from workbench.runs.glances import GlanceReader, Workspace, news, since_text
+from workbench.runs.details import (
+    Detail,
+    detail_content,
+    differences_content,
+    news,
+    read_detail,
+    since_text,
+    write_comparison,
+)
 from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
 from workbench.text import visible
 
@@ -122,7 +129,6 @@ class RunsPane(Pane):
         self.runs_dir = runs_dir
         self._facts_reader, self._since = facts, since
         self._facts = HomeFacts()
-        self._reader = GlanceReader()
         self._workspace: Workspace | None = None
         self._throttled = Throttled()
         self._detail: Detail | None = None
@@ -210,7 +216,7 @@ class RunsPane(Pane):
         facts = self._facts_reader() if self._facts_reader is not None else lambda _: HomeFacts()
 
         def read() -> tuple[Workspace | None, HomeFacts]:
-            workspace = self._reader.read(folder, before)
+            workspace = read_workspace(folder, before and before.states)
             return workspace, facts(workspace or before)
 
         found = await throttled.read(read)

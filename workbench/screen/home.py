@@ -20,9 +20,9 @@ from trainer.preferences.store import PreferenceStore
 from workbench.config.document import ConfigDocument
 from workbench.config.estimates import largest_fitting, model_is_here
 from workbench.labelling.plans import labelling_material
+from workbench.run.run_listing import Workspace
 from workbench.run.supervisor import Supervisor
 from workbench.runs.choices import Choice, HomeFacts
-from workbench.runs.glances import Workspace
 from workbench.runs.new_configuration import Given, Settings, SetupScreen, questions
 from workbench.system.machine import this_machine
 from workbench.text import fit, visible

@@ -38,11 +38,11 @@ from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
 from workbench.opening import Opening
 from workbench.reward_model.pane import RewardModelPane
-from workbench.run.journal_source import whole_run
 from workbench.run.metrics import DEFAULT
+from workbench.run.run_listing import Workspace
+from workbench.run.run_on_disk import whole_run
 from workbench.run.supervisor import Request, Supervisor
 from workbench.runs.choices import HomeFacts
-from workbench.runs.glances import Workspace
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 from workbench.samples.ask_screen import AskScreen, StartingPoint

@@ -17,7 +17,7 @@ from workbench.config.fields import toml_line
 from workbench.kit.dialog import ConfirmScreen
 from workbench.labelling.plans import labelling_material
 from workbench.reward_model.training import FEW, RewardTraining, change_text, quality_text, rewarded_by, settings_for
-from workbench.run.journal_source import whole_run
+from workbench.run.run_on_disk import whole_run
 from workbench.run.supervisor import Supervisor
 from workbench.screen.host import Host, attempt, tried
 from workbench.text import visible

@@ -24,7 +24,7 @@ from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
-from workbench.run.journal_source import RunOnDisk
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.threads import TrainingThread
 from workbench.run.view import RunView
 

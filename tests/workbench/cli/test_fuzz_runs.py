@@ -41,8 +41,8 @@ from workbench.config.document import ConfigDocument
 from workbench.headless.plain import summary
 from workbench.headless.rich import dashboard
 from workbench.kit.pane_strip import status_pieces
-from workbench.run.journal_source import JournalSource, whole_run
 from workbench.run.run_listing import read_runs
+from workbench.run.run_on_disk import RunOnDisk, whole_run
 from workbench.run.sentences import sentences
 from workbench.run.supervisor import Supervisor
 from workbench.run.view import RunView
@@ -159,7 +159,7 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
     assert listing is not None
     assert [[column.text(one, 1.8e9) for column in COLUMNS] for one in listing.runs if one.name == run.name]
     with contextlib.suppress(TrainerError):
-        _draw(JournalSource(run).take())
+        _draw(RunOnDisk(run).take())
 
 
 def _draw(events: Sequence[Event]) -> None:

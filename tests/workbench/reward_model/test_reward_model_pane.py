@@ -21,8 +21,8 @@ from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.sinks import ProgressFile
 from workbench.reward_model.charts import RewardChart, RewardCharts
-from workbench.run.journal_source import JournalSource
 from workbench.run.run_listing import RunListing, read_runs
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.view import RunView
 
 
@@ -297,15 +297,15 @@ async def test_a_pending_result_is_not_replaced_by_a_look_that_finds_nothing_new
     ticks = ["the clock"]
     app = Workbench()
 
-    def take_while_the_clock_ticks(source: JournalSource) -> list[Event]:
+    def take_while_the_clock_ticks(source: RunOnDisk) -> list[Event]:
         found = take(source)
         if ticks:
             ticks.clear()
             app.call_from_thread(app.pane.read)
         return found
 
-    take = JournalSource.take
-    monkeypatch.setattr(JournalSource, "take", take_while_the_clock_ticks)
+    take = RunOnDisk.take
+    monkeypatch.setattr(RunOnDisk, "take", take_while_the_clock_ticks)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert ticks == []

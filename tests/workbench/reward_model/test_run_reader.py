@@ -108,7 +108,7 @@ async def test_a_run_that_has_ended_is_read_to_its_end_and_no_further(monkeypatc
 
 
 async def test_the_end_of_a_process_is_seen_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.run.journal_source._LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("workbench.run.run_on_disk._LOOK_AGAIN", 0.0)
     run = Run("killed")
     reader = RunReader(Path("runs"), nothing, nothing)
     for held, heading in ((True, "● training"), (False, "! interrupted")):

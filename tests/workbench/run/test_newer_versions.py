@@ -22,7 +22,7 @@ from workbench.cli.main import main
 from workbench.headless.rich import dashboard
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.reward_model.pane import run_heading
-from workbench.run.journal_source import JournalSource
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView
 from workbench.runs.table import COLUMNS
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def view_of(folder: RunFolder) -> RunView:
     view = RunView()
-    for event in JournalSource(folder.root).take():
+    for event in RunOnDisk(folder.root).take():
         view.take(event)
     return view
 
@@ -97,7 +97,7 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
     assert any(SHOWN in text for text in texts)
     [line] = alarm_lines(view.alarms, 100, 3, "A")
     assert SHOWN in "".join(text for text, _ in line)
-    reported = [sentence for event in JournalSource(folder.root).take() for sentence in sentences(event)]
+    reported = [sentence for event in RunOnDisk(folder.root).take() for sentence in sentences(event)]
     assert f"iteration 3: {HOSTILE}: see here" in reported  # the writer makes it visible
     assert f"iteration 3: decision to {HOSTILE}: because" in reported
 
@@ -119,5 +119,5 @@ def test_comparing_runs_shows_an_unknown_state(folder: RunFolder, capsys: pytest
 
 
 def test_a_resumed_run_skips_unknown_decisions_and_alarms(folder: RunFolder) -> None:
-    past = JournalSource(folder.root).take()
+    past = RunOnDisk(folder.root).take()
     assert Monitor(Config, past).due(3) is None

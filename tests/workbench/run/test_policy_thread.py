@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runs_helper import record, run_python, tiny_config
@@ -14,7 +15,6 @@ from scripted_run import answered
 from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
-from workbench.run import threads
 from workbench.run.threads import PolicyThread
 
 QUESTION = Question(prompt="one", count=2)
@@ -38,35 +38,29 @@ class Loaded:
         return answered(question, iteration=len(self.used))
 
 
-Loading = Callable[[Callable[[RunFolder, str], Loaded]], None]
+def writer(checkpoint: str, writes: Callable[[Callable[[], None]], None]) -> Any:
+    """Return a stand-in that does this while it answers, as a saved policy."""
+    return Loaded(checkpoint, writes)
 
 
-@pytest.fixture
-def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
-    """Return a function that replaces the loading of saved policies."""
-    return lambda load: monkeypatch.setattr(threads, "_load", load)
-
-
-def test_nothing_is_loaded_before_the_first_question(tmp_path: Path, loading: Loading) -> None:
+def test_nothing_is_loaded_before_the_first_question(tmp_path: Path) -> None:
     before = threading.active_count()
-    loading(lambda *_: pytest.fail("it was loaded"))
-    policies = PolicyThread(tmp_path)
+    policies = PolicyThread(tmp_path, lambda *_: pytest.fail("it was loaded"))
     assert threading.active_count() == before
     policies.close()
     policies.join()
 
 
-def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Path, loading: Loading) -> None:
+def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Path) -> None:
     loaded: list[Loaded] = []
     done: list[int] = []
 
-    def load(folder: RunFolder, checkpoint: str) -> Loaded:
+    def load(folder: RunFolder, checkpoint: str) -> Any:
         assert folder.root == tmp_path
         loaded.append(Loaded(checkpoint))
         return loaded[-1]
 
-    loading(load)
-    policies = PolicyThread(tmp_path)
+    policies = PolicyThread(tmp_path, load)
     futures = [policies.ask(QUESTION, name) for name in ("step-000002", "", "step-000001")]
     for future in futures:
         future.add_done_callback(lambda future: done.append(future.result().iteration))
@@ -81,7 +75,7 @@ def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Pa
     assert thread is not threading.current_thread()
 
 
-def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_path: Path, loading: Loading) -> None:
+def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_path: Path) -> None:
     writing, steps = threading.Event(), 0
 
     def write_for_ever(progress: Callable[[], None]) -> None:
@@ -91,8 +85,7 @@ def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_pa
             progress()
             steps += 1
 
-    loading(lambda _, checkpoint: Loaded(checkpoint, write_for_ever))
-    policies = PolicyThread(tmp_path)
+    policies = PolicyThread(tmp_path, load=lambda _, checkpoint: writer(checkpoint, write_for_ever))
     futures: list[Future[Answer]] = [policies.ask(QUESTION) for _ in range(3)]
     assert writing.wait(30)
     policies.close()
@@ -102,7 +95,7 @@ def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_pa
         policies.ask(QUESTION)
 
 
-def test_a_withdrawn_question_is_not_answered(tmp_path: Path, loading: Loading) -> None:
+def test_a_withdrawn_question_is_not_answered(tmp_path: Path) -> None:
     go_on, answers = threading.Event(), 0
 
     def count(progress: Callable[[], None]) -> None:
@@ -110,8 +103,7 @@ def test_a_withdrawn_question_is_not_answered(tmp_path: Path, loading: Loading) 
         answers += 1
         assert go_on.wait(30)
 
-    loading(lambda _, checkpoint: Loaded(checkpoint, count))
-    policies = PolicyThread(tmp_path)
+    policies = PolicyThread(tmp_path, load=lambda _, checkpoint: writer(checkpoint, count))
     first, second = policies.ask(QUESTION), policies.ask(QUESTION)
     assert second.cancel()
     go_on.set()
@@ -121,7 +113,7 @@ def test_a_withdrawn_question_is_not_answered(tmp_path: Path, loading: Loading) 
     assert answers == 1
 
 
-def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path: Path, loading: Loading) -> None:
+def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path: Path) -> None:
     writing, calls = threading.Event(), 0
 
     def write(progress: Callable[[], None]) -> None:
@@ -131,8 +123,7 @@ def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path
             progress()
             writing.set()
 
-    loading(lambda _, checkpoint: Loaded(checkpoint, write))
-    policies = PolicyThread(tmp_path)
+    policies = PolicyThread(tmp_path, load=lambda _, checkpoint: writer(checkpoint, write))
     first = policies.ask(QUESTION)
     assert writing.wait(30)
     second = policies.ask(QUESTION)
@@ -142,18 +133,15 @@ def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path
     policies.join()
 
 
-def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again_for_the_next_question(
-    tmp_path: Path, loading: Loading
-) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again_for_the_next_question(tmp_path: Path) -> None:
     problems: list[Exception] = [ModelError("model.path = 'x': no such folder"), ZeroDivisionError("a bug")]
 
-    def load(_: RunFolder, checkpoint: str) -> Loaded:
+    def load(_: RunFolder, checkpoint: str) -> Any:
         if problems:
             raise problems.pop(0)
         return Loaded(checkpoint)
 
-    loading(load)
-    policies = PolicyThread(tmp_path)
+    policies = PolicyThread(tmp_path, load)
     futures = [policies.ask(QUESTION) for _ in range(3)]
     with pytest.raises(ModelError, match="no such folder"):
         futures[0].result(30)

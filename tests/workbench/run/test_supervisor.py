@@ -29,7 +29,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from workbench.kit.pane_strip import status_pieces
 from workbench.run import supervisor as module
-from workbench.run.journal_source import RunOnDisk
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.supervisor import Supervisor
 from workbench.run.threads import PolicyThread
 
@@ -307,12 +307,12 @@ class Loaded:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[PolicyThread]:
     """Return the threads that a supervisor makes, with a stand-in for the model."""
     made: list[PolicyThread] = []
+    load: Any = lambda _, checkpoint: Loaded(checkpoint)  # noqa: E731
 
     def make(folder: Path) -> PolicyThread:
-        made.append(PolicyThread(folder))
+        made.append(PolicyThread(folder, load))
         return made[-1]
 
-    monkeypatch.setattr("workbench.run.threads._load", lambda _, checkpoint: Loaded(checkpoint))
     monkeypatch.setattr("workbench.run.supervisor.PolicyThread", make)
     return made
 

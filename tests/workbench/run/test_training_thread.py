@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,7 +19,7 @@ from trainer.events import (
     RunEnded,
 )
 from trainer.questions import Answer, Question
-from workbench.run.threads import EventQueue, TrainingThread
+from workbench.run.threads import TrainingThread
 
 
 def progress(count: int) -> PhaseProgress:
@@ -35,39 +34,28 @@ def all_events(running: TrainingThread) -> list[Event]:
 
 
 def test_a_lagging_reader_gets_only_the_newest_progress_and_every_event_that_is_kept() -> None:
-    queue = EventQueue()
-    queue.emit(progress(1))
-    queue.emit(iteration(1))
+    running = TrainingThread(Config())
+    running.emit(progress(1))
+    running.emit(iteration(1))
     for count in range(1000):
-        queue.emit(progress(count))
-    queue.emit(iteration(2))
-    assert len(queue) == 4
-    assert [e.done for e in queue.take() if isinstance(e, PhaseProgress)] == [1, 999]
+        running.emit(progress(count))
+    running.emit(iteration(2))
+    assert running.take() == [progress(1), iteration(1), progress(999), iteration(2)]
 
 
-def test_a_reader_that_waits_wakes_up_for_an_event_of_another_thread() -> None:
-    queue = EventQueue()
-    thread = threading.Thread(target=queue.emit, args=[iteration(1)])
-    began = time.perf_counter()
-    thread.start()
-    assert queue.take(timeout=10) == [iteration(1)]
-    assert time.perf_counter() - began < 5
-    thread.join()
-
-
-def test_wake_ends_a_wait_without_an_event() -> None:
-    queue = EventQueue()
-    queue.wake()
-    assert queue.take(timeout=None) == []
+def test_a_stop_wakes_a_reader_that_waits() -> None:
+    running = TrainingThread(Config())
+    running.stop("asked")
+    assert running.take(timeout=None) == []
 
 
 def test_events_taken_by_a_reader_that_competes_with_the_writer_are_all_there() -> None:
-    queue, count = EventQueue(), 2000
-    thread = threading.Thread(target=lambda: [queue.emit(iteration(n)) for n in range(count)])
+    running, count = TrainingThread(Config()), 2000
+    thread = threading.Thread(target=lambda: [running.emit(iteration(n)) for n in range(count)])
     thread.start()
     taken: list[Event] = []
     while len(taken) < count:
-        events = queue.take(timeout=5)
+        events = running.take(timeout=5)
         assert events or taken, "the reader was not woken"
         taken += events
     thread.join()

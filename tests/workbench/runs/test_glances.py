@@ -16,10 +16,11 @@ from workspace_runs import LONG_NAME, write_run, write_workspace
 from trainer.config import Config, load_config
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
+from workbench.run import run_listing
 from workbench.run.metrics import METRICS
-from workbench.runs import glances
+from workbench.run.run_listing import Workspace, read_workspace
 from workbench.runs.curves import curve_lines
-from workbench.runs.glances import GlanceReader, Workspace, news, since_text
+from workbench.runs.details import news, since_text
 from workbench.screen.home import NextRun, expected_minutes, home_facts
 from workbench.text import plain
 
@@ -29,8 +30,8 @@ NOW = 1_800_000_000.0
 RUNS = Path("runs")
 
 
-def read(reader: GlanceReader | None = None) -> Workspace:
-    workspace = (reader or GlanceReader()).read(RUNS)
+def read() -> Workspace:
+    workspace = read_workspace(RUNS)
     assert workspace is not None
     return workspace
 
@@ -49,25 +50,23 @@ def test_runs_are_read_newest_first_with_their_curves() -> None:
 
 def test_a_journal_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     write_workspace(NOW)
-    reader = GlanceReader()
-    shown = read(reader)
-    assert reader.read(RUNS, shown) is None
+    shown = read()
+    assert read_workspace(RUNS, shown.states) is None
     opened = []
-    plain_read = glances.glance_at
-    monkeypatch.setattr(glances, "glance_at", lambda run: opened.append(run.name) or plain_read(run))
+    plain_read = run_listing.glance_at
+    monkeypatch.setattr(run_listing, "glance_at", lambda run: opened.append(run.name) or plain_read(run))
     os.utime("runs/old/events.jsonl", (NOW, NOW))
-    assert reader.read(RUNS, shown) is not None
+    assert read_workspace(RUNS, shown.states) is not None
     assert opened == ["old"]
-    assert len(read(reader).glances) == len(shown.glances), "a reading that was not shown hides nothing from the next"
+    assert len(read().glances) == len(shown.glances), "a reading that was not shown hides nothing from the next"
     with RunFolder(Path("runs/broken")).lock():
-        again = reader.read(RUNS, shown)
+        again = read()
     assert opened == ["old", "broken"]
-    assert again is not None
     assert {glance.run.name: glance.run.state for glance in again.glances}["broken"] == "training"
 
 
 def test_an_unreadable_journal_and_a_missing_folder_are_survived() -> None:
-    assert read()[:2] == ([], "")
+    assert read() == ([], "", {})
     write_run("hurt", 2, began=NOW, end=None)
     Path("runs/hurt/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
     [glance] = read().glances

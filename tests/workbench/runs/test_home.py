@@ -25,8 +25,8 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.kit.pane import Pane
 from workbench.kit.screen_settings import ScreenSettings
+from workbench.run import run_listing
 from workbench.run.run_listing import Glance
-from workbench.runs import glances
 from workbench.runs.choices import HomeChoices
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
@@ -87,14 +87,14 @@ async def test_what_a_slow_reading_finds_is_shown_though_another_was_requested_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_workspace(time.time())
-    reading, go_on, glance_at = Event(), Event(), glances.glance_at
+    reading, go_on, glance_at = Event(), Event(), run_listing.glance_at
 
     def slow(run: RunSummary) -> Glance:
         reading.set()
         go_on.wait(60)
         return glance_at(run)
 
-    monkeypatch.setattr(glances, "glance_at", slow)
+    monkeypatch.setattr(run_listing, "glance_at", slow)
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, reading.is_set)
         await pilot.press("f2")
@@ -109,8 +109,8 @@ async def test_what_a_slow_reading_finds_is_shown_though_another_was_requested_m
 @pytest.mark.parametrize("key", ["t", "enter"])
 async def test_a_run_can_be_started_while_the_runs_are_read(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_workspace(time.time())
-    go_on, glance_at = Event(), glances.glance_at
-    monkeypatch.setattr(glances, "glance_at", lambda run: go_on.wait(60) and glance_at(run))
+    go_on, glance_at = Event(), run_listing.glance_at
+    monkeypatch.setattr(run_listing, "glance_at", lambda run: go_on.wait(60) and glance_at(run))
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
         assert "Reading runs" in screen_text(screen)
         await start_run(pilot, key)

@@ -14,7 +14,7 @@ from waiting import until
 from workbench_app import settle
 from workspace_runs import write_workspace
 
-from workbench.runs import glances
+from workbench.run import run_listing
 from workbench.runs.curves import RunCurves
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
@@ -37,8 +37,8 @@ async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_
     monkeypatch.chdir(tmp_path)
     write_workspace(time.time())
     read: list[str] = []
-    glance_at = glances.glance_at
-    monkeypatch.setattr(glances, "glance_at", lambda run: read.append(run.name) or glance_at(run))
+    glance_at = run_listing.glance_at
+    monkeypatch.setattr(run_listing, "glance_at", lambda run: read.append(run.name) or glance_at(run))
     app = Workbench()
     async with app.run_test(size=(120, 40)) as pilot:
         pane, curves, table = app.query_one(RunsPane), app.query_one(RunCurves), app.query_one(RunTable)

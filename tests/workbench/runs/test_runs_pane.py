@@ -29,9 +29,8 @@ from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Badge
 from workbench.kit.saving import run_name_problem
 from workbench.kit.throttled import Throttled
-from workbench.run.run_listing import RunListing, read_runs
+from workbench.run.run_listing import Glance, Workspace, read_runs, read_workspace
 from workbench.run.view import RunView
-from workbench.runs import glances
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
 from workbench.runs.pane import RunsPane
@@ -179,22 +178,22 @@ def test_runs_are_read_again_only_when_something_changed() -> None:
     first = read_runs(Path("runs"))
     assert first is not None
     assert [run.name for run in first.runs] == ["a-run", "b-run", "c-run"]
-    assert read_runs(Path("runs"), first.stamp) is None
+    assert read_runs(Path("runs"), first.states) is None
 
     journal = Journal(Path("runs/b-run/events.jsonl"))
     journal.emit(started(name="b-run", resumed_at=2))
     journal.emit(iteration(3))
     journal.close()
-    second = read_runs(Path("runs"), first.stamp)
+    second = read_runs(Path("runs"), first.states)
     assert second is not None
     assert second.runs[1].iteration == 3
     assert [new is old for new, old in zip(second.runs, first.runs, strict=True)] == [True, False, True]
 
     with RunFolder(Path("runs/a-run")).lock():
-        third = read_runs(Path("runs"), second.stamp)
+        third = read_runs(Path("runs"), second.states)
         assert third is not None
         assert third.runs[0].state == "training"
-    fourth = read_runs(Path("runs"), third.stamp)
+    fourth = read_runs(Path("runs"), third.states)
     assert fourth is not None, "a trainer that was killed changes no file"
     assert fourth.runs[0].state == "stopped"
 
@@ -207,7 +206,7 @@ def test_a_folder_that_cannot_be_listed_is_a_problem_and_an_absent_one_is_empty(
     absent = read_runs(tmp_path / "absent")
     assert absent is not None
     assert (absent.runs, absent.problem) == ([], "")
-    assert read_runs(tmp_path / "absent", absent.stamp) is None
+    assert read_runs(tmp_path / "absent", absent.states) is None
 
 
 def test_details_are_read_from_configuration_and_checkpoints() -> None:
@@ -290,13 +289,13 @@ async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(m
     monkeypatch.setattr(throttled, "_REST", 0.0)
     readings, go_on = [], threading.Event()
 
-    def slow(runs_dir: Path, known: Any) -> RunListing | None:
+    def slow(runs_dir: Path, known: Any) -> Workspace | None:
         readings.append(known)
         if len(readings) == 2:
             go_on.wait(timeout=60)
-        return read_runs(runs_dir, known)
+        return read_workspace(runs_dir, known)
 
-    monkeypatch.setattr(glances, "read_runs", slow)
+    monkeypatch.setattr(runs_pane, "read_workspace", slow)
     app = Workbench()
     async with app.run_test() as pilot:
         while len(readings) < 2:
@@ -320,7 +319,7 @@ async def test_a_hidden_pane_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         app.pane.display = False
         await pilot.pause()
         read = []
-        monkeypatch.setattr(glances, "read_runs", lambda *asked: read.append(asked))
+        monkeypatch.setattr(runs_pane, "read_workspace", lambda *asked: read.append(asked))
         app.pane._look()
         await settle(pilot)
         assert read == []
@@ -572,7 +571,7 @@ async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [summary("b-run", state="training"), summary("c-run", state="training")]
-    monkeypatch.setattr(glances, "read_runs", lambda *_: RunListing(runs, "", ()))
+    monkeypatch.setattr(runs_pane, "read_workspace", lambda *_: Workspace(list(map(Glance, runs)), ""))
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)

@@ -19,9 +19,9 @@ from trainer.runs import journal_lines
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal, read_journal
 from trainer.runs.sinks import ProgressFile
-from workbench.run import journal_source
+from workbench.run import run_on_disk
 from workbench.run.history import History
-from workbench.run.journal_source import JournalSource
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.view import RunView
 
 
@@ -36,9 +36,9 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]
     """Make a short journal a long one: so many iterations at first, then blocks of so many bytes, one per call."""
 
     def set_sizes(newest: int, block: int) -> None:
-        monkeypatch.setattr(journal_source, "_NEWEST", newest)
-        monkeypatch.setattr(journal_source, "_BLOCK_BYTES", block)
-        monkeypatch.setattr(journal_source, "_SHARE", 0.0)
+        monkeypatch.setattr(run_on_disk, "_NEWEST", newest)
+        monkeypatch.setattr(run_on_disk, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(run_on_disk, "_SHARE", 0.0)
         monkeypatch.setattr(journal_lines, "_BLOCK_BYTES", block)
 
     return set_sizes
@@ -49,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return the clock by which a source checks whether its run is live; `now` is set by the test."""
     clock = SimpleNamespace(now=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(journal_source, "time", clock)
+    monkeypatch.setattr(run_on_disk, "time", clock)
     return clock
 
 
@@ -65,20 +65,20 @@ def append(folder: Path, data: bytes) -> None:
         file.write(data)
 
 
-def take(source: JournalSource, view: RunView | None = None) -> RunView:
+def take(source: RunOnDisk, view: RunView | None = None) -> RunView:
     view = view or RunView()
     for event in source.take():
         view.take(event)
     return view
 
 
-def chunks(source: JournalSource) -> Iterator[History]:
+def chunks(source: RunOnDisk) -> Iterator[History]:
     while (chunk := source.earlier()) is not None:
         yield chunk
 
 
 def whole(folder: Path) -> RunView:
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     view = take(source)
     for chunk in chunks(source):
         view.history.prepend(chunk)
@@ -94,7 +94,7 @@ def test_the_newest_iterations_come_first_and_the_older_ones_chunk_by_chunk_befo
 ) -> None:
     few_at_a_time(20, 9000)
     write_long_journal(folder / "events.jsonl", 200)
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     view = take(source)
     assert list(view.history.numbers) == list(range(181, 201))
     assert view.started is not None
@@ -157,13 +157,13 @@ def test_opening_a_long_journal_parses_its_end_only(folder: Path, monkeypatch: p
     write_long_journal(folder / "events.jsonl", 6000)
     parsed: list[int] = []
     monkeypatch.setattr(journal_lines, "from_json", lambda line: parsed.append(len(line)) or json.loads(line))
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     assert len(take(source).history) == 2000
     assert sum(parsed) < 0.36 * (folder / "events.jsonl").stat().st_size
     parsed.clear()
-    monkeypatch.setattr(journal_source, "_SHARE", 0.0)
+    monkeypatch.setattr(run_on_disk, "_SHARE", 0.0)
     source.earlier()
-    assert 0 < sum(parsed) < journal_source._BLOCK_BYTES / 2  # samples, states and checkpoints are passed over
+    assert 0 < sum(parsed) < run_on_disk._BLOCK_BYTES / 2  # samples, states and checkpoints are passed over
 
 
 def test_a_run_that_was_resumed_with_more_iterations_is_opened_with_the_present_total(
@@ -172,16 +172,16 @@ def test_a_run_that_was_resumed_with_more_iterations_is_opened_with_the_present_
     few_at_a_time(3, 500)
     write(folder, started(iterations=10), *map(iteration, range(1, 11)), started(iterations=90, resumed_at=10))
     write(folder, *map(iteration, range(11, 60)))
-    assert take(JournalSource(folder)).total == 10
+    assert take(RunOnDisk(folder)).total == 10
     (folder / "config.toml").write_text("[ppo]\niterations = 90\n")
-    assert take(JournalSource(folder)).total == 90
+    assert take(RunOnDisk(folder)).total == 90
     (folder / "config.toml").write_text("[ppo]\niterations = 'x'\n[")
-    assert take(JournalSource(folder)).total == 10
+    assert take(RunOnDisk(folder)).total == 10
 
 
 def test_a_renamed_run_has_the_name_of_its_folder(folder: Path) -> None:
     write(folder, started(name="old", folder="/somewhere/old"))
-    view = take(JournalSource(folder))
+    view = take(RunOnDisk(folder))
     assert view.started is not None
     assert (view.started.name, view.started.folder) == ("a-run", str(folder))
 
@@ -191,7 +191,7 @@ def test_a_resumption_that_comes_while_the_older_part_is_read_counts_for_that_pa
 ) -> None:
     few_at_a_time(3, 3000)
     write(folder, started(), *map(iteration, range(1, 41)))
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     view = take(source)
     view.history.prepend(next(chunks(source)))
     write(folder, started(resumed_at=5), iteration(6, kl=99.0))
@@ -207,7 +207,7 @@ def test_a_journal_that_replaces_another_is_read_like_the_first(
     few_at_a_time(10, 3000)
     write_long_journal(folder / "events.jsonl", 50)
     write(folder, started(resumed_at=3))
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     view = take(source)
     (folder / "other").mkdir()
     write(folder / "other", started(seed=1), *map(iteration, range(1, 31)))
@@ -225,9 +225,9 @@ def test_progress_comes_while_the_run_is_live_and_once(folder: Path) -> None:
     write(folder, started(), iteration(1))
     progress = ProgressFile(folder / "progress.json")
     progress.emit(reported := PhaseProgress(iteration=2, phase="update", done=1, total=4))
-    assert not any(isinstance(event, PhaseProgress) for event in JournalSource(folder).take())
+    assert not any(isinstance(event, PhaseProgress) for event in RunOnDisk(folder).take())
     with RunFolder(folder).lock():
-        source = JournalSource(folder)
+        source = RunOnDisk(folder)
         assert source.take()[-1] == reported
         assert source.take() == []
         progress.emit(next_one := PhaseProgress(iteration=2, phase="update", done=2, total=4))
@@ -239,14 +239,14 @@ def test_progress_of_an_iteration_that_is_over_is_not_reported(folder: Path) -> 
     with RunFolder(folder).lock():
         for phase, reported in (("update", 0), ("evaluate", 1)):
             ProgressFile(folder / "progress.json").emit(PhaseProgress(iteration=2, phase=phase, done=1, total=4))
-            assert sum(isinstance(event, PhaseProgress) for event in JournalSource(folder).take()) == reported
+            assert sum(isinstance(event, PhaseProgress) for event in RunOnDisk(folder).take()) == reported
 
 
 def test_a_source_is_finished_when_nobody_trains_the_run_and_everything_was_read(
     folder: Path, clock: SimpleNamespace
 ) -> None:
     write(folder, started())
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     with RunFolder(folder).lock():
         source.take()
         assert source.live
@@ -275,7 +275,7 @@ def test_unknown_events_newer_versions_and_damage_are_reported_wherever_they_are
     append(folder, b'{"time": 1, "event": "iteration", "iteration": "x"}\n')
     write(folder, *map(iteration, range(10, 30)))
     append(folder, b'{"time": 1, "event": "weather"}\n\0\0\n{"time": 1, "ev')
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     view = take(source)
     for chunk in chunks(source):
         view.history.prepend(chunk)
@@ -305,14 +305,14 @@ def test_an_event_whose_fields_are_of_other_types_is_ignored(folder: Path, chang
     write(folder, started())
     append(folder, json.dumps({"time": 1.0, **iteration(1).as_dict(), **change}).encode() + b"\n")
     write(folder, iteration(2))
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     assert list(take(source).history.numbers) == [2]
     [problem] = source.problems
     assert problem.startswith("line 3 ignored: not a complete event")
 
 
 def test_a_folder_without_a_journal_is_a_problem_until_there_is_one(folder: Path) -> None:
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     assert source.take() == []
     [problem] = source.problems
     assert problem.startswith(f"no journal '{folder / 'events.jsonl'}'")
@@ -323,7 +323,7 @@ def test_a_folder_without_a_journal_is_a_problem_until_there_is_one(folder: Path
 
 def test_a_journal_that_cannot_be_read_is_a_problem(folder: Path) -> None:
     (folder / "events.jsonl").mkdir()
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     assert (source.take(), source.earlier()) == ([], None)
     assert "Is a directory" in source.problems[0]
 
@@ -344,7 +344,7 @@ def test_endless_alerts_do_not_make_a_source_read_the_whole_journal(
     monkeypatch.setattr(journal_lines, "_BLOCK_BYTES", 2000)
     alert = Alert(iteration=3, level="info", code="x", message="again")
     write(folder, started(), *map(iteration, range(1, 4)), *[alert] * 1000)
-    source = JournalSource(folder)
+    source = RunOnDisk(folder)
     view = take(source)
     assert 100 < len(view.alerts) < 300
     for chunk in chunks(source):
@@ -355,5 +355,5 @@ def test_endless_alerts_do_not_make_a_source_read_the_whole_journal(
 def test_the_source_reports_the_same_as_the_reader_of_whole_journals(folder: Path) -> None:
     write_long_journal(folder / "events.jsonl", 30)
     events = read_journal(folder / "events.jsonl").events
-    assert JournalSource(folder).take()[1:] == events[1:]
+    assert RunOnDisk(folder).take()[1:] == events[1:]
     assert sum(isinstance(event, Iteration) for event in events) == 30

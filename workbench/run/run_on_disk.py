@@ -30,12 +30,14 @@ _CANCELLED = "the question was cancelled: ask again"
 _WITHIN = ("generate", "score", "reward", "update")  # the phases of an iteration
 
 
-class JournalSource:
-    """The journal in `folder` and, while the run is live, the progress of its phase.
+class RunOnDisk:
+    """The journal of the run in `folder`; while another process trains it, its progress, and requests to its trainer.
 
     The first `take` reads only the newest 2000 iterations, however long the journal is; of what came before, it returns
     only the start of the run. `earlier` returns the metrics from there, but no evaluations, checkpoints and alerts.
     What cannot be read is left out and reported in `problems`.
+
+    Requests raise UsageError if no process trains the run any more, StorageError if they cannot be delivered.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,42 +49,44 @@ class JournalSource:
         self._older_count_to = math.inf  # unread iterations above this one were done again
         self._iteration = 0
         self._progress: PhaseProgress | None = None
-        self._live = False
+        self.live = False  # whether some process trained the run when `take` last looked, at most once a second
         self._looked = -math.inf
         self._failure = ""
         self.finished = False
         """True once `take` finds no process training the run, and nothing new; the run may resume."""
-
-    @property
-    def live(self) -> bool:
-        """Return whether some process was training the run when `take` last looked, at most once a second."""
-        return self._live
+        self.kl_target: float | None = None  # nats a sequence, when it last started; None if kl_coef is fixed
+        self._asked: dict[Path, Future[Answer]] = {}  # by the path of the answer
+        self._to_ask: queue.SimpleQueue[tuple[Question, Future[Answer]]] = queue.SimpleQueue()
 
     @property
     def problems(self) -> list[str]:
         """Parts of the run that cannot be read, a line each."""
         problems = [self._failure] if self._failure else []
         problems += self._reader.problems
-        if self._reader.unfinished and not self._live:
+        if self._reader.unfinished and not self.live:
             problems.append("the last line is cut: its event is lost")
         return problems
 
     def take(self) -> list[Event]:
-        """Return what is new in the journal, then the newest progress of a live run.
+        """Return what is new in the journal, then the newest progress of a live run; pass questions and answers on.
 
         If another journal has replaced the first one, it is read as the first one was.
         """
+        self._exchange()
         now = time.monotonic()
         if now - self._looked >= _LOOK_AGAIN:
-            self._live, self._looked = self._run.is_live(), now
-        live = self._live  # checked first: then everything that a trainer wrote before it ended can be read
+            self.live, self._looked = self._run.is_live(), now
+        live = self.live  # checked first: then everything that a trainer wrote before it ended can be read
         try:
             events = self._new_events()
         except StorageError as error:
             self._failure = str(error)
             events = []
-        if live and (progress := self._new_progress()) is not None:
-            events.append(progress)
+        if live and (progress := read_progress(self._run.progress)) != self._progress:
+            self._progress = progress
+            # An iteration may be over: the file will follow. 0 is what comes before the first one.
+            if progress and not (0 < progress.iteration <= self._iteration and progress.phase in _WITHIN):
+                events.append(progress)
         self.finished = not live and not events
         return events
 
@@ -113,99 +117,6 @@ class JournalSource:
             chunk.append(iteration)
         return chunk
 
-    def _new_events(self) -> list[Event]:
-        events = [event for _, event in self._reader.poll()]
-        missing = not events and not self._live and not self._run.events.exists()
-        self._failure = f"no journal '{self._run.events}': open a run that has started" if missing else ""
-        if self._reader.restarts != self._restarts:
-            self._restarts = self._reader.restarts
-            self._older_count_to, self._iteration, self._progress = math.inf, 0, None
-        for event in events:
-            self._note(event)
-        if self._reader.opening is not self._opening:
-            self._opening = self._reader.opening
-            if self._opening is not None:
-                first = self._opening[1]
-                if isinstance(first, RunStarted) and not any(isinstance(event, RunStarted) for event in events):
-                    # A resumption that is not in `events` may have changed the total.
-                    total = self._ppo_settings().get("iterations")
-                    first = dataclasses.replace(first, iterations=total) if isinstance(total, int) else first
-                events.insert(0, first)
-        name, folder = self._run.name, str(self._run.root)  # it may have been renamed or moved since
-        return [
-            dataclasses.replace(event, name=name, folder=folder) if isinstance(event, RunStarted) else event
-            for event in events
-        ]
-
-    def _ppo_settings(self) -> dict[str, Any]:
-        """Return the PPO settings in config.toml now; empty if there are none that can be read."""
-        try:
-            found = read_config(self._run).get("ppo")
-        except StorageError:
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def _new_progress(self) -> PhaseProgress | None:
-        progress = read_progress(self._run.progress)
-        if progress == self._progress:
-            return None
-        self._progress = progress
-        if progress is not None and 0 < progress.iteration <= self._iteration and progress.phase in _WITHIN:
-            return None  # the iteration is over: the file will follow; 0 is what comes before the first one
-        return progress
-
-    def _note(self, event: Event) -> None:
-        """Record what `event` says about those before it."""
-        match event:
-            case Iteration() | RewardModelStep():
-                self._iteration = event.iteration
-                self._older_count_to = min(self._older_count_to, event.iteration - 1)
-            case RunStarted():
-                self._iteration = max(event.resumed_at or 0, 0)
-                self._older_count_to = min(self._older_count_to, self._iteration)
-
-
-def whole_run(folder: Path) -> RunView:
-    """Read the run in `folder` with all its iterations at once. Call it in a thread: a long run takes seconds."""
-    source, view = JournalSource(folder), RunView()
-    for event in source.take():
-        view.take(event)
-    while (chunk := source.earlier()) is not None:
-        view.history.prepend(chunk)
-    return view
-
-
-class RunOnDisk(JournalSource):
-    """A run that is read from its folder, and steered through its inbox while another process trains it.
-
-    Requests raise UsageError if no process trains the run any more, StorageError if they cannot be delivered.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.kl_target: float | None = None  # nats a sequence, when it last started; None if kl_coef is fixed
-        self._asked: dict[Path, Future[Answer]] = {}  # by the path of the answer
-        self._to_ask: queue.SimpleQueue[tuple[Question, Future[Answer]]] = queue.SimpleQueue()
-
-    def take(self) -> list[Event]:
-        """Return what is new in the journal; pass on new questions, and the answers that have arrived."""
-        while not self._to_ask.empty():
-            question, future = self._to_ask.get()
-            if future.cancelled():
-                continue
-            try:
-                self._asked[inbox.ask(self.folder, question)] = future
-            except TrainerError as error:
-                give(future, error)
-        if self._asked:
-            self._take_answers()
-        events = super().take()
-        if any(isinstance(event, RunStarted) for event in events):
-            ppo = self._ppo_settings()
-            target = ppo.get("kl_target") if ppo.get("kl_controller") == "adaptive" else None
-            self.kl_target = target if isinstance(target, float) else None
-        return events
-
     def close(self) -> None:
         """Fail the open questions with UsageError, because nobody takes answers any more."""
         while not self._to_ask.empty():
@@ -225,7 +136,56 @@ class RunOnDisk(JournalSource):
         self._to_ask.put((question, future))
         return future
 
-    def _take_answers(self) -> None:
+    def _new_events(self) -> list[Event]:
+        events = [event for _, event in self._reader.poll()]
+        missing = not events and not self.live and not self._run.events.exists()
+        self._failure = f"no journal '{self._run.events}': open a run that has started" if missing else ""
+        if self._reader.restarts != self._restarts:
+            self._restarts = self._reader.restarts
+            self._older_count_to, self._iteration, self._progress = math.inf, 0, None
+        for event in events:
+            self._note(event)
+        started = any(isinstance(event, RunStarted) for event in events)
+        if self._reader.opening is not self._opening:
+            self._opening = self._reader.opening
+            if self._opening is not None:
+                events.insert(0, self._opening[1])
+        if not any(isinstance(event, RunStarted) for event in events):
+            return events
+        try:
+            ppo: Any = read_config(self._run).get("ppo")
+        except StorageError:
+            ppo = {}
+        ppo = ppo if isinstance(ppo, dict) else {}
+        target = ppo.get("kl_target") if ppo.get("kl_controller") == "adaptive" else None
+        self.kl_target = target if isinstance(target, float) else None
+        changes: dict[str, Any] = {"name": self._run.name, "folder": str(self._run.root)}  # renamed or moved since
+        if not started and isinstance(total := ppo.get("iterations"), int):
+            changes["iterations"] = total  # a resumption that is not among the events may have changed it
+        return [dataclasses.replace(event, **changes) if isinstance(event, RunStarted) else event for event in events]
+
+    def _note(self, event: Event) -> None:
+        """Record what `event` says about those before it."""
+        match event:
+            case Iteration() | RewardModelStep():
+                self._iteration = event.iteration
+                self._older_count_to = min(self._older_count_to, event.iteration - 1)
+            case RunStarted():
+                self._iteration = max(event.resumed_at or 0, 0)
+                self._older_count_to = min(self._older_count_to, self._iteration)
+
+    def _exchange(self) -> None:
+        """Pass new questions on to the trainer, and the answers that have arrived to who asked."""
+        while not self._to_ask.empty():
+            question, future = self._to_ask.get()
+            if future.cancelled():
+                continue
+            try:
+                self._asked[inbox.ask(self.folder, question)] = future
+            except TrainerError as error:
+                give(future, error)
+        if not self._asked:
+            return
         live = self._run.is_live()  # checked first: then all answers of a trainer that has ended are there
         for path, future in list(self._asked.items()):
             answer: Answer | StorageError | None
@@ -251,3 +211,13 @@ class RunOnDisk(JournalSource):
         for path, future in asked.items():
             inbox.withdraw(path)
             give(future, UsageError(reason))
+
+
+def whole_run(folder: Path) -> RunView:
+    """Read the run in `folder` with all its iterations at once. Call it in a thread: a long run takes seconds."""
+    run, view = RunOnDisk(folder), RunView()
+    for event in run.take():
+        view.take(event)
+    while (chunk := run.earlier()) is not None:
+        view.history.prepend(chunk)
+    return view

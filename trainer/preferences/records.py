@@ -14,7 +14,7 @@ Messages = list[dict[str, str]]
 Text = str | Messages  # plain text, or chat messages with the keys role and content
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 Verdict = Literal["ranked", "both_bad", "skip"]
-Queue = Literal["samples", "policy-reference", "dataset", "uncertain", "disagreement", "again", "repeat"]
+Queue = Literal["samples", "policy-reference", "dataset", "uncertain", "again", "repeat"]
 STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # how a turn of an HH-RLHF transcript begins
 _TURN = re.compile(r"\n\n(Human|Assistant):")
@@ -148,15 +148,15 @@ class SessionItem:
 class QueuePlan:
     """One queue of a session.
 
-    source: a run's folder; for "dataset", a file or a datasets name. models: the reward models that order the pairs;
-    "uncertain" uses the first, "disagreement" all of them. keys: the comparisons that "again" asks for. columns: names
-    of the columns of "dataset", as in "prompt=question".
+    source: a run's folder; for "dataset", a file or a datasets name. model: folder of the reward model that
+    orders the pairs of "uncertain". keys: the comparisons that "again" asks for. columns: names of the columns of
+    "dataset", as in "prompt=question".
     """
 
     queue: Queue
     weight: float = 1.0  # share of the items, relative to the other queues
     source: str = ""
-    models: tuple[str, ...] = ()
+    model: str = ""
     keys: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
@@ -166,7 +166,7 @@ class SessionPlan:
     """Plan of what a session asks.
 
     repeats: share of the items that ask for one of the labeller's own labels again, with the sides swapped. random:
-    smallest share of the items of "uncertain" and "disagreement" that are drawn at random instead. limit: number of
+    smallest share of the items of "uncertain" that are drawn at random instead. limit: number of
     items in the session; 0 for all that there are. seed: of the random draws and of the sides.
     """
 

@@ -82,8 +82,8 @@ _ORIGIN: Rules = {
 _QUEUE: Rules = {
     "queue": (lambda value: value in _QUEUES, "a queue"),
     "weight": _NUMBER,
-    "source": _TEXT,
-    **dict.fromkeys(("models", "keys", "columns"), _TEXTS),
+    **dict.fromkeys(("source", "model"), _TEXT),
+    **dict.fromkeys(("keys", "columns"), _TEXTS),
 }
 _PLAN: Rules = {"repeats": _NUMBER, "random": _NUMBER, "limit": _WHOLE, "seed": _WHOLE}
 _NAMES = {record: tuple(field.name for field in fields(record)) for record in (Origin, Judgement)}

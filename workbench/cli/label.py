@@ -19,7 +19,6 @@ from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, dir_override
 from workbench.cli.ui import open_workbench
 from workbench.labelling.plans import (
-    ENSEMBLE,
     QUEUES,
     REPEATS,
     LabelOpening,
@@ -68,12 +67,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--model",
-        dest="models",
         metavar="RUN",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="reward models for uncertain (the first) and disagreement (default: the newest)",
+        help="reward model for uncertain (default: the newest)",
     )
     add(parser, "--dir")
     parser.add_argument("--guidelines", metavar="FILE", help="text file, shown first and saved with the labels")
@@ -118,24 +113,24 @@ def opening(args: argparse.Namespace) -> Opening:
 
 
 def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
-    """Return the options; a run or reward models that are needed but not named are the newest ones."""
+    """Return the options; a run or a reward model that is needed but not named is the newest one."""
     queues = tuple(_weighted(text) for text in args.queues)
     names = {queue for queue, _ in queues}
     if len(names) < len(queues):
         raise UsageError("--queue: a queue is named twice; give it one weight")
     run = open_run(args.run, where).root if args.run else None
-    models = [open_run(name, where).root for name in args.models]
+    model = open_run(args.model, where).root if args.model else None
     needs_run = bool(names - {"dataset", "flagged"})
-    if needs_run and not (run and models):
+    if needs_run and not (run and model):
         found = labelling_material(where)
         run = run or next(iter(found.runs), None)
-        models = models or found.models[:ENSEMBLE]
+        model = model or next(iter(found.models), None)
     return SessionOptions(
         queues=queues,
         run=run,
         data=args.data or "",
         columns=tuple(args.columns),
-        models=tuple(models),
+        model=model,
         limit=args.limit or 0,
         repeats=REPEATS if args.repeats is None else args.repeats,
         guidelines=args.guidelines or "",

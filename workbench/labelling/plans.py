@@ -21,7 +21,7 @@ from trainer.runs.listing import PPO, list_runs
 from trainer.runs.samples import kept_iterations
 from workbench.text import visible
 
-UserQueue = Literal["samples", "policy-reference", "dataset", "uncertain", "disagreement", "flagged"]
+UserQueue = Literal["samples", "policy-reference", "dataset", "uncertain", "flagged"]
 """A queue that a user can choose; "flagged" becomes the queue "again" with the keys of what is flagged."""
 
 QUEUES: dict[UserQueue, str] = {
@@ -29,15 +29,12 @@ QUEUES: dict[UserQueue, str] = {
     "policy-reference": "policy against reference, written now",
     "dataset": "pairs from a file or dataset",
     "uncertain": "samples that a reward model is least sure of",
-    "disagreement": "samples that reward models disagree on",
     "flagged": "items flagged for a second look, once more",
 }
 """Queues that a user can choose, each with a description."""
 
 REPEATS = SessionPlan(queues=()).repeats
 MOST_REPEATS = 0.5
-MODELS_NEEDED: dict[UserQueue, int] = {"uncertain": 1, "disagreement": 2}
-ENSEMBLE = 3  # reward models that "disagreement" uses unless some are named: each scores every sample
 _LONGEST_NAME = 60  # characters
 _LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
 
@@ -61,7 +58,7 @@ class SessionOptions:
     """User's options for a new session.
 
     queues: with their weights; if empty, run and data decide. columns: names of the columns of the data, as in
-    "prompt=question". models: folders of reward models, the newest first. guidelines: the path of a text file.
+    "prompt=question". model: folder of the reward model of "uncertain". guidelines: the path of a text file.
     flagged: keys of the comparisons that are flagged in the store.
     """
 
@@ -69,7 +66,7 @@ class SessionOptions:
     run: Path | None = None
     data: str = ""
     columns: tuple[str, ...] = ()
-    models: tuple[Path, ...] = ()
+    model: Path | None = None
     limit: int = 0
     repeats: float = REPEATS
     guidelines: str = ""
@@ -219,25 +216,18 @@ def _queue_plan(queue: UserQueue, weight: float, options: SessionOptions) -> Que
             raise UsageError(f"queue {queue}: '{run.name}' has no samples: choose a run with run.save_samples = true")
         if queue == "policy-reference" and not checkpoints(folder).paths:
             raise UsageError(f"queue {queue}: '{run.name}' is not running and has no checkpoint: choose another run")
-    least = MODELS_NEEDED.get(queue, 0)
-    if len(options.models) < least:
-        needed = "a reward model" if least == 1 else f"{least} reward models"
-        found = f", found {len(options.models)}" if options.models else ""
-        raise UsageError(f"queue {queue}: needs {needed}{found}: train one with ppo-workbench reward-model train")
-    ordered_by = options.models if least == 2 else options.models[:least]
-    models = tuple(str(_model(path, queue)) for path in ordered_by)
-    return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
-
-
-def _model(path: Path, queue: UserQueue) -> Path:
-    model = path.resolve()
+    if queue != "uncertain":
+        return QueuePlan(queue=queue, weight=weight, source=str(run))
+    if options.model is None:
+        raise UsageError(f"queue {queue}: needs a reward model: train one with ppo-workbench reward-model train")
+    model = options.model.resolve()
     newest, damaged = newest_checkpoint(RunFolder(model))
     if damaged:
         raise UsageError(f"queue {queue}: '{model.name}': {'; '.join(damaged)}; name one of its other checkpoints")
     checkpoint = newest or model
     if not (checkpoint / "reward_model.json").is_file():
         raise UsageError(f"queue {queue}: '{model.name}' is not a trained reward model: name a run that is")
-    return model
+    return QueuePlan(queue=queue, weight=weight, source=str(run), model=str(model))
 
 
 def _readable(source: str, columns: Sequence[str]) -> str:

@@ -24,8 +24,6 @@ from workbench.kit.dialog import ChoiceList
 from workbench.kit.keys import keys_of, with_keys
 from workbench.labelling.dialogs import LabelForm, columns_field, columns_in, row, text_field
 from workbench.labelling.plans import (
-    ENSEMBLE,
-    MODELS_NEEDED,
     QUEUES,
     SessionChoice,
     SessionOptions,
@@ -91,7 +89,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         self._options = options
         first = [self._options.run] if self._options.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
-        self._models = self._options.models or tuple(models[:ENSEMBLE])
+        self._model = self._options.model or next(iter(models), None)
         self._labeller, self._sessions, self._asks = labeller, sessions, asks
         self._open: list[SessionRecord] = []  # sessions that the labeller can resume
         # At the last update: the labeller, the values of a new session's fields, and the place in the list.
@@ -131,15 +129,15 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
 
     def _queue(self, queue: UserQueue) -> Selection[str]:
         """Return a line of the list: what the queue asks, or what it still needs."""
-        options, needed, about = self._options, MODELS_NEEDED.get(queue, 0), QUEUES[queue]
+        options, about = self._options, QUEUES[queue]
         lacks = ""
         if queue == "flagged":
             about = f"{counted(len(options.flagged), 'item')} flagged for a second look, once more"
             lacks = "" if options.flagged else "no item is flagged"
         elif queue != "dataset" and not self._runs:
             lacks = "needs a run that saves its samples"
-        elif len(self._models) < needed:
-            lacks = "needs a reward model" if needed == 1 else "needs two reward models"
+        elif queue == "uncertain" and self._model is None:
+            lacks = "needs a reward model"
         usual = {"samples": bool(self._runs), "dataset": bool(options.data or not self._runs)}
         chosen = queue in dict(options.queues) if options.queues else usual.get(queue, False)
         label = Content.assemble((f"{queue:{_NAME}}", "bold"), lacks or about)
@@ -245,7 +243,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             run=run if isinstance(run, Path) else None,
             data=_as_given(self._value("data").strip(), self._options.data),
             columns=columns_in(_as_given(self._value("columns"), ", ".join(self._options.columns))),
-            models=self._models,
+            model=self._model,
             limit=_number(self._value("limit") or "0", "limit", int),
             repeats=_number(self._value("repeats") or "0", "repeats", float) / 100,
             guidelines=_as_given(self._value("guidelines").strip(), self._options.guidelines),

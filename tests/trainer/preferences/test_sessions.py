@@ -28,7 +28,7 @@ from trainer.preferences.store import PreferenceStore, check_store
 
 PLAN = SessionPlan(
     queues=(
-        QueuePlan(queue="samples", weight=2.0, source="runs/r", models=("m", "n"), keys=("k",)),
+        QueuePlan(queue="samples", weight=2.0, source="runs/r", model="m", keys=("k",)),
         QueuePlan(queue="again"),
     ),
     repeats=0.1,
@@ -118,7 +118,7 @@ def test_an_item_comes_back_as_it_was_put_in(store: PreferenceStore) -> None:
     session = begin_session(store, "ann", PLAN)
     ranked = Item(
         comparison=Comparison(prompt=[{"role": "user", "content": "\x1b\ud800"}], completions=("x", "y", "x", "")),
-        queue="disagreement",
+        queue="uncertain",
         order=(2, 0, 3, 1),
     )
     session.put([item(order=(1, 0)), ranked])

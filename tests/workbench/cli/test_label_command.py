@@ -94,20 +94,13 @@ def test_a_run_is_labelled_at_once_and_shown() -> None:
 def test_queues_are_mixed_by_weight_and_take_the_newest_run_and_reward_models() -> None:
     run, models = run_with_samples("a-0001"), [reward_model(f"m{number}") for number in range(4)]
     write_lines(Path("pairs.jsonl"), PAIR)
-    queues = ["samples=3", "dataset", "uncertain=0.5", "--queue", "disagreement"]
+    queues = ["samples=3", "dataset", "--queue", "uncertain=0.5"]
     plan = begun("--data", "pairs.jsonl", "--queue", *queues)
-    assert {queue.queue: queue.weight for queue in plan.queues} == {
-        "samples": 3.0,
-        "dataset": 1.0,
-        "uncertain": 0.5,
-        "disagreement": 1.0,
-    }
+    assert {queue.queue: queue.weight for queue in plan.queues} == {"samples": 3.0, "dataset": 1.0, "uncertain": 0.5}
     by_queue = {queue.queue: queue for queue in plan.queues}
     assert by_queue["samples"].source == str(run)
-    assert by_queue["uncertain"].models == (str(models[3]),)
-    assert by_queue["disagreement"].models == tuple(map(str, reversed(models[1:])))
-    named = begun("--queue", "disagreement", "--model", "m2", "m0")
-    assert named.queues[0].models == (str(models[2]), str(models[0])), "in their order"
+    assert by_queue["uncertain"].model == str(models[3])
+    assert begun("--queue", "uncertain", "--model", "m2").queues[0].model == str(models[2])
 
 
 def test_an_unfinished_session_is_continued_when_the_same_is_asked_again() -> None:

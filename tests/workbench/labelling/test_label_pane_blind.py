@@ -103,7 +103,7 @@ async def test_text_that_does_not_fit_is_cut_on_both_sides_alike() -> None:
 
 async def test_the_queue_an_item_comes_from_is_not_shown() -> None:
     first = await seen(pair(swapped=False), (120, 40), keys=())
-    for queue in ("samples", "dataset", "uncertain", "disagreement", "again", "repeat"):
+    for queue in ("samples", "dataset", "uncertain", "again", "repeat"):
         assert await seen(pair(swapped=False, queue=queue), (120, 40), keys=()) == first
 
 

@@ -168,7 +168,7 @@ async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() 
     runs = [run_with_samples("b-0002"), run_with_samples("a-0001")]
     models = [reward_model("m2"), reward_model("m1")]
     async with opened(start(runs, [record(3)], models=models)) as (app, pilot):
-        await pilot.press("tab", "space", "end", "space")  # no samples, but what two reward models disagree on
+        await pilot.press("tab", "space", *["down"] * 3, "space")  # no samples, but uncertain pairs
         await pilot.press("tab", "enter", "down", "enter")  # the other run
         await pilot.press("tab", "tab", "tab", "tab", *"20", "tab", *"10")
         assert "begins a new session" in status(app)
@@ -176,15 +176,14 @@ async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() 
         await until(pilot, lambda: app.answer is not NOTHING)
         begun = plan(app.answer)
         [queue] = begun.queues
-        assert (queue.queue, queue.source, queue.models) == ("disagreement", str(runs[1]), tuple(map(str, models)))
+        assert (queue.queue, queue.source, queue.model) == ("uncertain", str(runs[1]), str(models[0]))
         assert (begun.limit, begun.repeats) == (20, 0.1)
 
 
 async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> None:
-    async with opened(start([run_with_samples("a-0001")], models=[reward_model("m1")])) as (app, pilot):
+    async with opened(start([run_with_samples("a-0001")], models=[])) as (app, pilot):
         shown = text_of(app)
-        assert "needs two reward models" in shown
-        assert "needs a reward model" not in shown
+        assert "needs a reward model" in shown
         app.screen.query_one(QueueList).focus()
         assert "▐X▌ samples" in shown
         assert "▐ ▌ dataset" in shown
@@ -192,7 +191,7 @@ async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> No
         await until(pilot, lambda: "no queue is chosen" in status(app))
         assert "▐ ▌ samples" in text_of(app)
         await pilot.press("end", "space")
-        await until(pilot, lambda: set(app.screen.query_one(QueueList).selected) == {"uncertain"})
+        await until(pilot, lambda: set(app.screen.query_one(QueueList).selected) == {"dataset"})
 
 
 async def test_guidelines_are_part_of_the_session_which_may_be_cancelled() -> None:

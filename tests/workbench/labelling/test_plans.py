@@ -56,14 +56,10 @@ def test_a_plan_says_what_was_wanted_and_has_a_seed_of_its_own() -> None:
     assert len({plan.seed, *(session_plan(wanted).seed for _ in range(4))}) > 1
 
 
-def test_the_most_uncertain_go_by_the_first_reward_model_and_disagreement_by_all() -> None:
-    models = tuple(reward_model(name) for name in ("m1", "m2"))
-    wanted = SessionOptions(
-        run=run_with_samples("a"), models=models, queues=(("uncertain", 1.0), ("disagreement", 1.0))
-    )
-    first, second = session_plan(wanted).queues
-    assert first.models == (str(models[0]),)
-    assert second.models == (str(models[0]), str(models[1]))
+def test_the_most_uncertain_are_found_by_the_reward_model() -> None:
+    model = reward_model("m1")
+    wanted = SessionOptions(run=run_with_samples("a"), model=model, queues=(("samples", 1.0), ("uncertain", 1.0)))
+    assert [queue.model for queue in session_plan(wanted).queues] == ["", str(model)]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +79,7 @@ def test_the_most_uncertain_go_by_the_first_reward_model_and_disagreement_by_all
         ),
         (SessionOptions(run=Path("runs/a"), queues=(("uncertain", 1.0),)), "queue uncertain: needs a reward model"),
         (
-            SessionOptions(run=Path("runs/a"), queues=(("disagreement", 1.0),), models=(Path("runs/m"),)),
-            "needs 2 reward models, found 1",
-        ),
-        (
-            SessionOptions(run=Path("runs/a"), queues=(("uncertain", 1.0),), models=(Path("runs/bare"),)),
+            SessionOptions(run=Path("runs/a"), queues=(("uncertain", 1.0),), model=Path("runs/bare")),
             "'bare' is not a trained reward model",
         ),
     ],

@@ -15,7 +15,7 @@ from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.formats import ColumnNames, read_preferences
 from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs, awaited, in_background, only_new
-from trainer.preferences.queues.run_pairs import disagreement, policy_and_reference, samples, uncertain
+from trainer.preferences.queues.run_pairs import policy_and_reference, samples, uncertain
 from trainer.preferences.records import Comparison, Item, Preference, Queue, QueuePlan, SessionPlan
 
 _REPORTED = 20  # limit of lines about what was skipped
@@ -85,7 +85,6 @@ QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
     "policy-reference": policy_and_reference,
     "dataset": dataset,
     "uncertain": uncertain,
-    "disagreement": disagreement,
     "again": again,
     "repeat": lambda plan, inputs: iter(()),  # set by the session's `repeats`
 }

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import count, islice
 from math import comb
 from pathlib import Path
-from statistics import pstdev
 from typing import Any, NamedTuple, TypeVar
 
 from trainer.config import load_config
@@ -41,9 +40,6 @@ from trainer.runs.folder import RunFolder, open_run, read_config
 from trainer.runs.samples import kept_iterations, read_samples, sample_schema, sample_settings
 
 T = TypeVar("T")
-
-Measure = Callable[[Sequence[float]], float]
-"""Function that orders pairs, smallest first, by r(a) - r(b) of each model."""
 
 _COLUMNS = ("row", "prompt", "source_prompt", "prompt_tokens", "columns", "completion", "score", "length")
 _REFUSALS = 3  # in a row, after which the model is not asked again
@@ -379,37 +375,21 @@ def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[W
 
 
 def uncertain(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
-    """Yield pairs by |r(a) - r(b)| of the plan's first model, smallest first: its preference is weakest there.
+    """Yield pairs of the samples of one prompt, each once: by |r(a) - r(b)|, smallest first, and random ones.
 
-    See `_ordered`.
+    The plan's reward model is least sure of those that come first. Some completions of the newest iterations are scored
+    at once, in the background: newer iterations when they have come, older ones when these are used up. At least the
+    inputs' `random_share` of the pairs are random. Raises UsageError if there are no pairs, or no model that scores.
     """
-    if not plan.models:
+    if not plan.model:
         raise UsageError("the queue of uncertain pairs needs a reward model: name one")
-    yield from _ordered(plan.source, plan.models[:1], lambda by: abs(by[0]), inputs)
-
-
-def disagreement(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
-    """Yield pairs by the standard deviation of r(a) - r(b) over the plan's models, largest first. See `_ordered`."""
-    models = list(dict.fromkeys(plan.models))
-    if len(models) < 2:
-        raise UsageError("the queue of disagreement needs two reward models or more: name them")
-    yield from _ordered(plan.source, models, lambda by: -pstdev(by), inputs)
-
-
-def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: QueueInputs) -> Iterator[Drawn]:
-    """Yield pairs of the samples of one prompt, each once: scored ones by `measure`, smallest first, and random ones.
-
-    Some completions of the newest iterations are scored at once, in the background: newer iterations when they have
-    come, older ones when these are used up. At least the inputs' `random_share` of the pairs are random. Raises
-    UsageError if there are no pairs, and what `context.score` raises.
-    """
     context, share, rng = inputs.context, inputs.random_share, inputs.rng
     if context.score is None:
         raise UsageError("nothing can score pairs here: choose another queue")
-    iterations = SampledIterations(source, inputs.report)
+    iterations = SampledIterations(plan.source, inputs.report)
     if each := iterations.pairs_each():
         inputs.total = lambda: each * iterations.found
-    why = f"scoring samples with {' and '.join(Path(model).name for model in models)}"
+    why = f"scoring samples with {Path(plan.model).name}"
     everything: list[Comparison] = []  # not drawn yet, scored or not
     in_order: list[tuple[float, int, Comparison]] = []  # a heap of measures; a number orders equal ones
     scoring: Future[list[tuple[float, Comparison]]] | None = None
@@ -439,7 +419,7 @@ def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: Queue
                 raise iterations.one_sample_each
             read = max(newest, read)
             everything.extend(found)
-            scoring = in_background(partial(_measured, models, measure, context.score, found), why, context.wake)
+            scoring = in_background(partial(_measured, plan.model, context.score, found), why, context.wake)
         randomly = at_random < share * (inputs.drawn + 1)
         pair = None if randomly else take(randomly=False)
         if pair is None and (randomly or at_random < share * inputs.drawn + _IN_ADVANCE or scoring is None):
@@ -468,26 +448,19 @@ def _next_pairs(iterations: SampledIterations, inputs: QueueInputs) -> list[Comp
     return pairs
 
 
-def _measured(
-    models: Sequence[str], measure: Measure, score: Score, pairs: Sequence[Comparison]
-) -> list[tuple[float, Comparison]]:
-    """Return `pairs` with their measure, the scores in their columns; without those that a model could not score."""
-    places: dict[tuple[str, str], int] = {}
-    texts: list[tuple[Text, Text]] = []
-    for pair in pairs:
-        for completion in pair.completions:
-            if places.setdefault((str(pair.prompt), str(completion)), len(texts)) == len(texts):
-                texts.append((pair.prompt, completion))
-    scores = {model: score(model, texts) for model in models}
-    for model, values in scores.items():
-        if len(values) != len(texts):
-            raise ModelError(f"reward model '{model}' gave {len(values)} scores to {len(texts)} completions: update it")
+def _measured(model: str, score: Score, pairs: Sequence[Comparison]) -> list[tuple[float, Comparison]]:
+    """Return `pairs` with their |r(a) - r(b)|, the scores in their columns; without those that cannot be scored."""
+    texts = [(pair.prompt, completion) for pair in pairs for completion in pair.completions]
+    places = {str(one): place for place, one in enumerate(texts)}  # a completion is in several pairs
+    asked = sorted(places.values())
+    values = score(model, [texts[place] for place in asked])
+    if len(values) != len(asked):
+        raise ModelError(f"reward model '{model}' gave {len(values)} scores to {len(asked)} completions: update it")
+    scores = dict(zip(asked, values, strict=True))
     found = []
     for pair in pairs:
-        first, second = (places[str(pair.prompt), str(completion)] for completion in pair.completions)
-        differences = [values[first] - values[second] for values in scores.values()]
-        if all(map(math.isfinite, differences)):
-            by_model = {Path(model).name: [values[first], values[second]] for model, values in scores.items()}
-            shown = replace(pair, columns={**pair.columns, "reward_models": by_model})
-            found.append((measure(differences), shown))
+        two = [scores[places[str((pair.prompt, completion))]] for completion in pair.completions]
+        if math.isfinite(difference := abs(two[0] - two[1])):
+            columns = {**pair.columns, "reward_models": {Path(model).name: two}}
+            found.append((difference, replace(pair, columns=columns)))
     return found

@@ -174,7 +174,7 @@ def test_a_run_without_a_readable_file_ends_with_that_report(tmp_path: Path, sto
         run.samples_file(iteration).write_bytes(b"")
     for queue in ("samples", "policy-reference", "uncertain"):
         drawing = Drawing(
-            plan(of_run(queue, run, models=("rm",))),
+            plan(of_run(queue, run, model="rm")),
             store,
             ask=answering(),
             score=lambda model, rows: [0.0] * len(rows),

@@ -41,7 +41,7 @@ def difference(item: Item, model: str) -> float:
 
 def test_uncertain_pairs_are_those_of_least_difference_except_for_the_random_share(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=60)
-    queue = of_run("uncertain", run, models=("m1", "m2"))
+    queue = of_run("uncertain", run, model="m1")
     drawing = scored_before_drawing(Drawing(plan(queue, random=0.2), store, score=scoring(by_name)))
     assert drawing.mixture.left == 59
     items = list(drawing)
@@ -50,6 +50,8 @@ def test_uncertain_pairs_are_those_of_least_difference_except_for_the_random_sha
     ascending = best_chain(sizes)
     assert ascending >= 0.79 * len(items), "in order, but for those at random"
     assert np.mean(sizes[:10]) < np.mean(sizes) / 2
+    scores = {one: by_name("m1", str(one)) for one in items[0].comparison.completions}
+    assert items[0].comparison.columns["reward_models"] == {"m1": list(scores.values())}
 
 
 def best_chain(values: Sequence[float]) -> int:
@@ -61,27 +63,11 @@ def best_chain(values: Sequence[float]) -> int:
     return len(ends)
 
 
-def test_disagreement_is_the_standard_deviation_between_models_largest_first(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", prompts=60)
-    models = ("/a/m1", "/a/m2", "/a/m3")
-    drawing = Drawing(plan(of_run("disagreement", run, models=models), random=0.0), store, score=scoring(by_name))
-    assert drawing.mixture.draw() is not None, "one in advance, drawn at random"
-    assert drawing.came.wait(60)
-    items = list(drawing)
-    spread = [float(np.std([difference(item, model) for model in models])) for item in items]
-    assert spread == sorted(spread, reverse=True)
-    columns = items[0].comparison.columns
-    assert columns["reward_models"] == {
-        Path(model).name: [by_name(model, str(completion)) for completion in items[0].comparison.completions]
-        for model in models
-    }
-
-
 @pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
 def test_at_least_the_share_is_drawn_at_random_at_every_length(tmp_path: Path, store: Path, share: float) -> None:
     run = run_folder(tmp_path / "run", prompts=60)
     drawing = scored_before_drawing(
-        Drawing(plan(of_run("uncertain", run, models=("m1",)), random=share), store, score=scoring(by_name))
+        Drawing(plan(of_run("uncertain", run, model="m1"), random=share), store, score=scoring(by_name))
     )
     at_random, given = 1, 1
     for item in islice(drawing, 40):
@@ -99,7 +85,7 @@ def test_nobody_waits_for_the_first_scores(tmp_path: Path, store: Path) -> None:
         return [by_name(model, str(completion)) for _, completion in rows]
 
     run = run_folder(tmp_path / "run", prompts=60)
-    drawing = Drawing(plan(of_run("uncertain", run, models=("runs/rm-0001",))), store, score=slowly)
+    drawing = Drawing(plan(of_run("uncertain", run, model="runs/rm-0001")), store, score=slowly)
     first = [item for _ in range(20) if (item := drawing.mixture.draw()) is not None]
     assert len(first) == 8, "six in advance, and the two that are due of eight"
     assert drawing.mixture.waiting == "scoring samples with rm-0001"
@@ -112,9 +98,7 @@ def test_newer_samples_are_scored_on_arrival_and_older_ones_when_few_are_left(tm
     run = run_folder(tmp_path / "run", iterations=4, prompts=32)
     calls: list[tuple[str, int]] = []
     with run.lock():
-        drawing = Drawing(
-            plan(of_run("uncertain", run, models=("m1",)), random=0.0), store, score=scoring(by_name, calls)
-        )
+        drawing = Drawing(plan(of_run("uncertain", run, model="m1"), random=0.0), store, score=scoring(by_name, calls))
         scored_before_drawing(drawing)
         seen = {item.comparison.origins[0].iteration for item in islice(drawing, 20)}
         assert seen <= {3, 4}
@@ -133,7 +117,7 @@ def test_pairs_that_a_model_cannot_score_are_left_to_chance(tmp_path: Path, stor
     run = run_folder(tmp_path / "run", prompts=40)
     values: Callable[[str, str], float] = lambda model, text: math.nan if "prompt 3" in text else by_name(model, text)  # noqa: E731
     drawing = scored_before_drawing(
-        Drawing(plan(of_run("uncertain", run, models=("m1",)), random=0.0), store, score=scoring(values))
+        Drawing(plan(of_run("uncertain", run, model="m1"), random=0.0), store, score=scoring(values))
     )
     prompts = [str(item.comparison.prompt) for item in drawing]
     assert len(prompts) == 39
@@ -148,7 +132,7 @@ def test_a_failing_reward_model_is_reported(tmp_path: Path, store: Path, wrong: 
             raise ModelError("reward model 'm1' scores nothing: no reward model there")
         return [1.0]
 
-    drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), models=("m1",))), store, score=score)
+    drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), model="m1")), store, score=score)
     list(drawing)
     (reported,) = drawing.mixture.problems
     assert "reward model 'm1'" in reported
@@ -156,7 +140,7 @@ def test_a_failing_reward_model_is_reported(tmp_path: Path, store: Path, wrong: 
 
 def test_a_run_of_single_samples_is_reported_at_once(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=3, samples=1)
-    drawing = Drawing(plan(of_run("uncertain", run, models=("m1",))), store, score=scoring(by_name))
+    drawing = Drawing(plan(of_run("uncertain", run, model="m1")), store, score=scoring(by_name))
     with run.lock():
         assert drawing.mixture.draw() is None
         assert drawing.mixture.exhausted
@@ -165,7 +149,7 @@ def test_a_run_of_single_samples_is_reported_at_once(tmp_path: Path, store: Path
 
 def test_the_random_ones_are_drawn_from_all(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", prompts=60)
-    queue = of_run("uncertain", run, models=("m1",))
+    queue = of_run("uncertain", run, model="m1")
     ranks = []
     for seed in range(40):
         drawing = Drawing(plan(queue, random=1.0, seed=seed), store, score=scoring(by_name))
@@ -177,6 +161,6 @@ def test_the_random_ones_are_drawn_from_all(tmp_path: Path, store: Path) -> None
 
 
 def test_a_missing_scorer_is_reported(tmp_path: Path, store: Path) -> None:
-    drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), models=("m1",))), store)
+    drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), model="m1")), store)
     assert list(drawing) == []
     assert drawing.mixture.problems == ["nothing can score pairs here: choose another queue"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.config import Config, split_seed
 from trainer.data import Prompt, chat_messages, encode_prompts, load_prompts, split_prompts
@@ -15,82 +14,58 @@ from trainer.plurals import counted
 from trainer.preferences.formats import write_rows
 from trainer.preferences.records import Text
 
-TRAIN, HELD_OUT = "prompts", "prompts-held-out"
 
+def write_prompts(folder: Path, config: Config, tokenizer: Any) -> tuple[dict[str, str], str]:
+    """Write the prompts of a run to `folder`; return what each file is, and a warning, which may be empty.
 
-class ExportPrompts(NamedTuple):
-    """Prompts as other trainers read them, and a warning, which may be empty."""
-
-    train: list[Prompt]
-    held_out: list[Prompt]
-    messages: bool  # all of them are chat messages; otherwise all are texts
-    warning: str
-
-
-def export_prompts(config: Config, tokenizer: Any) -> ExportPrompts:
-    """Return the prompts of a run, split as in the run, and as messages where its chat template applies.
-
-    A text that was cut to its last tokens is cut here too; a conversation that was cut is left out. Raises DataError
-    for texts and conversations in one file.
+    They are split as in the run, and messages where its chat template applies. A text that was cut to its last tokens
+    is cut here too; a conversation that was cut is left out. JSON lines for TRL and OpenRLHF: `prompt`, and the other
+    columns of its row. Parquet for verl: a text becomes the message of a user, other columns become JSON. Raises
+    DataError for texts and conversations in one file.
     """
-    rows = load_prompts(config.data)
-    kinds = {isinstance(row.prompt, str) and config.data.chat != "always" for row in rows}
-    if len(kinds) > 1:
-        raise DataError(
-            f"data.prompts = '{config.data.prompts}' has both texts and messages, which no other trainer reads: set "
-            "data.chat = 'always' for a new run"
-        )
-    messages = kinds == {False}
-    data = config.data
-    if messages and data.too_long == "truncate":
-        data = data.model_copy(update={"too_long": "drop"})
-    encoded = encode_prompts(rows, tokenizer, data)
-    left_out = encoded.dropped if data is not config.data else 0
-    shown = [
-        prompt._replace(prompt=_shown(prompt, tokenizer, config) if messages else prompt.text)
-        for prompt in encoded.prompts
-    ]
-    warning = left_out and (
-        f"{counted(left_out, 'conversation')} left out: longer than data.max_prompt_tokens = {data.max_prompt_tokens}"
-    )
-    return ExportPrompts(*split_prompts(shown, data.eval_fraction, split_seed(config)), messages, warning or "")
-
-
-def _shown(prompt: Prompt, tokenizer: Any, config: Config) -> Text:
-    """Return the messages that the run's template rendered: with its system message, as far as it knows any."""
-    options = template_options(config.data.template, prompt.columns)
-    turns, _ = rendered(chat_messages(prompt.prompt, config.data.system), tokenizer, options)
-    return [dict(turn) for turn in turns]
-
-
-def write_prompts(folder: Path, found: ExportPrompts) -> None:
-    """Write the JSON lines that TRL and OpenRLHF read: `prompt`, and the other columns of its row."""
-    for name, prompts in ((TRAIN, found.train), (HELD_OUT, found.held_out)):
-        if prompts:
-            rows = [{**prompt.columns, "prompt": prompt.prompt} for prompt in prompts]
-            write_rows(folder / f"{name}.jsonl", rows, overwrite=True)
-
-
-def write_verl_prompts(folder: Path, found: ExportPrompts) -> None:
-    """Write the Parquet files that verl reads. A text becomes the message of a user; other columns become JSON."""
     import pyarrow
     import pyarrow.parquet
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, prompts in ((TRAIN, found.train), (HELD_OUT, found.held_out)):
-        if prompts:
-            table = pyarrow.Table.from_pylist(_verl_rows(prompts))
-            pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+    data, rows = config.data, load_prompts(config.data)
+    kinds = {isinstance(row.prompt, str) and data.chat != "always" for row in rows}
+    if len(kinds) > 1:
+        raise DataError(
+            f"data.prompts = '{data.prompts}' has both texts and messages, which no other trainer reads: set "
+            "data.chat = 'always' for a new run"
+        )
+    messages, warning = kinds == {False}, ""
+    leave_out = messages and data.too_long == "truncate"
+    encoded = encode_prompts(rows, tokenizer, data.model_copy(update={"too_long": "drop"}) if leave_out else data)
+    if leave_out and encoded.dropped:
+        left_out = counted(encoded.dropped, "conversation")
+        warning = f"{left_out} left out: longer than data.max_prompt_tokens = {data.max_prompt_tokens}"
+    shown: list[Prompt] = []
+    for prompt in encoded.prompts:
+        text: Text = prompt.text
+        if messages:  # with the template's system message, as far as it knows any
+            options = template_options(data.template, prompt.columns)
+            turns, _ = rendered(chat_messages(prompt.prompt, data.system), tokenizer, options)
+            text = [dict(turn) for turn in turns]
+        shown.append(prompt._replace(prompt=text))
+    contents = {}
+    (folder / "verl").mkdir(parents=True, exist_ok=True)
+    parts = split_prompts(shown, data.eval_fraction, split_seed(config))
+    for name, part in zip(("prompts", "prompts-held-out"), parts, strict=True):
+        if part:
+            write_rows(folder / f"{name}.jsonl", [one.columns | {"prompt": one.prompt} for one in part], overwrite=True)
+            contents[f"{name}.jsonl"] = f"{name.replace('-', ', ', 1)}, for TRL and OpenRLHF"
+            table = pyarrow.Table.from_pylist([_verl_row(one) for one in part])
+            pyarrow.parquet.write_table(table, folder / "verl" / f"{name}.parquet")
+            contents[f"verl/{name}.parquet"] = "the same, for verl"
+    return contents, warning
 
 
-def _verl_rows(prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
-    return [
-        {
-            "data_source": "ppo-workbench",
-            "prompt": [{"role": "user", "content": one.prompt}] if isinstance(one.prompt, str) else one.prompt,
-            "ability": "",
-            "reward_model": {"style": "model", "ground_truth": ""},
-            "extra_info": {"index": one.index, "columns": json.dumps(one.columns)},
-        }
-        for one in prompts
-    ]
+def _verl_row(prompt: Prompt) -> dict[str, Any]:
+    text = prompt.prompt
+    return {
+        "data_source": "ppo-workbench",
+        "prompt": [{"role": "user", "content": text}] if isinstance(text, str) else text,
+        "ability": "",
+        "reward_model": {"style": "model", "ground_truth": ""},
+        "extra_info": {"index": prompt.index, "columns": json.dumps(prompt.columns)},
+    }

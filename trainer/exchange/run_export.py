@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +18,9 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.config.reward_sources import ModelSource, PythonSource
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, TrainerError, UsageError, cannot_write
-from trainer.exchange import report
 from trainer.exchange.checkpoints import adapter_layers, write_classifier, write_model
-from trainer.exchange.prompts import HELD_OUT, TRAIN, ExportPrompts, export_prompts, write_prompts, write_verl_prompts
-from trainer.exchange.settings import RunFacts, only_source
+from trainer.exchange.prompts import write_prompts
+from trainer.exchange.trl import TRAINERS, RunFacts, Translated, only_source, readme, translated, trl_files
 from trainer.files import is_folder, read_json, replace_folder
 from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config, with_saved_layers
 from trainer.models.backbone import LoadedModel, ScalarHead, load_backbone
@@ -35,7 +34,7 @@ from trainer.rewards.model_reward import classifier_config
 from trainer.runs.checkpoint_files import find_checkpoint
 from trainer.runs.folder import RunFolder, read_config
 
-_BASE, _REWARD, _VALUE = report.PARTS
+_POLICY, _BASE, _REWARD, _VALUE = "policy", "base", "reward-model", "value-model"
 _MARKER = ".ppo-workbench-export.json"  # lists the files of an export
 
 
@@ -43,7 +42,6 @@ _MARKER = ".ppo-workbench-export.json"  # lists the files of an export
 class ExportOptions:
     """Options of an export. checkpoint: last, best or a number; base: name of the base model on the other machine."""
 
-    engines: Sequence[str] = report.ENGINES
     checkpoint: str = "last"
     average: bool = False
     base: str = ""
@@ -52,12 +50,12 @@ class ExportOptions:
 
 
 class Exported(NamedTuple):
-    """A written export: its folder, its content by path, what each trainer gets, and warnings, one line each."""
+    """A written export: its folder, its content by path, the settings in TRL, and warnings, one line each."""
 
     folder: Path
     source: str  # run and checkpoint
     contents: dict[str, str]
-    engines: list[report.Engine]
+    settings: list[Translated] | None  # empty for a run that has none there; None: no trainer for its estimator
     warnings: list[str]
 
 
@@ -83,13 +81,13 @@ def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> Export
             new.mkdir()
             found = _Export(folder, new, output, options)
             fill(found)
-            text = report.readme(found.source, found.facts, found.engines, found.contents, found.warnings)
-            (new / "README.md").write_text(text, encoding="utf-8")
+            text = "\n".join(readme(found.source, found.contents, found.warnings, found.settings))
+            (new / "README.md").write_text(text + "\n", encoding="utf-8")
             (new / _MARKER).write_text(json.dumps([*_files(new), _MARKER], indent=2) + "\n", encoding="utf-8")
             replace_folder(output, new, old)
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
         raise cannot_write(f"the export '{output}'", error) from error
-    return Exported(given, found.source, found.contents, found.engines, found.warnings)
+    return Exported(given, found.source, found.contents, found.settings, found.warnings)
 
 
 def _check_replaceable(output: Path, run: RunFolder) -> None:
@@ -121,8 +119,7 @@ class _Export:
     options: ExportOptions
     contents: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    engines: list[report.Engine] = field(default_factory=list)
-    facts: RunFacts = field(default_factory=lambda: RunFacts(Config()))
+    settings: list[Translated] | None = field(default_factory=list)
     source: str = ""  # run and checkpoint
 
     def checkpoint(self) -> Path:
@@ -153,7 +150,7 @@ class _Export:
             raise UsageError(f"run '{self.run.name}' keeps no average of its policy (optim.ema_decay = 0)")
         base, lora = self.base(loaded, config), settings["lora_parameters"]
         write_peft(
-            self.root / report.POLICY,
+            self.root / _POLICY,
             snapshot.average if self.options.average and snapshot.average else snapshot.policy,
             family=family_of(loaded.backbone),
             rank=lora["rank"],
@@ -161,7 +158,7 @@ class _Export:
             base=str(self.output.resolve() / base) if base == _BASE else base,
             revision=config.revision,
         )
-        self.contents[report.POLICY] = f"the policy's adapter for PEFT, on {base}"
+        self.contents[_POLICY] = f"the policy's adapter for PEFT, on {base}"
         return base
 
     def preferences(self, config: DPOConfig | RewardModelConfig) -> None:
@@ -200,16 +197,6 @@ class _Export:
         head = ScalarHead(arrays["head.weight"], scale.mean - float(arrays["head.bias"]), scale.std)
         return self.classifier(name, loaded.base, layers, head)
 
-    def prompts(self, prompts: ExportPrompts) -> None:
-        """Write the prompts."""
-        write_prompts(self.root, prompts)
-        self.contents[f"{TRAIN}.jsonl"] = "the prompts, for TRL and OpenRLHF"
-        if prompts.held_out:
-            self.contents[f"{HELD_OUT}.jsonl"] = "the held-out prompts"
-        if "verl" in self.options.engines:
-            write_verl_prompts(self.root / "verl", prompts)
-            self.contents[f"verl/{TRAIN}.parquet"] = "the prompts, for verl"
-
     def reward_models(self, config: Config, loaded: LoadedModel) -> str:
         """Write the reward models of the run; return the path of the only one, or an empty string."""
         paths = [path for one in config.reward.sources if isinstance(one, ModelSource) for path in one.paths]
@@ -245,31 +232,25 @@ def _fill_ppo(export: _Export) -> None:
     config = with_saved_layers(config, path / "policy")
     loaded = load_backbone(config.model)
     base = export.policy(snapshot, settings, loaded, config.model)
-    prompts = export_prompts(config, loaded.tokenizer)
-    export.warnings += [prompts.warning] if prompts.warning else []
-    export.prompts(prompts)
-    export.facts = RunFacts(
+    contents, warning = write_prompts(export.root, config, loaded.tokenizer)
+    export.contents |= contents
+    export.warnings += [warning] if warning else []
+    source = only_source(config)
+    facts = RunFacts(
         config,
-        prompts=len(prompts.train),
-        held_out=len(prompts.held_out),
-        messages=prompts.messages,
         base=base,
         reward_model=export.reward_models(config, loaded),
-        reward_function=_function(config),
+        reward_function=source.path if isinstance(source, PythonSource) and ".py:" in source.path else "",
         value_model=export.value_model(config, snapshot, loaded),
     )
-    for name in export.options.engines:
-        export.engines.append(one := report.engine(name, export.facts))
-        for file, text in one.files.items():
-            (export.root / file).parent.mkdir(exist_ok=True)
-            (export.root / file).write_text(text, encoding="utf-8")
-            export.contents[file] = "the settings, for TRL" if file.endswith(".json") else f"the command, for {name}"
-
-
-def _function(config: Config) -> str:
-    """Return 'file.py:function' if that is the whole reward."""
-    source = only_source(config)
-    return source.path if isinstance(source, PythonSource) and ".py:" in source.path else ""
+    if config.ppo.estimator not in TRAINERS:
+        export.settings = None
+        return
+    export.settings = translated(facts)
+    for file, text in trl_files(facts, export.settings).items():
+        (export.root / file).parent.mkdir(exist_ok=True)
+        (export.root / file).write_text(text, encoding="utf-8")
+        export.contents[file] = "the settings, for TRL" if file.endswith(".json") else "the command, for TRL"
 
 
 def _fill_dpo(export: _Export) -> None:

@@ -1,4 +1,4 @@
-"""`ppo-workbench export`: a run in the forms that TRL, OpenRLHF and verl read."""
+"""`ppo-workbench export`: a run in the forms that other trainers read."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ from workbench.cli.parser import add
 from workbench.system import output
 from workbench.text import visible
 
-_ENGINES = ("trl", "openrlhf", "verl")  # as in trainer.exchange.report, which imports mlx
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
     add(parser, "run", "--dir")
-    parser.add_argument(
-        "--to",
-        choices=_ENGINES,
-        action="append",
-        help="settings for this trainer alone; may be repeated (default: all)",
-    )
     parser.add_argument("--output", metavar="FOLDER", help="folder to write (default: exports and the run's name)")
     parser.add_argument(
         "--checkpoint", metavar="N", default="last", help="number of an iteration, best, or last (default: last)"
@@ -41,7 +33,6 @@ def run(args: argparse.Namespace) -> int:
     from trainer.exchange.run_export import ExportOptions, export_run
 
     options = ExportOptions(
-        engines=tuple(dict.fromkeys(args.to or _ENGINES)),
         checkpoint=args.checkpoint,
         average=args.average,
         base=args.base,
@@ -53,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
     output.note(f"exported {visible(found.source)}")
     for warning in found.warnings:
         output.warning(warning)
-    for one in found.engines:
-        if one.translation is None:
-            output.note(f"{one.name}: no trainer for this run's estimator")
-            continue
-        lost = [row.key for row in one.translation.missing if row.in_use]
-        output.note(f"{one.name}: {len(one.translation.values)} settings; lost: {', '.join(lost) or 'none'}")
+    if found.settings is None:
+        output.note("TRL has no trainer for this run's estimator")
+    elif found.settings:
+        lost = [row.key for row in found.settings if row.kind == "lost"]
+        there = sum(len(row.there) for row in found.settings)
+        output.note(f"{there} settings for TRL; lost: {', '.join(lost) or 'none'}")
     output.note(f"what went over and what did not: {visible(str(found.folder / 'README.md'))}")
     return 0

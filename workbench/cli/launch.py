@@ -23,20 +23,16 @@ from workbench.system.signals import handled_signals
 NAME = "launch"
 _TRAINING = (None, "dpo", "reward-model")
 _ENDED = re.compile(r"Node with rank (\d+) (?:exited with code (-?\d+)|was killed)")
-_NOT_STARTED = {  # by exit codes of ssh and of the shell
-    255: "ssh to its host failed; check that it works without a password",
-    127: "its host has no such Python; give the path that it has there with --python",
-}
 _PIPE_BYTES = 1 << 16
 
 _DESCRIPTION = """\
-Train one run in several processes, called ranks. All other arguments are those of a run without the screen:
+Train one run in several processes on this machine, called ranks. All other arguments are those of a run without the
+screen:
 
-  ppo-workbench launch --hosts hosts.json --config quickstart --set rollout.batch_size=32
+  ppo-workbench launch --local 2 --config quickstart --set rollout.batch_size=32
   ppo-workbench launch --local 2 --resume quickstart-1
 
-The first host keeps the run's folder, and ctrl+c stops the run there. Model, prompts and Python must have the same
-paths on all hosts, and ssh must reach them without a password. See docs/memory.md.
+For several machines, see docs/memory.md: mlx.launch --hostfile hosts.json -- ppo-workbench --no-ui --config quickstart
 """
 
 
@@ -44,15 +40,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `launch`; `main.parse` passes the other arguments on."""
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.usage = f"{parser.prog} (--hosts FILE | --local N) [OPTION ...] [ARGUMENT OF A RUN ...]"
+    parser.usage = f"{parser.prog} --local N [--port N] [ARGUMENT OF A RUN ...]"
     parser.set_defaults(execute=_misplaced)
-    hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument("--hosts", metavar="FILE", help="host file of mlx.launch (JSON)")
-    hosts.add_argument("--local", metavar="N", type=int, help="start N ranks on this machine")
-    parser.add_argument("--backend", choices=("ring", "jaccl", "jaccl-ring", "nccl"), help="MLX's backend")
-    parser.add_argument("--port", metavar="N", type=int, help="first port of the ring (default: 32323)")
-    parser.add_argument("--python", metavar="PATH", help="Python on the hosts (default: the path of this one)")
-    parser.add_argument("--cwd", metavar="DIR", help="folder on the hosts (default: this one, where it exists)")
+    parser.add_argument("--local", metavar="N", type=int, required=True, help="start N ranks on this machine")
+    parser.add_argument("--port", metavar="N", type=int, help="first port of the ring (default: the first free one)")
 
 
 def parse(words: Sequence[str], parse_run: Any) -> argparse.Namespace:
@@ -74,75 +65,47 @@ def _misplaced(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run `mlx.launch`; return the exit code of the first rank. Raises TrainerError for what a user can fix."""
-    from trainer.errors import UsageError
-
-    if args.local is None and args.hosts is None:
-        raise UsageError(f"on which hosts? Give --hosts FILE or --local N; see '{output.PROGRAM} {NAME} --help'")
-    if args.local is not None and args.local < 2:
-        raise UsageError(f"--local gives {args.local} of the two or more ranks; for one, use {output.PROGRAM} --no-ui")
-    if args.hosts is not None and not Path(args.hosts).is_file():
-        raise UsageError(f"cannot read the hosts in {args.hosts}: check the path")
-    port = args.port or (_free_port(args.local) if args.local else None)
-    given = {
-        "--hostfile": args.hosts,
-        "--repeat-hosts": args.local,
-        "--backend": args.backend or ("ring" if args.local else None),
-        "--starting-port": port,
-        "--cwd": args.cwd,
-    }
-    options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    command = own_command("--no-ui", *args.rest)
-    command[:1] = [args.python or command[0]]
-    launcher = Path(sysconfig.get_path("scripts"), "mlx.launch")
-    return _launched([str(launcher), *options, "--", *command], is_local=args.hosts is None)
-
-
-def _launched(command: Sequence[str], *, is_local: bool) -> int:
     """Run `mlx.launch` to the end of all ranks, pass its messages on, and return the exit code of the first rank.
 
-    Raises RankError if a rank could not be started.
+    Raises UsageError.
     """
-    from trainer.errors import RankError
+    from trainer.errors import UsageError
 
+    if args.local < 2:
+        raise UsageError(f"--local gives {args.local} of the two or more ranks; for one, use {output.PROGRAM} --no-ui")
+    last = 65536 - args.local
+    if args.port is not None and not 1 <= args.port <= last:
+        raise UsageError(f"--port gives {args.port}; use a number from 1 to {last:,}, for the {args.local} ranks")
+    launcher, port = Path(sysconfig.get_path("scripts"), "mlx.launch"), args.port or _free_port(args.local)
+    options = ["--repeat-hosts", str(args.local), "--backend", "ring", "--starting-port", str(port)]
     process = subprocess.Popen(
-        command,
+        [str(launcher), *options, "--", *own_command("--no-ui", *args.rest)],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # so that the terminal's Ctrl+C reaches nobody twice
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # and ends neither mlx.launch nor ssh
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # and does not end mlx.launch
     )
-
-    def enter(text: str) -> None:
-        assert process.stdin
-        with contextlib.suppress(OSError):  # it has ended
-            process.stdin.write(text)
-            process.stdin.flush()
+    assert process.stdin
+    assert process.stderr
+    with contextlib.suppress(OSError):  # it has ended
+        # mlx.launch polls without a pause while a rank's input can be written, and no rank reads any
+        process.stdin.write("\n" * _PIPE_BYTES)
+        process.stdin.flush()
 
     def interrupt(_: object) -> bool:
-        """Stop the first rank, which ends the others: by a signal here, by the terminal that ssh opened elsewhere."""
-        os.killpg(process.pid, signal.SIGINT)
-        enter("\x03")
+        os.killpg(process.pid, signal.SIGINT)  # to the first rank, which ends the others
         return False
 
-    if is_local:  # mlx.launch polls without a pause while a rank's input can be written, and no rank reads any
-        enter("\n" * _PIPE_BYTES)
-    code, problem = 0, ""
-    assert process.stderr
+    code = 0
     with handled_signals(interrupt):
         for line in process.stderr:
             sys.stderr.write(line)
             sys.stderr.flush()
-            if ended := _ENDED.search(line):
-                rank, found = int(ended[1]), int(ended[2] or -signal.SIGTERM)
-                if rank == 0:
-                    code = found if found >= 0 else 128 - found
-                problem = problem or (f"rank {rank}: {_NOT_STARTED[found]}" if found in _NOT_STARTED else "")
-        failed = process.wait()
-    if problem:
-        raise RankError(problem)
-    return failed or code
+            if (ended := _ENDED.search(line)) and ended[1] == "0":
+                found = int(ended[2] or -signal.SIGTERM)
+                code = found if found >= 0 else 128 - found
+        return process.wait() or code
 
 
 def _free_port(count: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import sys
 import textwrap
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import read_token_sample, scan
 from workbench.run.sample_table import Sample, SampleTable
-from workbench.samples.export import export_samples
+from workbench.samples.export import export_samples, exported
 from workbench.system import output
 from workbench.text import fit_end, visible
 
@@ -47,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=("score", "kl", "length"), help="highest first (default: order of the batch)")
     parser.add_argument("--limit", metavar="N", type=int, help="number of samples (default: 20 printed, all exported)")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--jsonl", metavar="FILE", help="write every field of each sample, one JSON object per line")
+    files.add_argument("--jsonl", metavar="FILE", help="write all fields, one JSON object per line; - for stdout")
     files.add_argument("--markdown", metavar="FILE", help="write texts, scores and tables of the tokens")
 
 
@@ -69,8 +70,10 @@ def run(args: argparse.Namespace) -> int:
     target = args.jsonl or args.markdown
     limit = args.limit or (len(chosen) if target else _PRINTED)
     shown = chosen[:limit]
-    if target:
-        samples = (read_token_sample(folder, key) for key in shown.keys)
+    samples = (read_token_sample(folder, key) for key in shown.keys)
+    if target == "-":
+        sys.stdout.writelines(piece for sample in samples for piece in exported(sample, markdown=not args.jsonl))
+    elif target:
         written = export_samples(samples, Path(target), markdown=not args.jsonl)
         output.data(visible(str(written), joined=True))
     else:

@@ -16,7 +16,7 @@ from trainer.config import SCHEMAS, Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
-from trainer.distributed.joining import join, rank_of_process
+from trainer.distributed import join, rank_of_process
 from trainer.errors import StorageError, TrainerError
 from trainer.events import RunEnded, RunStarted
 from trainer.plurals import counted

@@ -192,7 +192,7 @@ class TrainingThread:
 
 
 def _train(config: AnyConfig, **options: Any) -> RunEnded:
-    from trainer.distributed.joining import join
+    from trainer.distributed import join
     from trainer.engine.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 

@@ -53,14 +53,19 @@ def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
         state += text
 
 
+def exported(sample: TokenSample, *, markdown: bool) -> Iterator[str]:
+    """Yield a sample as a JSON line in pieces: its record, then `sa_pairs`; NaN and infinities become null.
+
+    markdown: yield prompt, response, scores and a table of the tokens instead; texts are never read as markup.
+    """
+    return _markdown(sample) if markdown else _json_line(sample)
+
+
 def export_samples(samples: Iterable[TokenSample], path: Path, *, markdown: bool) -> Path:
     """Write samples to a new file, whole or not at all, and return its path: see `unused`. Creates the folder.
 
-    JSON lines have one sample each: its record, then `sa_pairs`; NaN and infinities become null. markdown: write
-    prompts, responses, scores and a table of the tokens instead; text of a sample is never read as markup. Raises
-    StorageError when the file cannot be written.
+    Raises StorageError when the file cannot be written.
     """
-    lines = _markdown if markdown else _json_line
     try:
         if path.is_dir():
             raise StorageError(f"cannot write '{path}': it is a folder; give the file a name")
@@ -68,7 +73,9 @@ def export_samples(samples: Iterable[TokenSample], path: Path, *, markdown: bool
         path = unused(path)
         with whole_file(path) as file:
             for sample in samples:
-                file.writelines(piece.encode("utf-8", "backslashreplace") for piece in lines(sample))
+                file.writelines(
+                    piece.encode("utf-8", "backslashreplace") for piece in exported(sample, markdown=markdown)
+                )
     except OSError as error:
         raise StorageError(f"cannot write '{path}': {error.strerror or error}; choose another path") from None
     return path

@@ -21,7 +21,7 @@ import json, sys
 import mlx.core as mx
 import mlx.core as mx
 import numpy as np
-from trainer.distributed.joining import join
+from trainer.distributed import join
 from trainer.distributed.ranks import Released
 from trainer.errors import DataError, RankError
 

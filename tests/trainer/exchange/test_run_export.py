@@ -106,7 +106,7 @@ def test_the_values_of_the_exported_critic_are_ours(made: Path, tmp_path: Path, 
 
 
 def test_the_prompts_are_those_of_the_run(made: Path, tmp_path: Path) -> None:
-    found = export(made, "head", tmp_path / "out")
+    export(made, "head", tmp_path / "out")
     rows = {
         name: [json.loads(line)["prompt"] for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()]
         for name in ("prompts", "prompts-held-out")
@@ -116,19 +116,14 @@ def test_the_prompts_are_those_of_the_run(made: Path, tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(tmp_path / "out" / "verl" / "prompts.parquet").to_pylist()
     assert [row["prompt"] for row in table] == [[{"role": "user", "content": text}] for text in rows["prompts"]]
     assert {"data_source", "reward_model", "extra_info"} <= table[0].keys()
-    translation = found.engines[2].translation
-    assert translation is not None
-    assert "actor_rollout_ref.model.custom_chat_template" in translation.values
 
 
 def test_the_readme_and_the_content_agree(made: Path, tmp_path: Path) -> None:
-    found = export(made, "head", tmp_path / "out", engines=["trl"])
+    found = export(made, "head", tmp_path / "out")
     assert all((tmp_path / "out" / name).exists() for name in found.contents)
     text = (tmp_path / "out" / "README.md").read_text()
     assert all(f"| {name} |" in text for name in found.contents)
     assert "## TRL" in text
-    assert "## verl" not in text
-    assert not (tmp_path / "out" / "verl").exists()
     about = json.loads((tmp_path / "out" / "trl" / "config.json").read_text())
     assert (about["reward_model"], about["value_model"]) == ("reward-model", "value-model")
     compile((tmp_path / "out" / "trl" / "train.py").read_text(), "train.py", "exec")
@@ -138,8 +133,9 @@ def test_an_export_is_replaced_only_by_force_and_whole(made: Path, tmp_path: Pat
     export(made, "head", tmp_path / "out")
     with pytest.raises(UsageError, match="exists: choose another folder with --output, or replace it with --force"):
         export(made, "head", tmp_path / "out")
-    export(made, "head", tmp_path / "out", engines=["trl"], overwrite=True)
-    assert not (tmp_path / "out" / "verl").exists()
+    shutil.rmtree(tmp_path / "out" / "verl")
+    export(made, "head", tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "verl").exists()
     with pytest.raises(UsageError, match="has no complete checkpoint 99"):
         export(made, "head", tmp_path / "out", checkpoint="99", overwrite=True)
     assert (tmp_path / "out" / "policy").is_dir()  # the one before
@@ -155,7 +151,7 @@ def test_force_replaces_nothing_but_what_an_export_wrote(
     def refused(output: Path, match: str) -> None:
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(UsageError, match=match):
-            export(made, "head", output, engines=["trl"], overwrite=True)
+            export(made, "head", output, overwrite=True)
         assert sorted(tmp_path.rglob("*")) == before
 
     run, others = made / "runs" / "head", "not the folder of an earlier export: choose another --output"
@@ -163,7 +159,7 @@ def test_force_replaces_nothing_but_what_an_export_wrote(
     (tmp_path / "mine" / "notes").write_text("")
     for output in (tmp_path / "mine", tmp_path / "mine" / "notes", run, run.parent, made):
         refused(output, others)
-    export(made, "head", tmp_path / "out", engines=["trl"])
+    export(made, "head", tmp_path / "out")
     (tmp_path / "link").symlink_to(tmp_path / "out")
     refused(tmp_path / "link", others)
     monkeypatch.chdir(tmp_path / "out" / "policy")
@@ -174,7 +170,7 @@ def test_force_replaces_nothing_but_what_an_export_wrote(
     refused(Path("out"), r"no export wrote 'policy/notes' in it")
     (tmp_path / ".out.tmp").symlink_to(tmp_path / "mine")
     (tmp_path / "out" / "policy" / "notes").unlink()
-    export(made, "head", Path("out"), engines=["trl"], overwrite=True)
+    export(made, "head", Path("out"), overwrite=True)
     assert (tmp_path / "mine" / "notes").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.tmp", "link", "mine", "out"]
 
@@ -191,7 +187,7 @@ def test_an_export_names_its_checkpoint_and_the_damaged_one_that_is_newer(
     else:  # a checkpoint of a reward model
         shutil.rmtree(newest)
         write_folder(newest, lambda to: (to / CARD).write_text("{}") and None, {})
-    found = export_run(run, tmp_path / "out", ExportOptions(engines=["trl"]))
+    found = export_run(run, tmp_path / "out", ExportOptions())
     assert found.source == f"head, {before.name}"
     assert [warning for warning in found.warnings if warning.startswith(f"checkpoint '{newest.name}' ignored: ")]
     text = (tmp_path / "out" / "README.md").read_text()
@@ -207,7 +203,7 @@ def test_a_run_of_an_unknown_kind_is_not_exported(made: Path, tmp_path: Path) ->
 
 
 def test_an_average_is_exported_where_there_is_one(made: Path, tmp_path: Path) -> None:
-    export(made, "own", tmp_path / "out", average=True, engines=["trl"])
+    export(made, "own", tmp_path / "out", average=True)
     snapshot, _ = checkpoint(made, "own")
     found = read_peft(tmp_path / "out" / "policy", "llama").parameters
     assert all(mx.array_equal(found[key], snapshot.average[key]) for key in snapshot.average)
@@ -225,14 +221,13 @@ def test_a_base_model_that_transformers_cannot_read_is_written(made: Path, tmp_p
     tokens = mx.array([SEQUENCES[0]])
     np.testing.assert_allclose(written(tokens), held(tokens), atol=1e-5)
     assert read_peft(tmp_path / "out" / "policy", "llama").base == str((tmp_path / "out" / "base").resolve())
-    assert '"$PWD"/base' in (tmp_path / "out" / "verl" / "train.sh").read_text()
     assert json.loads((tmp_path / "out" / "trl" / "config.json").read_text())["reward_model"] == ""
 
 
 def test_the_base_model_can_be_named_or_copied(made: Path, tmp_path: Path) -> None:
-    export(made, "head", tmp_path / "named", base="someone/model", engines=["trl"])
+    export(made, "head", tmp_path / "named", base="someone/model")
     assert read_peft(tmp_path / "named" / "policy", "llama").base == "someone/model"
-    found = export(made, "head", tmp_path / "copied", copy_base=True, engines=["trl"])
+    found = export(made, "head", tmp_path / "copied", copy_base=True)
     assert "base" in found.contents
     mine, copy = (
         dict(mx.load(str(path / "model.safetensors"))) for path in (made / "model", tmp_path / "copied" / "base")
@@ -245,13 +240,10 @@ def test_conversations_are_exported_as_messages(made: Path, tmp_path: Path) -> N
     data = ("data.chat='always'", "data.system='Be kind.'", "run.name=chat", "ppo.iterations=1")
     _with_template(made)
     record(tiny_config(made, *data))
-    found = export(made, "chat", tmp_path / "out")
+    export(made, "chat", tmp_path / "out")
     row = json.loads((tmp_path / "out" / "prompts.jsonl").read_text().splitlines()[0])
     assert [turn["role"] for turn in row["prompt"]] == ["system", "user"]
     assert row["prompt"][0]["content"] == "Be kind."
-    flags, overrides = (one.translation.values for one in found.engines[1:] if one.translation)
-    assert flags["data.apply_chat_template"]
-    assert "actor_rollout_ref.model.custom_chat_template" not in overrides
 
 
 def _with_template(made: Path) -> None:
@@ -275,7 +267,7 @@ def test_a_function_that_is_the_whole_reward_goes_to_trl(made: Path, tmp_path: P
     mixed = f"reward.sources=['{made}/rewards.py:score', 'lexicon']"
     record(tiny_config(made, mixed, "run.name=mixed-reward", "ppo.iterations=1"))
     for name, expected in (("rloo", f"{made}/rewards.py:score"), ("mixed-reward", "")):
-        export(made, name, tmp_path / name, engines=["trl"])
+        export(made, name, tmp_path / name)
         about = json.loads((tmp_path / name / "trl" / "config.json").read_text())
         assert (about["reward_model"], about["reward_function"]) == ("", expected)
 
@@ -284,8 +276,8 @@ def test_an_estimator_without_a_critic_has_no_value_model(made: Path, tmp_path: 
     record(tiny_config(made, "run.name=remax", "ppo.estimator='remax'", "ppo.iterations=1"))
     found = export(made, "remax", tmp_path / "out")
     assert "value-model" not in found.contents
-    assert [one.translation is None for one in found.engines] == [True, False, False]
-    assert "has no trainer for ppo.estimator = 'remax'" in (tmp_path / "out" / "README.md").read_text()
+    assert found.settings is None
+    assert "has no trainer for this run's ppo.estimator" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_a_run_of_a_reward_model_is_exported_with_its_preferences(made: Path, tmp_path: Path) -> None:
@@ -328,8 +320,8 @@ def test_what_transformers_has_no_form_for_is_left_out_with_a_warning(
     found = export(made, "head", tmp_path / "out")
     assert [warning.partition(":")[0] for warning in found.warnings] == ["without reward-model", "without value-model"]
     assert "policy" in found.contents
-    lost = [row.key for row in found.engines[1].translation.missing if row.in_use]  # type: ignore[union-attr]
-    assert "reward.sources" in lost
+    assert found.settings is not None
+    assert "reward.sources" in {row.key for row in found.settings if row.kind == "lost"}
     monkeypatch.setattr("trainer.exchange.checkpoints.family_of", lambda backbone: "gpt2")
     with pytest.raises(ModelError, match="weights of the family gpt2"):
         export(made, "head", tmp_path / "copy", copy_base=True)

@@ -61,21 +61,13 @@ def test_a_killed_rank_is_named_and_the_run_keeps_its_exit_code(tmp_path: Path) 
     assert "Node with rank 1 exited with code -9" in err
 
 
-def test_a_host_without_python_is_named(tmp_path: Path) -> None:
-    process = launched(tmp_path, "--local", "2", "--python", "/nowhere/python")
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 3
-    assert "/nowhere/python: No such file" in err
-    assert "its host has no such Python; give the path that it has there with --python" in err
-
-
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        ([], "--hosts FILE or --local N"),
+        ([], "--local"),
         (["--local", "1"], "--local gives 1"),
-        (["--local", "2", "--hosts", "x"], "not allowed with"),
-        (["--hosts", "nope.json"], "nope.json"),
+        (["--local", "2", "--port", "65535"], "--port gives 65535; use a number from 1 to 65,534, for the 2 ranks"),
+        (["--local", "2", "--port", "0"], "--port gives 0"),
         (["--local", "2", "--bogus"], "--bogus"),
         (["--local", "2", "samples", "x"], "'samples' does not train"),
         (["--local", "2", "reward-model", "eval", "x"], "'reward-model' does not train"),
@@ -96,5 +88,5 @@ def test_wrong_usage_is_one_line_and_exit_2(
 
 def test_the_run_gets_its_arguments_unchanged() -> None:
     run = ["--config", "quickstart", "--set", "a.b=1", "reward-model", "train", "--data", "x"]
-    args = parse(["launch", "--local", "3", *run, "--backend", "ring"])
-    assert (args.local, args.backend, args.rest) == (3, "ring", run)
+    args = parse(["launch", "--local", "3", *run, "--port", "4000"])
+    assert (args.local, args.port, args.rest) == (3, 4000, run)

@@ -84,6 +84,9 @@ def test_twenty_are_printed_unless_more_are_asked_for(run: RunFolder, capsys: py
     assert len(samples(capsys, "--limit", "30")[1]) == 30
     assert cli.main(["samples", "a-0001", "--jsonl", "all.jsonl"]) == 0
     assert len(Path("all.jsonl").read_text().splitlines()) == 30
+    capsys.readouterr()
+    assert cli.main(["samples", "a-0001", "--jsonl", "-"]) == 0
+    assert capsys.readouterr().out == Path("all.jsonl").read_text()
 
 
 def test_a_response_without_a_score_is_shown_as_such(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,225 @@
+"""What an export says to TRL: a run's settings there, by the table in trl.toml, the script to go on, and the README.
+
+No setting is dropped without a reason: `translated` refuses a table that lacks one. As a program, this module prints
+the table of docs/other-engines.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import resources
+from typing import Any, Literal, NamedTuple
+
+from trainer.config.problems import setting_keys
+from trainer.config.reward_sources import AnySource, ModelSource
+from trainer.config.schema import Config
+
+VERSION = "1.12.0"
+TRAINERS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO"}
+"""TRL's trainers by ppo.estimator; there is none for the others."""
+_DEFAULTS = Config()
+
+
+class RunFacts(NamedTuple):
+    """The configuration of a run, and its exported models with paths relative to the export."""
+
+    config: Config
+    base: str = "base"  # folder or hub name of the model under the adapter, for transformers
+    reward_model: str = ""  # empty: no reward model, or more than one
+    reward_function: str = ""  # 'file.py:function', if that is the whole reward
+    value_model: str = ""  # empty if no critic is exported
+
+
+class Cell(NamedTuple):
+    """What a setting becomes in TRL, or why it becomes nothing; trl.toml explains the fields."""
+
+    to: str = ""
+    value: Any = None
+    empty: Any = None
+    by: str = ""
+    choices: dict[str, Any] | None = None
+    when: str = ""
+    note: str = ""
+    no: str = ""
+    off: Any = ...
+    elsewhere: str = ""
+
+
+class Translated(NamedTuple):
+    """What becomes of one setting.
+
+    kind: there, by the names of TRL; lost, because TRL has nothing for a value that changes this run; off, where the
+    value changes nothing; or elsewhere. note: where it means something else there, or why it is not there.
+    """
+
+    key: str
+    value: Any
+    kind: Literal["there", "lost", "off", "elsewhere"]
+    note: str
+    there: dict[str, Any]
+
+
+def translated(facts: RunFacts) -> list[Translated]:
+    """Return what becomes of each setting in the trainer of the run's estimator, which must be one of TRAINERS."""
+    trainer, found = TRAINERS[facts.config.ppo.estimator].lower(), []
+    for key in setting_keys():
+        ours = value_of(facts.config, key)
+        choice = str(ours).lower() if isinstance(ours, bool) else ours
+        row = Translated(key, ours, "elsewhere", "off in this run", {})
+        for cell in cells_of(key, trainer):
+            name = cell.when.removeprefix("not ")
+            if name and (bool(ours) if name == "set" else _CONDITIONS[name](facts)) == cell.when.startswith("not "):
+                continue
+            if cell.elsewhere:
+                row = row._replace(note=cell.elsewhere)
+            elif cell.no:
+                off = value_of(_DEFAULTS, key) if cell.off == "default" else cell.off
+                row = row._replace(kind="off" if ours == off else "lost", note=cell.no)
+            elif cell.choices is not None and choice not in cell.choices:
+                known = ", ".join(cell.choices)
+                row = row._replace(kind="lost", note=f"{cell.to} has no such value (counterparts: {known})")
+            else:
+                there = cell.choices[choice] if cell.choices else _converted(cell, facts, ours)
+                row.there[cell.to] = there
+                row = row._replace(kind="there", note=cell.note if row.kind == "elsewhere" else row.note or cell.note)
+        found.append(row)
+    return found
+
+
+def cells_of(key: str, trainer: str) -> list[Cell]:
+    """Return what the setting `key` becomes in a trainer, in lower case. Raises KeyError if the table lacks it."""
+    table = settings_table()
+    for name in (key, f"{key.partition('.')[0]}.*"):
+        for section in (trainer, "trl"):
+            if name in table[section]:
+                cells = table[section][name]
+                cells = cells if isinstance(cells, list) else [cells]
+                return [Cell(to=cell) if isinstance(cell, str) else Cell(**cell) for cell in cells]
+        if name in table["elsewhere"]:
+            return [Cell(elsewhere=table["elsewhere"][name])]
+    raise KeyError(key)
+
+
+@functools.cache
+def settings_table() -> dict[str, dict[str, Any]]:
+    """Return the content of trl.toml: cells by section, then by our key."""
+    return tomllib.loads(resources.files("trainer.exchange").joinpath("trl.toml").read_text(encoding="utf-8"))
+
+
+def value_of(config: Config, key: str) -> Any:
+    """Return the value of the setting `key`."""
+    table, _, name = key.partition(".")
+    return getattr(getattr(config, table), name)
+
+
+def only_source(config: Config) -> AnySource | None:
+    """Return the source that is the whole reward, if it is one of weight 1."""
+    counted = [source for source in config.reward.sources if source.weight]
+    return counted[0] if len(counted) == 1 and counted[0].weight == 1 else None
+
+
+def _one_reward_model(facts: RunFacts) -> bool:
+    return isinstance(only_source(facts.config), ModelSource) and bool(facts.reward_model)
+
+
+def markdown() -> Iterator[str]:
+    """Yield the table as Markdown: names of settings, - where there is no counterpart, nothing where none is needed."""
+    yield "| setting | PPO | GRPO and RLOO |"
+    yield "|---|---|---|"
+    for key in setting_keys():
+        texts = []
+        for trainers in (("ppo",), ("grpo", "rloo")):
+            cells = [cell for trainer in trainers for cell in cells_of(key, trainer)]
+            names = dict.fromkeys(cell.to for cell in cells if cell.to)
+            texts.append(", ".join(f"`{name}`" for name in names) or ("-" if any(cell.no for cell in cells) else ""))
+        if any(texts):
+            yield f"| {key} | {' | '.join(texts)} |"
+
+
+def trl_files(facts: RunFacts, rows: list[Translated]) -> dict[str, str]:
+    """Return the files for TRL by their path in the export: the settings, and the script that goes on with them."""
+    settings = {name: value for row in rows for name, value in row.there.items()}
+    about = {
+        "trainer": f"{TRAINERS[facts.config.ppo.estimator]}Config",
+        "base": facts.base,
+        "reward_model": facts.reward_model if _one_reward_model(facts) else "",
+        "reward_function": facts.reward_function,
+        "value_model": facts.value_model,
+        "dtype": "bfloat16" if settings["bf16"] else "float32",
+        "settings": settings,
+    }
+    script = resources.files("trainer.exchange").joinpath("trl_train.txt").read_text(encoding="utf-8")
+    return {"trl/config.json": json.dumps(about, indent=2) + "\n", "trl/train.py": script.replace("{version}", VERSION)}
+
+
+def readme(source: str, contents: dict[str, str], warnings: list[str], rows: list[Translated] | None) -> Iterator[str]:
+    """Yield the lines of an export's README.md. source: run and checkpoint; contents: what is in it, by path.
+
+    rows: the settings in TRL; empty for a run that has none there, None where TRL has no trainer for its estimator.
+    """
+    yield from (f"# Export of {source}", "", "| path | content |", "|---|---|")
+    yield from (f"| {path} | {what} |" for path, what in contents.items())
+    if warnings:
+        yield from ("", *(f"- {warning}" for warning in warnings))
+    if rows is None:
+        yield from ("", f"TRL {VERSION} has no trainer for this run's ppo.estimator. Data and models are here.")
+    if not rows:
+        return
+    yield from ("", f"## TRL {VERSION}", "", "`python trl/train.py`")
+    for kind, title, columns in (
+        ("there", "", "| setting | here | there | |"),
+        ("lost", "Lost: settings that change this run and have no counterpart", "| setting | here | why |"),
+        ("off", "Without a counterpart, but off in this run", "| setting | here | why |"),
+        ("elsewhere", "Elsewhere, or about this program alone", "| setting | here | where |"),
+    ):
+        if shown := [row for row in rows if row.kind == kind]:
+            yield from ("", *([title, ""] if title else []), columns, "|---" * (columns.count("|") - 1) + "|")
+            for row in shown:
+                there = ", ".join(f"`{name} = {_text(value)}`" for name, value in row.there.items())
+                cells = [row.key, _text(row.value), *([there] if kind == "there" else []), row.note]
+                yield f"| {' | '.join(cells)} |"
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value, default=lambda one: one.model_dump(), ensure_ascii=False)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _converted(cell: Cell, facts: RunFacts, ours: Any) -> Any:
+    if cell.by:
+        return _CONVERSIONS[cell.by](facts, ours)
+    if cell.value is not None:
+        return cell.value
+    if cell.empty is not None and not ours:
+        return None if cell.empty == "none" else cell.empty
+    return ours
+
+
+def _steps_per_iteration(facts: RunFacts) -> int:
+    return facts.config.ppo.epochs * facts.config.ppo.minibatches
+
+
+_CONDITIONS: dict[str, Callable[[RunFacts], bool]] = {
+    "adaptive": lambda f: f.config.ppo.kl_controller == "adaptive",
+    "reward model": _one_reward_model,
+    "known reward": lambda f: _one_reward_model(f) or bool(f.reward_function),
+}
+"""Conditions by name, besides "set": our value is not empty."""
+
+_CONVERSIONS: dict[str, Callable[[RunFacts, Any], Any]] = {  # of our value
+    "episodes": lambda f, ours: ours * f.config.rollout.batch_size,
+    "minibatch": lambda f, ours: ours // f.config.ppo.minibatches,
+    "reward_model": lambda f, _: f.reward_model,
+    "save_strategy": lambda _, ours: "steps" if ours else "no",
+    "steps": lambda f, ours: ours * _steps_per_iteration(f),
+    "stop_token": lambda _, ours: None if ours else "eos",
+    "symmetric": lambda _, ours: [-ours, ours],
+    "warmup_iterations": lambda f, ours: math.ceil(ours / _steps_per_iteration(f)),
+}
+
+if __name__ == "__main__":
+    print("\n".join(markdown()))  # noqa: T201

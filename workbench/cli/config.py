@@ -15,8 +15,10 @@ from trainer.config.problems import Schema, validate_as
 from trainer.config.reference import Setting, json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
+from trainer.files import read_toml
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.parser import add, dir_override
+from workbench.run.metrics import training_command
 from workbench.system import output
 
 # May change when a run is resumed: in a PPO run besides the live settings, and in a run on preferences.
@@ -119,7 +121,20 @@ def resumed(args: argparse.Namespace, schema: type[Schema]) -> tuple[Schema, Run
         if key not in allowed:
             raise UsageError(f"--set {key} cannot change in a resumed run; choose from {', '.join(allowed)}")
     folder = open_run(args.resume, runs_dir(args))
+    kind = kind_of(folder.config)
+    if kind and SCHEMAS[kind] is not schema:
+        command = f"{training_command(kind)} --resume {args.resume}"
+        raise UsageError(f"'{folder.name}' is a run of kind {kind}: resume it with {command}")
     return load_config_as(schema, folder.config, parse_overrides(args.overrides, schema)), folder
+
+
+def kind_of(source: str | Path | None) -> str:
+    """Return the kind of run that the file `source` configures; empty if it names none that is known."""
+    try:
+        kind = read_toml(Path(source or "")).get("kind", "ppo")
+    except (OSError, ValueError):  # a preset, or a file whose loading reports what is wrong
+        return ""
+    return kind if isinstance(kind, str) and kind in SCHEMAS else ""
 
 
 def runs_dir(args: argparse.Namespace) -> Path:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from pathlib import Path
 
 from trainer.config import SCHEMAS, AnyConfig
 from trainer.errors import UsageError
-from trainer.files import read_toml
 from trainer.memory.estimate import Saving, cheapest_saving
 from trainer.memory.footprint import Footprint
 from trainer.memory.shape import shape_of
-from workbench.cli.config import configuration
+from workbench.cli.config import configuration, kind_of
 from workbench.cli.parser import add
 from workbench.config.estimates import Estimate, estimate, footprint_of, has_gpu
 from workbench.numbers import gigabytes
@@ -40,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the estimate; return 3 if it does not fit, or if the size of the model is not known. Raises UsageError."""
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise UsageError(f"--memory {args.memory:g}: must be a number of GB above 0")
-    config: AnyConfig = configuration(args, SCHEMAS[args.kind or kind_of(args.config_given)])
+    config: AnyConfig = configuration(args, SCHEMAS[args.kind or kind_of(args.config_given) or "ppo"])
     needed = estimate(config)
     room = round(args.memory * 1e9) if args.memory else room_for(config.model)
     memory = needed.memory
@@ -54,15 +52,6 @@ def run(args: argparse.Namespace) -> int:
         advice = [] if fits else [_advice(saving)]
         output.data("\n".join([visible(needed.basis), "", *table(memory), "", verdict(memory, room), *advice]))
     return 0 if fits else 3
-
-
-def kind_of(source: str | None) -> str:
-    """Return the kind of run that the file `source` configures: ppo unless it names another one that is known."""
-    try:
-        kind = read_toml(Path(source or "")).get("kind")
-    except (OSError, ValueError):  # a preset, or a file whose loading reports what is wrong
-        return "ppo"
-    return kind if isinstance(kind, str) and kind in SCHEMAS else "ppo"
 
 
 def table(memory: Footprint) -> list[str]:

@@ -50,7 +50,8 @@ def parse(words: Sequence[str], parse_run: Any) -> argparse.Namespace:
     """Parse the arguments after `launch`. parse_run: parses those of a run, which are passed on unchanged."""
     from workbench.cli import reward_model
 
-    parser = Parser(prog=f"{output.PROGRAM} {NAME}", module=__name__, allow_abbrev=False)
+    parser = Parser(prog=f"{output.PROGRAM} {NAME}", allow_abbrev=False)
+    add_options(parser)
     args, rest = parser.parse_known_args(words)
     asked = parse_run(["--no-ui", *rest])  # reports mistakes once, before each rank does
     if asked.command not in _TRAINING or (asked.command == "reward-model" and asked.execute is not reward_model.train):

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from workbench.cli.parser import OPTIONS, Parser
 from workbench.system import output
 
 PRESET = "quickstart"
 
-COMMANDS = {  # the module of each, with its `add_options`, and its line in --help
-    "new": ("new", "make a workspace: configuration, prompts, an example of a reward"),
-    "config": ("config", "show, check and explain configurations"),
-    "estimate": ("estimate", "say how much memory a configuration needs, and what makes it fit"),
-    "runs": ("runs", "list the runs"),
-    "samples": ("samples", "print or export the samples of a run"),
-    "evaluate": ("evaluate", "compare a checkpoint of a run with its reference"),
-    "compare": ("compare", "compare runs: numbers, score against KL, curves, settings, texts"),
-    "branch": ("branch", "go on from a checkpoint of a run with settings changed, as new runs"),
-    "sweep": ("sweep", "train every combination of some settings on several seeds, and compare them"),
-    "preferences": ("preferences", "import, export and describe preferences"),
-    "reward-model": ("reward_model", "train, evaluate and apply a reward model"),
-    "dpo": ("train", "train a policy on preferences directly, as a baseline for PPO"),
-    "launch": ("launch", "train one run in several processes on this machine"),
-    "export": ("export", "write a run for other trainers: policy, reward model, prompts, settings of TRL"),
-    "label": ("label", "choose the better completion, one key per decision"),
-    "watch": ("ui", "show a run that another process trains, or one that has ended"),
-    "doctor": ("doctor", "check what training would run on here and what would slow it down"),
+COMMANDS = {  # what adds the options of each, and its line in --help
+    "new": ("new:add_options", "make a workspace: configuration, prompts, an example of a reward"),
+    "config": ("config:add_options", "show, check and explain configurations"),
+    "estimate": ("estimate:add_options", "say how much memory a configuration needs, and what makes it fit"),
+    "runs": ("runs:add_options", "list the runs"),
+    "samples": ("samples:add_options", "print or export the samples of a run"),
+    "evaluate": ("evaluate:add_options", "compare a checkpoint of a run with its reference"),
+    "compare": ("compare:add_options", "compare runs: numbers, score against KL, curves, settings, texts"),
+    "branch": ("branch:add_options", "go on from a checkpoint of a run with settings changed, as new runs"),
+    "sweep": ("sweep:add_options", "train every combination of some settings on several seeds, and compare them"),
+    "preferences": ("preferences:add_options", "import, export and describe preferences"),
+    "reward-model": ("reward_model:add_options", "train, evaluate and apply a reward model"),
+    "dpo": ("train:add_options", "train a policy on preferences directly, as a baseline for PPO"),
+    "launch": ("launch:add_options", "train one run in several processes on this machine"),
+    "export": ("export:add_options", "write a run for other trainers: policy, reward model, prompts, settings of TRL"),
+    "label": ("label:add_options", "choose the better completion, one key per decision"),
+    "watch": ("ui:add_options", "show a run that another process trains, or one that has ended"),
+    "doctor": ("doctor:add_options", "check what training would run on here and what would slow it down"),
 }
 
 EXIT_CODES = {
@@ -81,22 +82,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         from workbench.cli import launch
 
         return launch.parse(words[1:], parse)
-    args: argparse.Namespace = parser().parse_args(words)
-    args.config = args.config_given or workspace_config() or PRESET
+    root = parser(words)
+    root.check_options(words)
+    args = root.parse_args(words)
+    # A workspace has config.toml and runs/. The folder of a run has a config.toml too, but no runs.
+    is_workspace = Path("config.toml").is_file() and Path("runs").is_dir()
+    args.config = args.config_given or ("config.toml" if is_workspace else PRESET)
     args.overrides = args.overrides_given + getattr(args, "overrides_after", [])
     return args
 
 
-def workspace_config() -> str:
-    """Return the configuration of the workspace that the current folder is; empty if it is none.
-
-    A workspace has config.toml and runs/. The folder of a run has a config.toml too, but no runs.
-    """
-    return "config.toml" if Path("config.toml").is_file() and Path("runs").is_dir() else ""
-
-
-def parser() -> Parser:
-    """Build the parser of the whole command line."""
+def parser(words: Sequence[str]) -> Parser:
+    """Build the parser of the command line `words`: only the commands that it names have their options."""
     root = Parser(
         prog=output.PROGRAM,
         description="Reinforcement learning from human feedback on one machine, in one terminal.",
@@ -105,7 +102,8 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     root.set_defaults(execute=_train_or_open)
-    root.add_argument("--version", action=_Version, help="print the version and exit")
+    version = _version() if "--version" in words else ""
+    root.add_argument("--version", action="version", version=version, help="print the version and exit")
     root.add_argument("--no-ui", action="store_true", help="train without the screen, for scripts and remote machines")
     of_a_run: dict[str, dict[str, Any]] = {
         "--config": {
@@ -119,8 +117,10 @@ def parser() -> Parser:
         if name.startswith("--"):
             root.add_argument(name, **options | of_a_run.get(name, {}))
     commands = root.add_subparsers(dest="command", title="commands", metavar="")
-    for name, (module, help_text) in COMMANDS.items():
-        commands.add_parser(name, help=help_text, module=f"workbench.cli.{module}")
+    for name, (where, help_text) in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text)
+        if name in words:
+            pkgutil.resolve_name(f"workbench.cli.{where}")(command)
     return root
 
 
@@ -129,23 +129,16 @@ def _train_or_open(args: argparse.Namespace) -> int:
     if args.no_ui:
         from workbench.cli import train
 
-        return train.run(args)
+        return train.train(args)[0]
     from workbench.cli import ui
 
     return ui.run(args)
 
 
-class _Version(argparse.Action):
-    """An option that looks up the version only when it is given."""
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # here, because they take a while
 
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest, nargs=0, help=help)
-
-    def __call__(self, *_: Any) -> NoReturn:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            output.data(f"{output.PROGRAM} {version(output.PROGRAM)}")
-        except PackageNotFoundError:  # run from the source tree
-            output.data(f"{output.PROGRAM} (not installed)")
-        sys.exit(0)
+    try:
+        return f"{output.PROGRAM} {version(output.PROGRAM)}"
+    except PackageNotFoundError:  # run from the source tree
+        return f"{output.PROGRAM} (not installed)"

@@ -1,12 +1,12 @@
-"""Parts that all command parsers use: lazy loading, suggestions for misspelt names, and common options."""
+"""Parts that all command parsers use: mistakes in one line, suggestions for misspelt names, and common options."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import itertools
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,76 +18,54 @@ PREFERENCES = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file
 
 _LONGEST = 60  # characters shown of a wrong argument
 _MANY = 20  # most choices that are listed
+_OPTION = re.compile(r"^  (?:-\w, )?(--[\w-]+)", re.MULTILINE)  # in a help
+_WORD = re.compile(r"[\w.-]+")
+_CHOICE = re.compile(r"argument (\S*): invalid choice: .(.*). \(choose from (.*)\)", re.DOTALL)  # argparse's words
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of a command line or of one of its commands. It reports a mistake in one line.
+    """A parser of a command line or of one of its commands. It reports a mistake in one line."""
 
-    module: adds the options of the command with its function `add_options(parser)`. It is imported once a command
-    line names the command, so that `--help` and `--version` are quick.
-    """
+    commands: Mapping[str, Parser] = {}
 
-    def __init__(self, *args: Any, module: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._module = module
+    def add_subparsers(self, **options: Any) -> Any:
+        """Add commands, which `commands` then has by name."""
+        actions: Any = super().add_subparsers(**options)
+        self.commands = actions.choices
+        return actions
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: "):  # of commands, which have no name
-            message = f"a command is missing; choose from {', '.join(self._commands())}"
+            message = f"a command is missing; choose from {', '.join(self.commands)}"
+        elif found := _CHOICE.fullmatch(message):
+            name, value, choices = found.groups()
+            what, wrong = (name, ": invalid choice") if name else ("unknown command", "")
+            message = f"{what} '{value[:_LONGEST]}'{wrong}{_meant(value, _WORD.findall(choices))}"
         see = " See" if message.endswith("?") else ": see"
         output.error(f"{message}{see} '{self.prog} --help'")
         sys.exit(2)
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the whole command line, after a look for unknown long options."""
-        words = sys.argv[1:] if args is None else list(args)
-        self._check_options(words)
-        return super().parse_args(words, namespace)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse what is known, once the options of the command have been added."""
-        self._load()
-        return super().parse_known_args(args, namespace)
-
-    def _load(self) -> None:
-        module, self._module = self._module, ""
-        if module:
-            importlib.import_module(module).add_options(self)
-
-    def _check_options(self, words: Sequence[str]) -> None:
+    def check_options(self, words: Sequence[str]) -> None:
         """Report a long option that neither this parser nor a command among `words` has."""
-        given = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", words)]
-        unknown = [name for name in given if name.startswith("--") and name not in self._option_string_actions]
-        if not unknown:
-            return
-        commands = self._commands()
-        named = [commands[word] for word in words if word in commands] or commands.values()
-        known = set(self._option_string_actions).union(*(command._all_options() for command in named))
-        for name in unknown:
-            if name not in known:
+        named = [command for name, command in self.commands.items() if name in words]
+        known = {*_OPTION.findall(self.format_help())}.union(*(command.options() for command in named))
+        before = ""
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
                 self.error(f"unknown option '{name[:_LONGEST]}'{_meant(name, known)}")
+            if not (named or word.startswith("-") or before.startswith("-")):
+                return  # a misspelt command: argparse reports it
+            before = word
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is None or value in action.choices:
-            return
-        shown, hint = f"'{str(value)[:_LONGEST]}'", _meant(str(value), action.choices)
-        if isinstance(action, argparse._SubParsersAction):
-            self.error(f"unknown command {shown}{hint}")
-        self.error(f"{'/'.join(action.option_strings) or action.dest} {shown}: invalid choice{hint}")
-
-    def _commands(self) -> dict[str, Parser]:
-        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        return dict(actions[0].choices) if actions else {}
-
-    def _all_options(self) -> set[str]:
-        """Return the options of this command and of all its subcommands."""
-        self._load()
-        return set(self._option_string_actions).union(*(each._all_options() for each in self._commands().values()))
+    def options(self) -> set[str]:
+        """Return the long options of this command and of all its subcommands."""
+        return {*_OPTION.findall(self.format_help())}.union(*(each.options() for each in self.commands.values()))
 
 
-def _meant(word: str, choices: Iterable[Any]) -> str:
+def _meant(word: str, choices: Iterable[str]) -> str:
     """Return a hint for an unknown `word`: the choice probably meant, or all choices if they are few."""
-    names = sorted(map(str, choices))
+    names = sorted(choices)
     if near := difflib.get_close_matches(word[:_LONGEST], names, n=1):
         return f"; did you mean '{near[0]}'?"
     return f"; choose from {', '.join(names)}" if len(names) <= _MANY else ""

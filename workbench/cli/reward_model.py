@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import DataError, UsageError
-from trainer.events import RunEnded
 from trainer.plurals import counted
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import PREFERENCES, add, add_preference_training
-from workbench.cli.train import train_on_preferences
+from workbench.cli.train import train as train_run
 from workbench.numbers import number, percent
 from workbench.system import output
 from workbench.text import aligned, visible
@@ -52,13 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
-
-    def trained(config: RewardModelConfig, **options: Any) -> RunEnded:
-        from trainer.engine.training import train_reward_model
-
-        return train_reward_model(config, **options)
-
-    exit_code, folder = train_on_preferences(args, RewardModelConfig, "reward-model", trained)
+    exit_code, folder = train_run(args, RewardModelConfig)
     if exit_code == 0 and folder and args.display != "json":
         from trainer.reward_model.snapshot import read_card
 

@@ -7,10 +7,10 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from trainer.config import SCHEMAS, Config
 from trainer.config.dpo import DPOConfig
@@ -18,7 +18,7 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed import join, rank_of_process
 from trainer.errors import StorageError, TrainerError
-from trainer.events import RunEnded, RunStarted
+from trainer.events import RunStarted
 from trainer.plurals import counted
 from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete, summary_of
@@ -27,7 +27,7 @@ from workbench.cli.parser import add, add_preference_training
 from workbench.headless import Display
 from workbench.run.threads import TrainingThread
 from workbench.system import output
-from workbench.system.code_trust import is_given, require_trust, trusted_code
+from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import leave_now, stop_on_signals
 
 _READER_GONE = (errno.EPIPE, errno.EIO)  # the pipe's reader ended; the terminal was closed
@@ -43,89 +43,49 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def dpo(args: argparse.Namespace) -> int:
     """Train a policy on preferences and return the exit code. Raises TrainerError for what a user can fix."""
-
-    def train(config: DPOConfig, **options: Any) -> RunEnded:
-        from trainer.engine.training import train_dpo
-
-        return train_dpo(config, trust=trusted_code().check, **options)
-
-    return train_on_preferences(args, DPOConfig, "dpo", train)[0]
+    return train(args, DPOConfig)[0]
 
 
-def run(args: argparse.Namespace, *, notice: str = "") -> int:
-    """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix.
+def train(
+    args: argparse.Namespace, schema: type[Config | DPOConfig | RewardModelConfig] = Config, *, notice: str = ""
+) -> tuple[int, Path | None]:
+    """Train as the command line says; return the exit code, and the run's folder if there is one.
 
-    notice: printed before the run starts.
+    notice: printed before the run starts. Raises TrainerError for what a user can fix.
     """
     if rank_of_process():
-        return follow()
-    if args.resume is not None:
-        config, folder = resumed(args, Config)
-        if is_complete(folder, config.ppo.iterations):  # reported before loading, which takes seconds
-            done = summary_of(folder).iteration
-            more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
-            output.note(f"{folder.name} is complete after {counted(done, 'iteration')}; continue with {more}")
-            return 0
-        thread = TrainingThread(config, resume=folder.root, accept_data=args.accept_data)
-    else:
-        config = configuration(args, Config)
+        return _follow(), None
+    config, folder = (configuration(args, schema), None) if args.resume is None else resumed(args, schema)
+    if folder is None:
         check_name_is_free(config)
-        thread = TrainingThread(config, preset=str(args.config))
-    require_trust(config.reward, given=is_given(args))
+    elif isinstance(config, Config) and is_complete(folder, config.ppo.iterations):  # before loading: seconds
+        done = summary_of(folder).iteration
+        more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
+        output.note(f"{folder.name} is complete after {counted(done, 'iteration')}; continue with {more}")
+        return 0, folder.root
+    if not isinstance(config, RewardModelConfig):
+        require_trust(config.reward, given=is_given(args, schema))
     if notice:
         output.note(notice)
-    return headless(thread, choose_display(args.display))[0]
+    preset = args.config if schema is Config else args.config_given or ""  # what a new run is named after
+    resume = None if folder is None else folder.root
+    thread = TrainingThread(config, resume=resume, preset=str(preset), accept_data=args.accept_data)
+    return headless(thread, choose_display(args.display))
 
 
-def follow() -> int:
+def _follow() -> int:
     """Train as another rank than the first, which sends it all and reports for it; return the exit code."""
-    from trainer.engine.training import follow as train_with_first
-    from trainer.engine.training import release_thread
+    from trainer.engine.training import follow, release_thread
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank gets it too, and ends all of them
     try:
         ranks = join()
         if (order := ranks.receive())["do"] != "end":
             raw = order["config"]
-            train_with_first(ranks, validate_as(SCHEMAS[raw.get("kind", "ppo")], raw))
+            follow(ranks, validate_as(SCHEMAS[raw.get("kind", "ppo")], raw))
     finally:
         release_thread()
     return 0
-
-
-def train_on_preferences(
-    args: argparse.Namespace, schema: type[DPOConfig | RewardModelConfig], name: str, train: Callable[..., RunEnded]
-) -> tuple[int, Path | None]:
-    """Train as the command line says; return the exit code, and the run's folder if there is one.
-
-    name: of a new run without a name or a file. train: the trainer's entry point; it imports mlx, which only the
-    training thread may use. Raises TrainerError for what a user can fix.
-    """
-    if rank_of_process():
-        return follow(), None
-    resume, preset = None, name
-    if args.resume is not None:
-        config, folder = resumed(args, schema)
-        resume = folder.root
-    else:
-        config = configuration(args, schema)
-        if args.config_given:
-            preset = str(args.config_given)
-    if isinstance(config, DPOConfig):
-        require_trust(config.reward, given=is_given(args, DPOConfig))
-
-    def on_this_thread(config: Any, *, accept_data: bool, **options: Any) -> RunEnded:
-        from trainer.engine.training import release_thread
-
-        try:
-            return train(config, ranks=join(), **options)
-        finally:
-            release_thread()
-
-    untyped: Any = config  # the thread passes it on unchanged
-    return headless(
-        TrainingThread(untyped, resume=resume, preset=preset, train=on_this_thread), choose_display(args.display)
-    )
 
 
 def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         from workbench.cli import train
 
         args.display = args.display or "plain"
-        return train.run(args, notice=f"{reason}; training with the plain display")
+        return train.train(args, notice=f"{reason}; training with the plain display")[0]
     return open_workbench(opening(args))
 
 

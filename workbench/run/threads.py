@@ -192,12 +192,14 @@ class TrainingThread:
 
 
 def _train(config: AnyConfig, **options: Any) -> RunEnded:
-    from trainer.distributed import join
+    from trainer.distributed import join, rank_of_process
     from trainer.engine.training import release_thread, train
     from workbench.system.code_trust import trusted_code
 
     try:
-        return train(config, trust=trusted_code().check, ranks=join(), **options)
+        if rank_of_process() is not None:
+            options["ranks"] = join()
+        return train(config, trust=trusted_code().check, **options)
     finally:
         release_thread()
 

@@ -85,7 +85,7 @@ def test_what_is_wrong_with_the_command_line_is_said_before_the_screen_opens_as_
     Path("bad.toml").write_text("[ppo\n")
     make_run("taken")
     said = []
-    for open_or_train, args in ((ui.opening, cli.parse(argv)), (train.run, cli.parse(["--no-ui", *argv]))):
+    for open_or_train, args in ((ui.opening, cli.parse(argv)), (train.train, cli.parse(["--no-ui", *argv]))):
         with pytest.raises(TrainerError) as refused:
             open_or_train(args)
         said.append((str(refused.value), refused.value.exit_code))
@@ -340,7 +340,7 @@ def test_version_and_help_come_without_loading_the_schema_and_at_once(option: st
     code = (
         "import sys; from workbench.cli.main import main\n"
         f"try: main([{option!r}])\n"
-        "finally: print(*(m for m in ('pydantic', 'rich', 'trainer') if m in sys.modules))"
+        "finally: print(*(m for m in ('pydantic', 'rich.console', 'trainer') if m in sys.modules))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -421,7 +421,7 @@ def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
         (["runs", "--jsn"], "unknown option '--jsn'; did you mean '--json'?"),
         (["samples", "x", "--fliter=a"], "unknown option '--fliter'; did you mean '--filter'?"),
         (["x" * 5000], f"unknown command '{'x' * 60}'; choose from"),
-        (["--" + "x" * 5000], f"unknown option '--{'x' * 58}': see 'ppo-workbench --help'"),
+        (["--" + "x" * 5000], f"unknown option '--{'x' * 58}'; choose from --accept-data, "),
     ],
 )
 def test_a_mistyped_word_is_named_with_what_was_probably_meant(

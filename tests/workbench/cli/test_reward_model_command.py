@@ -10,7 +10,7 @@ from preference_samples import labelled, reward_config
 from runs_helper import newest_checkpoint
 
 from trainer.runs.folder import open_run
-from workbench.cli.main import main, parser
+from workbench.cli.main import main, parse
 
 SETTINGS = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4", "data.eval_fraction=0.2")
 
@@ -62,7 +62,7 @@ def test_json_shows_every_event_and_no_table(folder: Path, capsys: pytest.Captur
 
 
 def test_options_may_stand_before_the_command_too() -> None:
-    args = parser().parse_args(["--set", "a.b=1", "--name", "x", "reward-model", "train", "--set", "c.d=2"])
+    args = parse(["--set", "a.b=1", "--name", "x", "reward-model", "train", "--set", "c.d=2"])
     assert (args.overrides_given, args.overrides_after, args.name) == (["a.b=1"], ["c.d=2"], "x")
 
 
@@ -136,7 +136,7 @@ def test_a_ppo_run_is_not_a_reward_model_and_vice_versa(folder: Path, capsys: py
     train("--name", "a")
     capsys.readouterr()
     assert main(["--no-ui", "--resume", "a"]) == 2
-    assert "kind 'reward-model'" in capsys.readouterr().err
+    assert "resume it with ppo-workbench reward-model train --resume a" in capsys.readouterr().err
     (folder / "runs" / "ppo").mkdir()
     (folder / "runs" / "ppo" / "config.toml").write_text("")
     assert main(["reward-model", "score", "ppo", "--completion", "x"]) == 2

@@ -113,11 +113,11 @@ def test_without_a_terminal_a_named_run_is_trained_with_the_plain_display(
 ) -> None:
     trained = []
 
-    def run(args: Namespace, *, notice: str) -> int:
+    def train(args: Namespace, *, notice: str) -> tuple[int, None]:
         trained.append((args.config, args.display, notice))
-        return 0
+        return 0, None
 
-    monkeypatch.setattr("workbench.cli.train.run", run)
+    monkeypatch.setattr("workbench.cli.train.train", train)
     assert main(["--config", "tiny"]) == 0
     assert trained == [("tiny", "plain", "the workbench needs a terminal; training with the plain display")]
     assert main([]) == 2, "nothing was asked for"

@@ -28,8 +28,7 @@ from textual.app import App, ComposeResult
 from textual.screen import Screen
 
 from trainer.runs.folder import RunFolder
-from trainer.runs.sample_index import update_index
-from trainer.runs.samples import kept_iterations, write_samples
+from trainer.runs.samples import kept_iterations, update_index, write_samples
 from workbench.kit.theme_file import load_themes
 from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, apply_themes
 from workbench.run.sample_query import Order, parse_query

@@ -37,8 +37,7 @@ from trainer.runs.checkpoint_files import (
     write_best,
 )
 from trainer.runs.folder import RunFolder
-from trainer.runs.sample_index import update_index
-from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, write_samples
+from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, update_index, write_samples
 
 PREVIEWS = 3
 _TRAINED = ("token_scores", "rewards", "values", "td_errors", "advantages", "returns", "ratios")

@@ -28,6 +28,7 @@ from trainer.evaluation.intervals import (
     share_interval,
 )
 from trainer.events import Event
+from trainer.files import read_regular
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
@@ -38,7 +39,7 @@ from trainer.ppo.loop import PPO
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
-from trainer.runs.folder import RunFolder, read_config, read_pairs
+from trainer.runs.folder import RunFolder, read_config
 from trainer.seeding import Purpose, key_for
 
 
@@ -154,7 +155,7 @@ def _held_out_of_pairs(
     data = policy_comparisons(preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, options)
     try:
-        began_with = read_pairs(folder)
+        began_with = read_regular(folder.pairs).strip()
     except OSError:
         began_with = b""
     if began_with != data.fingerprint.encode():

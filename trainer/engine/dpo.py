@@ -18,6 +18,7 @@ from trainer.engine.trainable import Hooks
 from trainer.errors import storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DPOStep, ignored
+from trainer.files import read_regular
 from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, LoadedTokenizer
@@ -31,7 +32,7 @@ from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models
-from trainer.runs.folder import RunFolder, read_pairs
+from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 
 
@@ -201,6 +202,6 @@ class DPO(StepTraining):
 
 def _check_pairs(folder: RunFolder, pairs: str, config: PreferenceDataConfig) -> None:
     with storage_error(f"cannot read '{folder.pairs}'", "start a new run"):
-        began_with = read_pairs(folder)
+        began_with = read_regular(folder.pairs).strip()
     if began_with != pairs.encode():
         raise changed_preferences(config)

@@ -27,8 +27,7 @@ from trainer.events import HumanEvaluation
 from trainer.files import PRIVATE, is_folder, open_file, own_folder, write_whole
 from trainer.questions import Answer, Question, from_json, to_json
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
-from trainer.runs.journal_lines import event_in
+from trainer.runs.journal import Journal, event_in
 
 _MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
 _ANSWERS = "answers"
@@ -210,7 +209,7 @@ class Inbox:
 
 def _human_evaluation(values: Any) -> HumanEvaluation:
     """Return the event in `values`. Raises ValueError for any other: only the trainer may report what it does."""
-    event = event_in({**values, "time": 0.0}) if isinstance(values, dict) else None
+    event = event_in(values) if isinstance(values, dict) else None
     if not isinstance(event, HumanEvaluation):
         raise ValueError(f"its event is not a complete '{HumanEvaluation.kind}'")
     return event

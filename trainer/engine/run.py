@@ -39,8 +39,7 @@ from trainer.runs.branch_folder import origin
 from trainer.runs.checkpoint_files import CheckpointWriter, checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
 from trainer.runs.journal import Journal
-from trainer.runs.sinks import ProgressFile, Sinks
-from trainer.runs.trackers import build_trackers
+from trainer.runs.sinks import ProgressFile, Sinks, build_trackers
 
 
 @contextlib.contextmanager
@@ -228,12 +227,12 @@ class Run(Steered):
         """Listen to requests, begin the journal, and add the other sinks of the run."""
         folder, config = self.folder, self._trained.config
         inbox = Inbox(folder.control, self.control, functools.partial(self.alert, "warning", "request_broken"))
-        self._out.add_first(Journal(folder.events, shared=config.run.shared))
+        self._out.insert(0, Journal(folder.events, shared=config.run.shared))
         self.checkpoints = CheckpointWriter(folder, config.checkpoint.keep, self.emit)
         self.control.attach(self, inbox.take)
         self._ranks.on_hang = self._hung
         trackers = build_trackers(config.run.trackers, folder.name, folder.root, config.model_dump())
-        self._out.add([ProgressFile(folder.progress, shared=config.run.shared), *trackers])
+        self._out.extend([ProgressFile(folder.progress, shared=config.run.shared), *trackers])
 
     def begin(self, model: LoadedModel, *, trainable: Sequence[mx.array], prompts: int, eval_prompts: int) -> None:
         """Report what is trained, once it is known which iteration the run continues after.

@@ -23,6 +23,7 @@ from trainer.files import PRIVATE, open_regular, whole_file
 from trainer.preferences.records import Text
 from trainer.preferences.rows import as_json, text
 from trainer.questions import Number
+from trainer.runs.samples import column
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s
     import pyarrow as pa
@@ -149,8 +150,6 @@ def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) ->
     """Write `found` to `path`, in full or not at all, with the permissions `mode`. Raises StorageError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from trainer.runs.sample_columns import column
 
     schema = _schema()
     rows = [pair._asdict() | {name: as_json(getattr(pair, name)) for name in _TEXTS} for pair in found.pairs]

@@ -6,6 +6,7 @@ reward_model.json describes how to use the model, state.json how to resume its t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +37,6 @@ from trainer.runs.checkpoint_files import (
     check_content,
     damage_of,
     write_folder,
-    write_json,
 )
 
 CARD_FORMAT = FileFormat("format")
@@ -127,7 +127,7 @@ def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardMod
         write_arrays(temporary / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
         if snapshot.best:
             write_arrays(temporary / "best.safetensors", snapshot.best.parameters)
-        write_json(temporary / CARD, _card(snapshot, config))
+        (temporary / CARD).write_text(json.dumps(_card(snapshot, config), indent=2) + "\n", encoding="utf-8")
 
     state = {
         "format": STATE_FORMAT.version,

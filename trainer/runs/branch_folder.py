@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,8 +31,6 @@ from trainer.files import (
     SHARED,
     is_file,
     open_file,
-    open_regular,
-    own_folder,
     read_regular,
     sync,
     write_whole,
@@ -49,11 +47,8 @@ from trainer.runs.checkpoint_files import (
     write_best,
 )
 from trainer.runs.folder import PROMPTS_BYTES, RunFolder, versions, write_config
-from trainer.runs.journal import Journal
-from trainer.runs.journal_lines import parsed
+from trainer.runs.journal import Journal, read_journal
 
-_HEAD_LINES = 2  # the journal's header and its first event
-_LINE_BYTES = 1024 * 1024
 _CHUNK = 1 << 20
 _DIGITS = 16  # of a SHA-256
 _HISTORY = (Alert, CheckpointSaved, Evaluation, HumanEvaluation, Iteration, RolledBack)
@@ -66,14 +61,12 @@ def origin(folder: RunFolder) -> BranchedFrom | None:
 
 
 def start_of(folder: RunFolder) -> RunStarted | None:
-    """Return how the run in `folder` began, from the first line of its journal; None if that cannot be read."""
+    """Return how the run in `folder` began, from its journal; None if that cannot be read."""
     try:
-        with open_regular(folder.events) as file:
-            lines = [file.readline(_LINE_BYTES) for _ in range(_HEAD_LINES)]
-    except OSError:
+        events = read_journal(folder.events, 1).events
+    except StorageError:
         return None
-    started = [event[1] for event in parsed(lines) if event and isinstance(event[1], RunStarted)]
-    return started[0] if started else None
+    return next((event for event in events if isinstance(event, RunStarted)), None)
 
 
 def checkpoint_at(folder: RunFolder, iteration: int) -> Path:
@@ -102,7 +95,7 @@ def create_branch(
     past: Sequence[Event],
     name: str,
     config: Config,
-    branched_from: BranchedFrom,
+    since: BranchedFrom,
     changes: Iterable[SettingChanged],
     *,
     with_best: bool,
@@ -130,16 +123,36 @@ def create_branch(
         versions=versions(),
         warnings=[],
         resumed_at=None,
-        branched_from=branched_from,
+        branched_from=since,
     )
+    iteration = since.iteration
+    changes_data = any(key.startswith("data.") for key in since.changes)
     try:
         with TemporaryDirectory(prefix=f".{name}.", dir=parent.root.parent, ignore_cleanup_errors=True) as temporary:
             made = RunFolder(Path(temporary, name))
-            copied = _copy_checkpoints(parent, made, branched_from, with_best=with_best)
+            for each in (made.root, made.samples, made.checkpoints):
+                each.mkdir()
+            copied = {iteration}
+            _copy(parent.checkpoint(iteration), made.checkpoint(iteration))
+            best = best_checkpoint(parent) if with_best else None
+            if best and iteration_of(best) <= iteration and (about := read_best(parent)):
+                copied.add(iteration_of(best))
+                if best != parent.checkpoint(iteration):
+                    _copy(best, made.checkpoints / best.name)
+                write_best(made, about)
+            if identity(made.checkpoint(iteration)) != since.checkpoint:
+                replaced = f"checkpoint {iteration} of run '{parent.name}' was replaced meanwhile"
+                raise StorageError(f"{replaced}: branch again")
             write_config(made, config)
-            history = (event for event in past if _is_history(event, branched_from.iteration, copied))
-            _write_journal(made, [begins, *history, *changes], branched_from, shared=config.run.shared)
-            if is_file(parent.prompts) and not _changes_data(branched_from):
+            journal = Journal(made.events, shared=config.run.shared)
+            with contextlib.closing(journal):
+                for event in (begins, *_history(past, iteration, copied), *changes):
+                    journal.emit(event)
+                if changes_data:
+                    message = "the branch changes [data]: evaluations before this cannot be compared"
+                    journal.emit(DataChanged(iteration=iteration, message=message))
+            sync(made.events)
+            if is_file(parent.prompts) and not changes_data:
                 mode = SHARED if config.run.shared else PRIVATE
                 write_whole(made.prompts, read_regular(parent.prompts, PROMPTS_BYTES), mode=mode)
             made.root.rename(folder.root)  # fails if another process was faster: a run's folder is never empty
@@ -157,49 +170,18 @@ def name_in_use(folder: RunFolder) -> UsageError:
     return UsageError(f"--name {folder.name}: '{folder.root}' exists and is not this branch; choose another name")
 
 
-def _copy_checkpoints(parent: RunFolder, made: RunFolder, since: BranchedFrom, *, with_best: bool) -> set[int]:
-    """Copy the checkpoint that the branch begins with, and the best one; return their iterations."""
-    made.root.mkdir()
-    own_folder(made.samples)
-    own_folder(made.checkpoints)
-    copied = {since.iteration}
-    _copy(parent.checkpoint(since.iteration), made.checkpoint(since.iteration))
-    best = best_checkpoint(parent) if with_best else None
-    if best and iteration_of(best) <= since.iteration and (about := read_best(parent)):
-        copied.add(iteration_of(best))
-        if best != parent.checkpoint(since.iteration):
-            _copy(best, made.checkpoints / best.name)
-        write_best(made, about)
-    if identity(made.checkpoint(since.iteration)) != since.checkpoint:
-        raise StorageError(f"checkpoint {since.iteration} of run '{parent.name}' was replaced meanwhile: branch again")
-    return copied
-
-
-def _write_journal(made: RunFolder, events: Iterable[Event], since: BranchedFrom, *, shared: bool) -> None:
-    journal = Journal(made.events, shared=shared)
-    try:
-        for event in events:
-            journal.emit(event)
-        if _changes_data(since):
-            message = "the branch changes [data]: evaluations before this cannot be compared"
-            journal.emit(DataChanged(iteration=since.iteration, message=message))
-    finally:
-        journal.close()
-    sync(made.events)
-
-
-def _changes_data(since: BranchedFrom) -> bool:
-    return any(key.startswith("data.") for key in since.changes)
-
-
-def _is_history(event: Event, iteration: int, copied: set[int]) -> bool:
-    """Return whether `event` belongs to the iterations up to `iteration`, of which the checkpoints `copied` exist."""
-    match event:
-        case CheckpointSaved():
-            return event.iteration in copied
-        case SettingChanged():
-            return event.iteration <= iteration + 1  # it applies from that one on
-    return isinstance(event, _HISTORY) and event.iteration <= iteration
+def _history(past: Iterable[Event], iteration: int, copied: set[int]) -> Iterator[Event]:
+    """Yield the events of `past` up to `iteration`, with those of the checkpoints `copied` alone."""
+    for event in past:
+        match event:
+            case CheckpointSaved():
+                belongs = event.iteration in copied
+            case SettingChanged():
+                belongs = event.iteration <= iteration + 1  # it applies from that one on
+            case _:
+                belongs = isinstance(event, _HISTORY) and event.iteration <= iteration
+        if belongs:
+            yield event
 
 
 def _copy(checkpoint: Path, target: Path) -> None:

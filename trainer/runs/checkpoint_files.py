@@ -78,7 +78,7 @@ def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
     """Write `state` as state.json beside the other files of a checkpoint in `folder`; return their paths."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / STATE)
     about = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in files}
-    unsigned = _as_json(state | {"files": about, "sha256": _UNSIGNED})
+    unsigned = json.dumps(state | {"files": about, "sha256": _UNSIGNED}, indent=2) + "\n"
     signature = hashlib.sha256(unsigned.encode()).hexdigest()
     (folder / STATE).write_text(unsigned.replace(f'"{_UNSIGNED}"', f'"{signature}"'), encoding="utf-8")
     return files
@@ -123,7 +123,12 @@ def load_newest(
     first. Raises StorageError for one of a newer version, or if renaming fails.
     """
     for old in left_behind(folder.checkpoints, _REPLACED) if is_own else ():
-        _put_back(old)
+        place = old.with_name(old.name.removeprefix(".").removesuffix(f".{_REPLACED}"))
+        with writing(f"checkpoint '{place}'", ", then resume again"):
+            if os.path.lexists(place):
+                remove(old)
+            else:
+                old.rename(place)
     found = checkpoints(folder)
     ignored = list[str]()
     for path in sorted([*found.paths, *found.problems], key=iteration_of, reverse=True):
@@ -133,8 +138,13 @@ def load_newest(
         try:
             return load(path), ignored
         except DamagedCheckpointError as error:
-            kept = f"; it is kept as '{_put_aside(path).name}'" if is_own else ""
-            ignored.append(f"checkpoint '{path.name}' ignored: {error.damage}{kept}")
+            ignored.append(f"checkpoint '{path.name}' ignored: {error.damage}")
+            if is_own:
+                aside = path.with_name(f".{path.name}.damaged")
+                with storage_error(f"cannot rename the damaged '{path}'", "remove it, then resume"):
+                    remove(aside)
+                    path.rename(aside)
+                ignored[-1] += f"; it is kept as '{aside.name}'"
     return None, ignored
 
 
@@ -183,7 +193,10 @@ def find_checkpoint(folder: RunFolder, which: str) -> tuple[Path, list[str]]:
     if which == BEST:
         if path := best_checkpoint(folder):
             return path, []
-        if (best := read_best(folder)) and (damage := damages.get(folder.checkpoint(best.iteration))):
+        best = read_best(folder)
+        if best is None and os.path.lexists(folder.best):
+            raise UsageError(f"'{folder.best}' is damaged: choose {there}")
+        if best and (damage := damages.get(folder.checkpoint(best.iteration))):
             raise UsageError(f"best {damage}: choose {there}")
         raise UsageError(
             f"run '{folder.name}' keeps no best checkpoint (set eval.every and checkpoint.best); choose {there}"
@@ -367,33 +380,6 @@ def damage_of(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write `values` to `path`, indented for readers."""
-    path.write_text(_as_json(values), encoding="utf-8")
-
-
-def _as_json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=2) + "\n"
-
-
 def _hash(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _put_back(old: Path) -> None:
-    """Rename a checkpoint back that a killed process was replacing; remove it if the new one is in its place."""
-    place = old.with_name(old.name.removeprefix(".").removesuffix(f".{_REPLACED}"))
-    with writing(f"checkpoint '{place}'", ", then resume again"):
-        if os.path.lexists(place):
-            remove(old)
-        else:
-            old.rename(place)
-
-
-def _put_aside(path: Path) -> Path:
-    aside = path.with_name(f".{path.name}.damaged")
-    with storage_error(f"cannot rename the damaged '{path}'", "remove it, then resume"):
-        remove(aside)
-        path.rename(aside)
-    return aside

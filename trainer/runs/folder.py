@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import fcntl
 import itertools
 import os
 import platform
@@ -16,7 +17,6 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,11 +26,21 @@ from trainer.config import AnyConfig
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError, cannot_write, storage_error, writing
-from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, read_toml, write_whole
-from trainer.runs.lock import Lock, lock_is_held
+from trainer.files import (
+    PRIVATE,
+    TOML_BYTES,
+    is_file,
+    is_folder,
+    lock,
+    open_file,
+    own_folder,
+    read_regular,
+    read_toml,
+    write_whole,
+)
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
-_PAIRS_BYTES = 1024  # more than pairs.sha256 ever has
+_LOCK = "lock"
 _FRESH_SECONDS = 60.0  # progress.json is written several times a second during a phase
 
 _ELSEWHERE = ", or choose another folder with --set run.dir=FOLDER"
@@ -81,12 +91,17 @@ class RunFolder:
         """Return the path of the checkpoint after `iteration`."""
         return self.checkpoints / f"step-{iteration:06d}"
 
-    def lock(self) -> AbstractContextManager[Lock]:
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
         """Lock the run, so that no other process trains it. The lock ends with the process, however that ends.
 
         Raises UsageError if another process holds the lock, StorageError if the folder cannot be locked.
         """
-        return contextlib.closing(Lock(self.root))
+        file = _locked(self.root)
+        try:
+            yield
+        finally:
+            os.close(file)
 
     def is_live(self) -> bool:
         """Return whether some process, maybe this one, is training the run now.
@@ -94,12 +109,55 @@ class RunFolder:
         Another user's lock may not be readable. Such a run counts as live if its progress.json, which a trainer removes
         at the end, was written within the last minute.
         """
-        if (held := lock_is_held(self.root)) is not None:
-            return held
         try:
-            return abs(time.time() - self.progress.lstat().st_mtime) < _FRESH_SECONDS
+            file = open_file(self.root / _LOCK)
+        except PermissionError:
+            with contextlib.suppress(OSError):
+                return abs(time.time() - self.progress.lstat().st_mtime) < _FRESH_SECONDS
+            return False
         except OSError:
             return False
+        try:
+            return not _try_lock(file, fcntl.LOCK_SH)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+
+
+def _locked(root: Path) -> int:
+    """Open and lock the lock file in `root`. Only its owner may open it, because whoever opens it could lock it."""
+    file = -1
+    try:
+        file = open_file(root / _LOCK, os.O_RDWR | os.O_CREAT, PRIVATE)
+        while not _try_lock(file, fcntl.LOCK_EX):
+            # `is_live` takes a shared lock for an instant and must not pass for a trainer: that one is exclusive.
+            if not _try_lock(file, fcntl.LOCK_SH):
+                if not (pid := os.pread(file, 20, 0).decode(errors="replace")):  # not written yet
+                    raise UsageError(f"run '{root.name}' is in use by another process: try again")
+                raise UsageError(f"run '{root.name}' is being trained by process {pid}: stop it first, or wait")
+        with contextlib.suppress(PermissionError):  # a file system without permissions
+            os.fchmod(file, PRIVATE)
+        os.ftruncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
+    except (OSError, UsageError) as error:
+        if file >= 0:
+            os.close(file)
+        if isinstance(error, UsageError):
+            raise
+        way_out = "choose a local, writable folder with --set run.dir=FOLDER"
+        if isinstance(error, PermissionError):
+            way_out = "only the user who started a run can train it; copy its folder to train it as your own"
+        raise StorageError(f"cannot lock run '{root}': {error.strerror}; {way_out}") from None
+    return file
+
+
+def _try_lock(file: int, mode: int) -> bool:
+    try:
+        lock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFolder:
@@ -111,9 +169,34 @@ def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFo
     with that name uses it. pairs: the fingerprint of the pairs of a DPO run. Raises UsageError for a name in use,
     StorageError if the folder cannot be written.
     """
-    for folder in _candidates(config, preset_name):
-        if _make(folder, config, pairs):
-            return folder
+    runs_dir = Path(config.run.dir).resolve()
+    with writing(f"'{runs_dir}'", _ELSEWHERE):
+        runs_dir.mkdir(parents=True, exist_ok=True)
+    for name in [config.run.name] if config.run.name else free_names(runs_dir, name_of(preset_name)):
+        folder, made = RunFolder(runs_dir / name), True
+        try:
+            try:
+                folder.root.mkdir()
+            except FileExistsError:
+                made = False
+            if not _is_unborn(folder):
+                continue
+            with folder.lock():  # of two processes that start at once, one creates the run
+                if _is_unborn(folder):
+                    own_folder(folder.samples)
+                    own_folder(folder.checkpoints)
+                    if pairs:
+                        write_whole(folder.pairs, f"{pairs}\n")
+                    write_config(folder, config)
+                    return folder
+        except UsageError:  # locked by the process that creates it
+            continue
+        except (OSError, StorageError) as error:
+            if made:
+                shutil.rmtree(folder.root, ignore_errors=True)  # so its name is free for the next attempt
+            if isinstance(error, StorageError):
+                raise
+            raise cannot_write(f"'{folder.root}'", error, _ELSEWHERE) from None
     raise _in_use(config)
 
 
@@ -137,11 +220,6 @@ def read_config(folder: RunFolder) -> dict[str, Any]:
     except ValueError as error:
         reason = str(error)
     raise StorageError(f"cannot read '{folder.config}': {reason}; fix the file")
-
-
-def read_pairs(folder: RunFolder) -> bytes:
-    """Return the fingerprint of the pairs that a DPO run began with. Raises OSError."""
-    return read_regular(folder.pairs, _PAIRS_BYTES).strip()
 
 
 def check_name_is_free(config: AnyConfig) -> None:
@@ -193,7 +271,7 @@ def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
     folder = open_run(path_or_name, runs_dir)
     inner = folder.samples / "index", folder.control / "answers"
     places = [(path, is_folder, "folder") for path in (folder.samples, folder.checkpoints, folder.control, *inner)]
-    places += [(path, is_file, "file") for path in (folder.events, folder.root / "lock")]
+    places += [(path, is_file, "file") for path in (folder.events, folder.root / _LOCK)]
     for path, is_right, what in places:
         if os.path.lexists(path) and not is_right(path):
             found = f"a link to '{path.readlink()}'" if path.is_symlink() else "something else"
@@ -305,17 +383,6 @@ def _in_use(config: AnyConfig) -> UsageError:
     )
 
 
-def _candidates(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
-    """Yield the folder that `config` names, or those of the preset's next free numbers; create their parent."""
-    runs_dir = Path(config.run.dir).resolve()
-    with writing(f"'{runs_dir}'", _ELSEWHERE):
-        runs_dir.mkdir(parents=True, exist_ok=True)
-    if config.run.name:
-        yield RunFolder(runs_dir / config.run.name)
-        return
-    yield from (RunFolder(runs_dir / name) for name in free_names(runs_dir, name_of(preset_name)))
-
-
 def _write_name(folder: RunFolder) -> None:
     """Write the run's name into config.toml and keep the rest; leave a damaged file as it is."""
     import tomlkit  # imported here, because it is rarely needed
@@ -328,38 +395,9 @@ def _write_name(folder: RunFolder) -> None:
     write_whole(folder.config, tomlkit.dumps(document))
 
 
-def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
-    """Create the folder and a run's first files; return False if the name is in use."""
-    made = True
-    try:
-        try:
-            folder.root.mkdir()
-        except FileExistsError:
-            made = False
-            if not _is_unborn(folder):
-                return False
-        with folder.lock():  # of two processes that start at once, one creates the run
-            if not _is_unborn(folder):
-                return False
-            own_folder(folder.samples)
-            own_folder(folder.checkpoints)
-            if pairs:
-                write_whole(folder.pairs, f"{pairs}\n")
-            write_config(folder, config)
-    except UsageError:  # locked by the process that creates it
-        return False
-    except (OSError, StorageError) as error:
-        if made:
-            shutil.rmtree(folder.root, ignore_errors=True)  # so its name is free for the next attempt
-        raise (
-            error if isinstance(error, StorageError) else cannot_write(f"'{folder.root}'", error, _ELSEWHERE)
-        ) from None
-    return True
-
-
 def _is_unborn(folder: RunFolder) -> bool:
     """Return whether `folder` contains only what a start leaves that is killed before it writes config.toml."""
-    files = (folder.root / "lock", folder.config, folder.pairs)
+    files = (folder.root / _LOCK, folder.config, folder.pairs)
     known = {path.name for path in files if path != folder.config} | {f".{path.name}.tmp" for path in files}
     try:
         for path in folder.root.iterdir():

@@ -7,21 +7,29 @@ its `time` in unix seconds.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
+import re
 import stat
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from types import UnionType
+from typing import Any, BinaryIO, NamedTuple, get_args, get_origin, get_type_hints
+
+from pydantic_core import CoreSchema, SchemaValidator, from_json
+from pydantic_core import core_schema as schemas
 
 from trainer.errors import StorageError, storage_error, writing
 from trainer.events import (
+    EVENT_TYPES,
     SCHEMA_VERSION,
     Alarm,
     CheckpointSaved,
@@ -38,22 +46,23 @@ from trainer.events import (
 )
 from trainer.files import PRIVATE, SHARED, open_file, open_regular
 from trainer.plurals import counted
-from trainer.runs.journal_lines import (
-    TimedEvent,
-    event_in,
-    iterations_and_starts,
-    lines_before,
-    newest_iterations,
-    parsed,
-    values_in,
-)
+
+TimedEvent = tuple[float, Event]  # unix seconds
 
 _DURABLE = (CheckpointSaved, RunEnded)
 _STEPS = (Iteration, RewardModelStep)
 _EVALUATIONS = (Evaluation, RewardModelEvaluation)
 _REDONE_BY_RESUMED_RUN = (*_STEPS, *_EVALUATIONS, SamplesWritten, CheckpointSaved, Alarm, Decision, RolledBack)
-_END_BYTES = 16 * 1024
-_END_STEPS = 5  # those that `listing` averages over
+_HEADER_BYTES = 16 * 1024
+BLOCK_BYTES = 16 * 1024
+"""Size of the first block that is searched for the newest iterations, from the end; each further one is larger."""
+TAIL_BYTES = 16 * 1024 * 1024
+"""How far from the end they are searched."""
+_MOST_STEPS = 10_000  # that `read_journal` looks for
+_END_OF_TIME = 253_402_300_800 - 2 * 86_400  # of dates, in any time zone
+# Within a JSON string the quotes are escaped, so no text of a model matches.
+_ITERATION = re.compile(rb'"event": ?"(?:iteration|reward_model_step|dpo_step)"')
+_ITERATION_OR_START = re.compile(rb'"event": ?"(?:iteration|reward_model_step|dpo_step|run)"')
 
 
 class Journal:
@@ -68,13 +77,26 @@ class Journal:
 
     def __init__(self, path: Path, *, shared: bool | None = False) -> None:
         self.path = path
-        self._shared = shared
-        self._unwritten = b""
         with self._writing():
-            self._file = self._opened()
+            descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, SHARED if shared else PRIVATE)
+            self._file = FileIO(descriptor, "ab+")
         try:
             with self._writing():
-                self._unwritten = self._opening()
+                # The permissions of now: those of the run may have changed since.
+                mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+                wanted = PRIVATE if not shared else 0o644 if mode == PRIVATE else mode
+                if mode != wanted and shared is not None:
+                    with contextlib.suppress(PermissionError):  # another user's file, or no permissions at all
+                        os.fchmod(descriptor, wanted)
+                size = self._file.seek(0, os.SEEK_END)
+                self._file.seek(0)
+                if b"\n" in self._file.readline():
+                    self._file.seek(size - 1)
+                    self._unwritten = b"" if self._file.read(1) == b"\n" else b"\n"
+                else:
+                    self._file.truncate(0)  # new, or cut within the header: nothing to keep
+                    created = datetime.now(UTC).isoformat(timespec="microseconds")
+                    self._unwritten = _line({"journal": SCHEMA_VERSION, "created": created})
             self._write()
         except BaseException:
             self._file.close()
@@ -97,27 +119,6 @@ class Journal:
             with self._writing():  # a network file system may report a failed write only now
                 self._file.close()
 
-    def _opened(self) -> FileIO:
-        """Open the file for appending, with the permissions of now: those of the run may have changed since."""
-        descriptor = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, SHARED if self._shared else PRIVATE)
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        wanted = PRIVATE if not self._shared else 0o644 if mode == PRIVATE else mode
-        if mode != wanted and self._shared is not None:
-            with contextlib.suppress(PermissionError):  # another user's file, or a file system without permissions
-                os.fchmod(descriptor, wanted)
-        return FileIO(descriptor, "ab+")
-
-    def _opening(self) -> bytes:
-        """Return what precedes the first event: a new journal's header, or the newline that a cut line lacks."""
-        size = self._file.seek(0, os.SEEK_END)
-        self._file.seek(0)
-        if b"\n" not in self._file.readline():
-            self._file.truncate(0)  # new, or cut within the header: nothing to keep
-            created = datetime.now(UTC).isoformat(timespec="microseconds")
-            return _line({"journal": SCHEMA_VERSION, "created": created})
-        self._file.seek(size - 1)
-        return b"" if self._file.read(1) == b"\n" else b"\n"
-
     def _write(self, durable: bool = False) -> None:
         with self._writing():
             while self._unwritten:
@@ -129,6 +130,12 @@ class Journal:
         return writing(f"journal '{self.path}'", ", then continue with --resume")
 
 
+def _line(values: dict[str, Any]) -> bytes:
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # A lone surrogate has no UTF-8; its backslash form is the JSON escape of the same character.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
 class JournalReader:
     """Reader that follows a journal: each `poll` reads only what was appended since the last one.
 
@@ -136,7 +143,7 @@ class JournalReader:
     end. `opening` is then the journal's first event, and `earlier` returns what lies between; if there is nothing
     between, `opening` is None. restarts: how often the file was found replaced or cut. The reader then begins again,
     and `poll` returns the new file's events as the first call did. unfinished: whether the last line still lacks its
-    newline.
+    newline. damaged: unreadable lines since the newest resumption.
     """
 
     def __init__(self, path: Path, iterations: int | None = None) -> None:
@@ -148,6 +155,7 @@ class JournalReader:
 
     def _start_again(self) -> None:
         self.opening: TimedEvent | None = None
+        self.damaged = 0
         self._head = b""
         self._begin = 0  # offset of the first line that was read; 0 if all before it were read too
         self._offset = 0
@@ -163,14 +171,21 @@ class JournalReader:
         file is there but cannot be read.
         """
         data = b""
-        with _reading(self.path), contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
-            head = file.readline(_END_BYTES)  # its time distinguishes one journal from another
+        with self._reading(), contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+            head = file.readline(_HEADER_BYTES)  # its time distinguishes one journal from another
             if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
                 self.restarts += 1
                 self._start_again()
             self._head = head
             if not self._offset and self._iterations is not None:
-                self._skip(file, self._iterations)
+                file.seek(len(head))
+                first = file.readline()
+                begin = _newest_iterations(file, self._iterations)
+                if begin > len(head) + len(first):
+                    self._event(head)
+                    self.opening = self._event(first)
+                    self._begin = self._offset = begin
+                    self._lines = self.damaged = 0
             file.seek(self._offset)
             data = file.read()
         *lines, rest = data.split(b"\n")
@@ -186,13 +201,17 @@ class JournalReader:
         if not self._begin:
             return None
         end, self._begin = self._begin, 0
-        with _reading(self.path), open_regular(self.path) as file:
-            if file.readline(_END_BYTES) != self._head:
+        with self._reading(), open_regular(self.path) as file:
+            if file.readline(_HEADER_BYTES) != self._head:
                 return None  # replaced: the next poll begins again
-            self._begin, data = lines_before(file, end, size)
-        events, ignored = iterations_and_starts(data)
-        self._ignored += ignored
-        return events
+            self._begin, data = _lines_before(file, end, size)
+        events = []
+        for line in filter(_ITERATION_OR_START.search, data.split(b"\n")):
+            try:
+                events.append(_timed(values_in(line)))
+            except ValueError:
+                self._ignored += 1
+        return [event for event in events if event is not None]
 
     @property
     def problems(self) -> list[str]:
@@ -203,16 +222,6 @@ class JournalReader:
         ]
         earlier = [f"{counted(self._ignored, 'earlier line')} ignored: cut or damaged"] if self._ignored else []
         return self._damages + unknown + earlier
-
-    def _skip(self, file: BinaryIO, iterations: int) -> None:
-        """Read the header and the first event, then continue with the newest `iterations`, unless that is all."""
-        first = file.readline()
-        begin = newest_iterations(file, iterations)
-        if begin > len(self._head) + len(first):
-            self._event(self._head)
-            self.opening = self._event(first)
-            self._begin = self._offset = begin
-            self._lines = 0
 
     def _event(self, line: bytes) -> TimedEvent | None:
         self._lines += 1
@@ -225,14 +234,52 @@ class JournalReader:
                         "what it does not know is ignored; upgrade to see it"
                     )
                 return None
-            if (event := event_in(values)) is None:
-                self._unknown[str(values.get("event"))] += 1
-                return None
+            found = _timed(values)
         except ValueError as error:
+            self.damaged += 1
             since = " of the newest" if self._begin else ""
             self._damages.append(f"line {self._lines}{since} ignored: {error}")
             return None
-        return values["time"], event
+        if found is None:
+            self._unknown[str(values.get("event"))] += 1
+        elif isinstance(found[1], RunStarted):
+            self.damaged = 0
+        return found
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return storage_error(f"cannot read journal '{self.path}'", "check that it is a file you may read")
+
+
+def _newest_iterations(file: BinaryIO, count: int) -> int:
+    """Return the offset of the line in `file` that begins its newest `count` Iterations; 0 if it has fewer.
+
+    If those lie further back than TAIL_BYTES, return the offset of a line about there.
+    """
+    begin = end = file.seek(0, os.SEEK_END)
+    size = BLOCK_BYTES
+    while begin and end - begin < TAIL_BYTES:
+        begin, data = _lines_before(file, begin, size)
+        found = [match.start() for match in _ITERATION.finditer(data)]
+        if len(found) >= count:
+            return begin + data.rfind(b"\n", 0, found[-count]) + 1
+        count -= len(found)
+        size = min(2 * size, TAIL_BYTES // 32)
+    return begin
+
+
+def _lines_before(file: BinaryIO, end: int, size: int) -> tuple[int, bytes]:
+    """Return the lines of `file` within the `size` bytes before the offset `end`, preceded by their own offset.
+
+    There is at least one line, however long. end: where a line begins, or the end of the file.
+    """
+    while True:
+        start = max(end - size, 0)
+        file.seek(start)
+        data = file.read(end - start)
+        cut = data.find(b"\n", 0, len(data) - 1) + 1 if start else 0
+        if cut or not start:
+            return start + cut, data[cut:]
+        size *= 4
 
 
 class JournalView(NamedTuple):
@@ -241,68 +288,31 @@ class JournalView(NamedTuple):
     events: list[Event]
     times: list[float]
     problems: list[str]
-
-
-def read_journal(path: Path) -> JournalView:
-    """Return the events of the journal at `path`, without those that a resumed run repeated.
-
-    Damage does not raise: lines that cannot be read are ignored and reported in `problems`. Raises StorageError if
-    there is no such file or it cannot be read.
-    """
-    reader = JournalReader(path)
-    events = without_superseded(reader.poll())
-    if not path.exists():
-        raise StorageError(f"no journal '{path}': name the folder of a run that was started")
-    problems = reader.problems + (["the last line is cut: its event is lost"] if reader.unfinished else [])
-    return JournalView([event for _, event in events], [at for at, _ in events], problems)
-
-
-class JournalEnds(NamedTuple):
-    """First event of a journal and its newest: events[i] happened at times[i], unix seconds."""
-
-    events: list[Event]
-    times: list[float]
-    damaged: int  # unreadable lines since the newest resumption or the oldest of the newest steps
+    damaged: int  # unreadable lines since the newest resumption or the oldest step that was read
     cut: bool  # whether the last line lacks its end: it is being written, or its event is lost
 
 
-def read_journal_ends(path: Path) -> JournalEnds:
-    """Return the first event of the journal at `path` and its newest, including its last five steps.
+def read_journal(path: Path, steps: int | None = None) -> JournalView:
+    """Return the events of the journal at `path`, without those that a resumed run repeated.
 
-    Reads 16 KiB from either end, and more only if these contain fewer steps. Raises StorageError if the file cannot be
-    read.
+    steps: read only the first event and the newest ones, with this many steps among them if there are as many. Damage
+    does not raise: lines that cannot be read are ignored and reported in `problems`. Raises StorageError if there is no
+    such file or it cannot be read.
     """
-    window, events = _END_BYTES, list[TimedEvent]()
-    with _reading(path), open_regular(path) as file:
-        first = file.read(_END_BYTES).split(b"\n")[:2]
-        size = file.seek(0, os.SEEK_END)
-        while True:
-            start = size - window if size - window > _END_BYTES else 0
-            file.seek(start)
-            *lines, rest = file.read(size - start).split(b"\n")
-            if start:
-                lines[:1] = first  # in place of the line that the window cuts
-            found = parsed(lines)
-            events = without_superseded([event for event in found if event is not None])
-            if not start or sum(isinstance(event, _STEPS) for _, event in events) >= _END_STEPS:
-                break
-            window *= 4
-    damaged = _damaged_since([event for _, event in events if isinstance(event, _STEPS)][-_END_STEPS:], found)
-    return JournalEnds([event for _, event in events], [at for at, _ in events], damaged, bool(rest))
-
-
-def _damaged_since(steps: Sequence[Event], found: Sequence[TimedEvent | None]) -> int:
-    """Count the damaged lines of `found` after the first of `steps`, or all if there are no steps.
-
-    A resumed run restarts the count.
-    """
-    count = 0
-    for line in found:
-        if line is None:
-            count += 1
-        elif isinstance(line[1], RunStarted) or (steps and line[1] is steps[0]):
-            count = 0
-    return count
+    while True:
+        reader = JournalReader(path, steps)
+        events = without_superseded(reader.poll())
+        found = sum(isinstance(event, _STEPS) for _, event in events)
+        if steps is None or reader.opening is None or not found < steps < _MOST_STEPS:
+            break
+        steps *= 4
+    if not path.exists():
+        raise StorageError(f"no journal '{path}': name the folder of a run that was started")
+    if reader.opening is not None:
+        events.insert(0, reader.opening)
+    problems = reader.problems + (["the last line is cut: its event is lost"] if reader.unfinished else [])
+    times = [at for at, _ in events]
+    return JournalView([event for _, event in events], times, problems, reader.damaged, reader.unfinished)
 
 
 def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
@@ -321,11 +331,85 @@ def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
     return kept[::-1]
 
 
-def _reading(path: Path) -> AbstractContextManager[None]:
-    return storage_error(f"cannot read journal '{path}'", "check that it is a file you may read")
+def values_in(line: bytes) -> dict[str, Any]:
+    """Return the JSON object in `line`. Raises ValueError if there is none."""
+    try:
+        try:
+            values = from_json(line)  # three times as fast as json, but refuses lone surrogates
+        except ValueError:
+            values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("it was cut or damaged") from None
+    if not isinstance(values, dict):
+        raise ValueError("it is not a JSON object")
+    return values
 
 
-def _line(values: dict[str, Any]) -> bytes:
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # A lone surrogate has no UTF-8; its backslash form is the JSON escape of the same character.
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+def event_in(values: dict[str, Any]) -> Event | None:
+    """Return the event that `as_dict` gave, or None for a kind that this version does not know.
+
+    Unknown fields are dropped, absent numbers become NaN. Raises ValueError if fields of its kind are missing or of
+    another type, as a newer version may write them.
+    """
+    kind = values.get("event")
+    with contextlib.suppress(ValueError):
+        if isinstance(kind, str):
+            event: Event | None = _validator(kind).validate_python(values) if kind in EVENT_TYPES else None
+            return event
+    raise ValueError(f"not a complete event (kind {kind!r})")
+
+
+def _timed(values: dict[str, Any]) -> TimedEvent | None:
+    at = values.get("time")
+    if not isinstance(at, int | float) or isinstance(at, bool) or not 0 <= at < _END_OF_TIME:
+        raise ValueError(f"not a complete event (kind {values.get('event')!r})")
+    event = event_in(values)
+    return None if event is None else (at, event)
+
+
+@functools.cache
+def _validator(kind: str) -> SchemaValidator:
+    return SchemaValidator(_schema(EVENT_TYPES[kind]))
+
+
+def _schema(hint: Any) -> CoreSchema:
+    """Return pydantic's schema of what a journal may hold for a value of type `hint`.
+
+    It is looser than the type in two ways: a number may be null or absent (NaN), and a text may be one that only a
+    newer version knows, also where this one lists the possible texts.
+    """
+    match get_origin(hint), get_args(hint):
+        case (origin, [item]) if origin is list:
+            return schemas.list_schema(_schema(item), strict=True)
+        case (origin, [key, item]) if origin is dict:
+            return schemas.dict_schema(_schema(key), _schema(item), strict=True)
+        case (origin, [item, _]) if origin is UnionType:
+            return schemas.nullable_schema(_schema(item))
+    if not isinstance(hint, type) or not is_dataclass(hint):
+        return _SCHEMAS.get(hint) or schemas.str_schema(strict=True)
+    hints, members = get_type_hints(hint), []
+    for f in fields(hint):
+        member = _schema(hints[f.name])
+        if f.default_factory is not MISSING:
+            member = schemas.with_default_schema(member, default_factory=f.default_factory)
+        elif f.default is not MISSING:
+            member = schemas.with_default_schema(member, default=f.default)
+        members.append(schemas.dataclass_field(f.name, member, kw_only=True))
+    extra: schemas.ExtraBehavior = "ignore" if issubclass(hint, Event) else "forbid"
+    arguments = schemas.dataclass_args_schema(hint.__name__, members, extra_behavior=extra)
+    return schemas.dataclass_schema(hint, arguments, [f.name for f in fields(hint)], slots=True, frozen=True)
+
+
+_NUMBER = schemas.union_schema(
+    [
+        schemas.float_schema(strict=True),
+        schemas.no_info_after_validator_function(lambda _: math.nan, schemas.none_schema()),
+    ],
+    mode="left_to_right",
+)
+_SCHEMAS: dict[Any, CoreSchema] = {
+    float: schemas.with_default_schema(_NUMBER, default=math.nan),
+    int: schemas.int_schema(strict=True, ge=-(2**63), lt=2**63),  # larger ones are no count, and fit no column
+    bool: schemas.bool_schema(strict=True),
+    Any: schemas.any_schema(),
+}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from trainer.errors import StorageError
 from trainer.events import BranchedFrom, Iteration, RewardModelStep, RunEnded, RunStarted
@@ -14,7 +14,7 @@ from trainer.monitoring.monitor import active_alarms
 from trainer.plurals import counted
 from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder, read_config, run_folders
-from trainer.runs.journal import JournalEnds, read_journal_ends
+from trainer.runs.journal import JournalView, read_journal
 
 PPO = "ppo"
 RECENT = 5
@@ -77,13 +77,12 @@ def is_complete(folder: RunFolder, iterations: int) -> bool:
 
 def summary_of(folder: RunFolder) -> RunSummary:
     """Return the state of the run in `folder`, from the end of its journal."""
-    view, live, problems = JournalEnds([], [], 0, cut=False), folder.is_live(), []
+    view, live, problems = JournalView([], [], [], 0, cut=False), folder.is_live(), []
     try:
-        view = read_journal_ends(folder.events)
+        view = read_journal(folder.events, RECENT)
+        problems += [] if view.events else [f"journal '{folder.events}' has no events"]
     except StorageError as error:
         problems.append(str(error))
-    else:
-        problems += [] if view.events else [f"journal '{folder.events}' has no events"]
     reward = ""
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
@@ -91,14 +90,23 @@ def summary_of(folder: RunFolder) -> RunSummary:
     steps = [event for event in view.events if isinstance(event, Iteration | RewardModelStep)]
     if end is not None:  # one that ended within an evaluation repeats the iteration before it
         steps = [event for event in steps if event.iteration <= end.iteration]
+    iteration = steps[-1].iteration if steps else 0
     lines = view.damaged + (view.cut and not live)
     if lines:
-        problems.append(_damage(lines, steps[-1].iteration if steps else 0))
+        where = f"up to iteration {iteration}" if iteration else "which have no iteration"
+        problems.append(
+            f"journal damaged near its end: {counted(lines, 'line')} cannot be read; state and numbers are from the "
+            f"others, {where}"
+        )
     last = [event for event in steps if isinstance(event, Iteration)][-RECENT:]
+    score, kl = last_mean([event.score_mean for event in last]), last_mean([event.kl for event in last])
     try:
         config = read_config(folder)
         kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
-        reward = _sources(config)
+        if isinstance(section := config.get("reward"), Mapping):
+            sources = section.get("sources")
+            kinds = [one.get("kind", "") if isinstance(one, Mapping) else one for one in sources or ()]
+            reward = "" if isinstance(sources, str) else ", ".join(map(str, kinds))
         # The number of steps of another kind depends on its data.
         iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
     except (StorageError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -110,10 +118,10 @@ def summary_of(folder: RunFolder) -> RunSummary:
     return RunSummary(
         folder=folder,
         state="training" if live else end.state if end is not None else "interrupted",
-        iteration=steps[-1].iteration if steps else 0,
+        iteration=iteration,
         iterations=iterations,
-        score=_known(last_mean([event.score_mean for event in last])),
-        kl=_known(last_mean([event.kl for event in last])),
+        score=score if math.isfinite(score) else None,
+        kl=kl if math.isfinite(kl) else None,
         model=starts[-1].model if starts else model,
         started=view.times[0] if view.times else None,
         problem="; ".join(problems),
@@ -123,23 +131,3 @@ def summary_of(folder: RunFolder) -> RunSummary:
         reward=reward,
         branched_from=starts[0].branched_from if starts else None,
     )
-
-
-def _sources(config: Mapping[str, Any]) -> str:
-    """Name the reward's sources; empty for a kind of run without a reward."""
-    section = config.get("reward")
-    sources = section.get("sources") if isinstance(section, Mapping) else None
-    if not isinstance(sources, Sequence) or isinstance(sources, str):
-        return ""
-    return ", ".join(str(source.get("kind", "")) if isinstance(source, Mapping) else str(source) for source in sources)
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _damage(lines: int, iteration: int) -> str:
-    """Describe the damage at the end of a journal, and where the numbers come from."""
-    what = f"{counted(lines, 'line')} cannot be read"
-    where = f"from the others, up to iteration {iteration}" if iteration else "from the others, which have no iteration"
-    return f"journal damaged near its end: {what}; state and numbers are {where}"

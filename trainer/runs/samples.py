@@ -1,4 +1,9 @@
-"""Sequences of an iteration as Parquet: one row per sequence, with texts, scores and every per-token array."""
+"""Sequences of an iteration as Parquet: one row per sequence, with texts, scores and every per-token array.
+
+`samples/index/step-000128.parquet` has the columns LISTED of iterations 65 to 128. Opening a file takes as long as
+reading hundreds of samples, so a search through thousands of files would take seconds. The files of the iterations are
+authoritative: a reader opens them if the index is missing, damaged, or not of these files.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,8 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from trainer.errors import StorageError, writing
-from trainer.files import PRIVATE, open_regular, own_folder, whole_file
+from trainer.files import PRIVATE, is_folder, open_regular, own_folder, whole_file
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no samples avoid
     import pyarrow as pa
@@ -23,6 +29,13 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no
     from trainer.runs.folder import RunFolder
 
 SAMPLES_VERSION = 1
+
+INDEXED = 64
+"""Number of iterations per index file."""
+
+LISTED = ("row", "prompt_index", "prompt", "completion", "truncated", "score", "length", "kl_sum")
+"""Columns of a samples file that are in the index."""
+
 _TEXTS = {"prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "extra"}
 _TEXTS |= {"token_texts", "top_texts"}
 _GROUP_TOKENS = 32_768  # per row group: one sequence of many is read without decoding all the others
@@ -154,8 +167,6 @@ def write_samples(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from trainer.runs.sample_columns import column
-
     schema = sample_schema()
     if unknown := {name for row in rows for name in row} - set(schema.names):
         raise ValueError(f"unknown sample columns {sorted(unknown)}: the schema has {schema.names}")
@@ -172,26 +183,51 @@ def write_samples(
             pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=rows_a_group)
 
 
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Build an array of `kind` from `values`: one per row, None where a row has none.
+
+    A list of pairs is given as a dict. Lists may be NumPy arrays, and lists of lists arrays [T, n]. Lone surrogates in
+    texts become backslash escapes.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        names = [field.name for field in kind.value_type]
+        values = [pairs and [dict(zip(names, pair, strict=True)) for pair in pairs.items()] for pairs in values]
+    elif pa.types.is_list(kind) and pa.types.is_list(kind.value_type):
+        values = [value if value is None else list(value) for value in values]  # pyarrow takes one dimension
+    try:
+        return pa.array(values, type=kind)
+    except UnicodeEncodeError:
+        return pa.array(_escaped(values), type=kind)
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        case list():
+            return [_escaped(item) for item in value]
+        case dict():
+            return {key: _escaped(item) for key, item in value.items()}
+    return value
+
+
 def kept_iterations(folder: RunFolder) -> list[int]:
     """Return the iterations that have a samples file, ascending; none if the folder cannot be read."""
-    return sorted(iteration for iteration, _ in _files(folder))
+    return sorted(file_sizes(folder))
 
 
 def file_sizes(folder: RunFolder) -> dict[int, int]:
     """Return the bytes of the samples file of each iteration that has one; none if the folder cannot be read."""
     sizes = {}
-    for iteration, file in _files(folder):
-        with contextlib.suppress(OSError):  # deleted since
-            sizes[iteration] = file.stat().st_size
-    return sizes
-
-
-def _files(folder: RunFolder) -> Iterator[tuple[int, os.DirEntry[str]]]:
     with contextlib.suppress(OSError), os.scandir(folder.samples) as found:
         for entry in found:
             # At most nine digits, because iterations are 32-bit numbers.
             if match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", entry.name):
-                yield int(match[1]), entry
+                with contextlib.suppress(OSError):  # deleted since
+                    sizes[int(match[1])] = entry.stat().st_size
+    return sizes
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -208,13 +244,19 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             small = os.fstat(content.fileno()).st_size <= _AT_ONCE
             source = pa.BufferReader(content.read()) if small else content
             file = pq.ParquetFile(source, page_checksum_verification=True)
-            _check_version(path, file.schema_arrow.metadata)
+            version = (file.schema_arrow.metadata or {}).get(b"samples", b"1")
+            if not version.isdigit() or len(version) > 9:
+                raise StorageError(f"samples '{path}' are damaged (their version is {version[:20]!r}): delete the file")
+            if int(version) > SAMPLES_VERSION:
+                raise StorageError(f"samples '{path}' were written by a newer version: update ppo-workbench")
             names = file.schema_arrow.names
             if unknown := [name for name in columns or [] if name not in names]:
                 raise StorageError(f"samples '{path}' have no column '{unknown[0]}': they have {', '.join(names)}")
-            if columns is None:
-                return _checked(file.read())
-            return _checked(file.read(columns=list(columns), use_threads=not small)).select(columns)
+            wanted = names if columns is None else list(columns)
+            table = file.read(columns=wanted, use_threads=columns is None or not small)
+            for name in _TEXTS.intersection(wanted):
+                table[name].validate(full=True)  # UTF-8, which the Parquet reader does not check
+            return table.select(wanted)
     except FileNotFoundError:
         raise StorageError(f"no samples '{path}': a run keeps them with run.save_samples = true") from None
     except (OSError, pa.ArrowException) as error:
@@ -235,20 +277,76 @@ def sample_settings(metadata: Mapping[bytes, bytes] | None) -> SampleSettings | 
         return None
 
 
-def _checked(table: pa.Table) -> pa.Table:
-    """Return `table`; raise ArrowInvalid if a text in it is not UTF-8, which the Parquet reader does not check."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if name in _TEXTS:
-            column.validate(full=True)
-    return table
+def last_indexed_with(iteration: int) -> int:
+    """Return the last iteration of the index file that `iteration` belongs to."""
+    return -(-iteration // INDEXED) * INDEXED
 
 
-def _check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
-    text = (metadata or {}).get(b"samples", b"1")
+def _index_file(samples: Path, iteration: int) -> Path:
+    return samples / "index" / f"step-{last_indexed_with(iteration):06d}.parquet"
+
+
+def _stamp(sizes: Mapping[int, int]) -> bytes:
+    """Return what identifies the content of an index file: the version of the columns, and each file with its size."""
+    return json.dumps([SAMPLES_VERSION, sorted(sizes.items())]).encode()
+
+
+def listed_schema() -> pa.Schema:
+    """Return the columns of an index file: the iteration, and LISTED as in `sample_schema`."""
+    import pyarrow as pa
+
+    return pa.schema([("iteration", pa.int32()), *(sample_schema().field(name) for name in LISTED)])
+
+
+def read_index(samples: Path, sizes: Mapping[int, int]) -> pa.Table | None:
+    """Read the index of the iterations in `sizes`, all of one index file, newest iteration first.
+
+    sizes: bytes of their samples files. None if the index is not of exactly these files, or cannot be read. Text is not
+    checked to be UTF-8.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
-        version = int(text)
-    except ValueError:
-        message = f"samples '{path}' are damaged (their version is {text[:20]!r}): delete the file"
-        raise StorageError(message) from None
-    if version > SAMPLES_VERSION:
-        raise StorageError(f"samples '{path}' were written by a newer version: update ppo-workbench")
+        path = _index_file(samples, max(sizes))
+        with open_regular(path) as content, pq.ParquetFile(content, page_checksum_verification=True) as file:
+            if (file.schema_arrow.metadata or {}).get(b"samples") != _stamp(sizes):
+                return None
+            return file.read(use_threads=False).cast(listed_schema())
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def update_index(samples: Path, iteration: int) -> None:
+    """Update the index in the folder `samples`, now that the file of `iteration` has been written.
+
+    The last iteration of an index file writes it. Any other one removes what an earlier attempt at these iterations
+    left. An index that cannot be written costs only time, so nothing is raised.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = _index_file(samples, iteration)
+    tables, sizes, mode = list[pa.Table](), dict[int, int](), 0
+    try:
+        if iteration != last_indexed_with(iteration):
+            if is_folder(path.parent):  # not a link, behind which are files of somebody else
+                path.unlink(missing_ok=True)
+            return
+        for number in range(iteration, iteration - INDEXED, -1):
+            file = samples / f"step-{number:06d}.parquet"
+            try:
+                found = file.stat()
+            except FileNotFoundError:
+                continue
+            mode = mode or stat.S_IMODE(found.st_mode)  # whoever may read the samples may read their index
+            sizes[number] = found.st_size
+            table = read_samples(file, LISTED)
+            tables.append(table.add_column(0, "iteration", pa.array([number] * len(table), pa.int32())))
+        schema = listed_schema().with_metadata({"samples": _stamp(sizes)})
+        own_folder(path.parent)
+        with whole_file(path, mode=mode) as target:
+            table = pa.concat_tables(tables).cast(schema)
+            pq.write_table(table, target, compression="zstd", write_page_checksum=True)
+    except (OSError, StorageError, pa.ArrowException):
+        return

@@ -1,19 +1,41 @@
-"""Sinks of a run's events: several at once, and the progress file, which other processes read."""
+"""Sinks of a run's events: several at once, the progress file, and trackers: TensorBoard, Weights & Biases, trackio."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from trainer.errors import TrainerError
-from trainer.events import Event, PhaseProgress
-from trainer.files import PRIVATE, SHARED, read_regular, write_whole
-from trainer.runs.journal_lines import event_in, values_in
+from trainer.errors import TrainerError, UsageError, one_line
+from trainer.events import (
+    Evaluation,
+    Event,
+    HumanEvaluation,
+    Iteration,
+    PhaseProgress,
+    RewardModelEvaluation,
+    RewardModelStep,
+)
+from trainer.files import PRIVATE, SHARED, own_folder, read_regular, write_whole
+from trainer.runs.journal import event_in, values_in
+
+PROJECT = "ppo-workbench"
+"""Name of the project in Weights & Biases and trackio."""
+
+Recorded = Iteration | RewardModelStep | Evaluation | RewardModelEvaluation | HumanEvaluation
+"""Events whose numbers are recorded, for all kinds of run; events of DPO are subclasses."""
+
+_NO_METRICS = ("iteration", "averaged", "best_of")  # the last two say how an evaluation is made
+_A_SECOND = 4
+_WITHIN_A_PHASE = 2  # fewer, so that the beginning of a phase, whose first step may take long, is written
+
+_log = logging.getLogger("trainer")
 
 
 class Sink(Protocol):
@@ -26,39 +48,24 @@ class Sink(Protocol):
         """Flush and release what the sink holds."""
 
 
-class Sinks:
+class Sinks(list[Sink]):
     """Several sinks that receive each event in order."""
-
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = list(sinks)
-
-    def add_first(self, sink: Sink) -> None:
-        """Put `sink` before the others, so that the journal has an event before anyone shows it."""
-        self._sinks.insert(0, sink)
-
-    def add(self, sinks: Sequence[Sink]) -> None:
-        """Put `sinks` after the others."""
-        self._sinks.extend(sinks)
 
     def emit(self, event: Event) -> None:
         """Pass `event` to each sink in turn."""
-        for sink in self._sinks:
+        for sink in self:
             sink.emit(event)
 
     def close(self) -> None:
         """Close every sink, also after one that raises; then raise the first error."""
         errors = []
-        for sink in self._sinks:
+        for sink in self:
             try:
                 sink.close()
             except TrainerError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
-
-
-_A_SECOND = 4
-_WITHIN_A_PHASE = 2  # fewer, so that the beginning of a phase, whose first step may take long, is written
 
 
 class ProgressFile:
@@ -81,8 +88,8 @@ class ProgressFile:
         if not isinstance(event, PhaseProgress):
             return
         now, phase = self._clock(), (event.phase, event.iteration)
-        room = _WITHIN_A_PHASE if phase == self._phase else _A_SECOND
-        if sum(now - written < 1 for written in self._written) >= room:
+        most = _WITHIN_A_PHASE if phase == self._phase else _A_SECOND
+        if len(self._written) >= most and now - self._written[-most] < 1:
             return
         self._phase = phase
         self._written.append(now)
@@ -101,7 +108,105 @@ def read_progress(path: Path) -> PhaseProgress | None:
     A killed process leaves its file behind: call this only for a run that is live.
     """
     try:
-        event = event_in({"time": 0, **values_in(read_regular(path))})
+        event = event_in(values_in(read_regular(path)))
     except (OSError, ValueError):
         return None
     return event if isinstance(event, PhaseProgress) else None
+
+
+class Tracker:
+    """Sink that passes numbers to a tracker's library. Errors never end a run; the first is logged as a warning."""
+
+    def __init__(self, name: str, library: Any, run_name: str, folder: Path, config: dict[str, Any]) -> None:
+        self.name = name
+        self._step = 0
+        self._warned = False
+        if name in ("tensorboard", "wandb"):
+            own_folder(folder / name)  # they write into it: never through a link
+        if name == "tensorboard":
+            self._run = library.SummaryWriter(logdir=str(folder / name), flush_secs=10)
+            return
+        about = {"project": PROJECT, "name": run_name, "config": config}
+        if name == "wandb":
+            # Otherwise it captures stdout and stderr and prints its own lines over whatever is on the screen.
+            about |= {"dir": str(folder), "settings": library.Settings(console="off", silent=True)}
+        self._run = library.init(**about)
+
+    def emit(self, event: Event) -> None:
+        """Record the numbers of an event that has some; ignore other events."""
+        if isinstance(event, Recorded):
+            # Wandb drops earlier steps, and people judge past iterations.
+            self._step = max(self._step, event.iteration) if self.name == "wandb" else event.iteration
+            with self._guarded():
+                numbers = metrics(event)
+                if self.name != "tensorboard":
+                    self._run.log(numbers, step=self._step)
+                    return
+                for name, value in numbers.items():
+                    self._run.add_scalar(name, value, self._step)
+
+    def close(self) -> None:
+        """Finish the library's run."""
+        with self._guarded():
+            self._run.close() if self.name == "tensorboard" else self._run.finish()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  third-party code must not end a run
+            if not self._warned:
+                self._warned = True
+                reason = one_line(error)
+                _log.warning("tracker %s: %s; training continues, some points may be missing", self.name, reason)
+
+
+def metrics(event: Recorded) -> dict[str, float]:
+    """Return the finite numbers of `event`, under names like `score_mean`, `seconds/generate` and `memory/update`.
+
+    Numbers from samples on held-out prompts are under `eval/`, those that people judged under `eval/human_`, those from
+    held-out comparisons under `held_out/`; a DPO run has both. If there is more than one reward source, their scores
+    are `parts/NAME`.
+    """
+    match event:
+        case HumanEvaluation():
+            prefix = "eval/human_"
+        case Evaluation():
+            prefix = "eval/"
+        case RewardModelEvaluation():
+            prefix = "held_out/"
+        case _:
+            prefix = ""
+    values = {name: value for name, value in event.as_dict().items() if name not in _NO_METRICS}
+    tables = ["seconds", "memory"] if isinstance(event, Iteration) else []
+    if isinstance(event, Iteration | Evaluation) and len(event.parts) > 1:
+        tables.append("parts")
+    for table in tables:
+        values |= {f"{table}/{key}": value for key, value in values[table].items()}
+    return {prefix + name: value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def build_trackers(names: Sequence[str], run_name: str, folder: Path, config: Mapping[str, Any]) -> list[Sink]:
+    """Build a sink for each of `names`: tensorboard (its files go to `folder`/tensorboard), wandb, trackio.
+
+    Raises UsageError if a tracker's package is missing, with the extra to install, or if it does not start.
+    """
+    trackers: list[Sink] = []
+    try:
+        for name in names:
+            try:
+                library = importlib.import_module({"tensorboard": "tensorboardX"}.get(name, name))
+            except ImportError:
+                raise UsageError(
+                    f"run.trackers: '{name}' is not installed: pip install 'ppo-workbench[{name}]', or leave it out"
+                ) from None
+            try:
+                trackers.append(Tracker(name, library, run_name, folder, dict(config)))
+            except Exception as error:  # noqa: BLE001  no account, no network: each library has its own errors
+                reason = one_line(error)
+                raise UsageError(f"run.trackers: '{name}' does not start: {reason}; fix that or leave it out") from None
+    except UsageError:
+        for tracker in trackers:
+            tracker.close()
+        raise
+    return trackers

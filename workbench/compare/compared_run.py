@@ -185,8 +185,8 @@ def _read_run(
     live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
     events: list[Event] = []
     try:
-        events, _, damages = read_journal(folder.events)
-        problems += damages
+        journal = read_journal(folder.events)
+        events, problems = journal.events, [*journal.problems]
     except StorageError as error:
         problems.append(str(error))
     config: Mapping[str, Any] | None = None

@@ -15,8 +15,7 @@ from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder, read_config
-from trainer.runs.journal import JournalReader
-from trainer.runs.journal_lines import TimedEvent
+from trainer.runs.journal import JournalReader, TimedEvent
 from trainer.runs.sinks import read_progress
 from workbench.run.history import History, kind_of
 from workbench.run.threads import give

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
-from trainer.runs.sample_index import LISTED, block_of, listed_schema, read_index
-from trainer.runs.samples import TOKEN_COLUMNS, file_sizes, read_samples, sample_schema, sample_settings
+from trainer.runs.samples import (
+    LISTED,
+    TOKEN_COLUMNS,
+    file_sizes,
+    last_indexed_with,
+    listed_schema,
+    read_index,
+    read_samples,
+    sample_schema,
+    sample_settings,
+)
 from workbench.run.sample_table import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
 
 if TYPE_CHECKING:
@@ -73,7 +82,7 @@ def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] 
     newest_first = sorted(iterations, reverse=True)
     sizes = file_sizes(folder) if newest_first else {}
     tables, problems, done, passed = list[SampleTable](), list[str](), 0, 0
-    for _, block in groupby(newest_first, block_of):
+    for _, block in groupby(newest_first, last_indexed_with):
         unread = members = list(block)
         if stop():
             return

@@ -24,7 +24,7 @@ from trainer.models.backbone import LoadedModel
 from trainer.ppo.learner import Learner
 from trainer.ppo.loop import PPO
 from trainer.ppo.losses import LossSums
-from trainer.runs import sample_index
+from trainer.runs import samples
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import TOKEN_COLUMNS, read_samples
@@ -120,13 +120,13 @@ def test_the_samples_agree_with_the_metrics_and_the_maths(tmp_path: Path) -> Non
 
 
 def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_index, "ITERATIONS", 2)
+    monkeypatch.setattr(samples, "INDEXED", 2)
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=3"))
     folder = RunFolder(tmp_path / "runs" / "a")
     files = {number: folder.samples_file(number) for number in (1, 2, 3)}
     sizes = {number: path.stat().st_size for number, path in files.items()}
-    assert sample_index.read_index(folder.samples, {3: sizes.pop(3)}) is None
-    indexed = sample_index.read_index(folder.samples, sizes)
+    assert samples.read_index(folder.samples, {3: sizes.pop(3)}) is None
+    indexed = samples.read_index(folder.samples, sizes)
     assert indexed is not None
     rows = [{"iteration": number, **row} for number in (2, 1) for row in read_samples(files[number]).to_pylist()]
     assert indexed.to_pylist() == [{name: row[name] for name in indexed.column_names} for row in rows]

@@ -131,9 +131,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from trainer.runs.journal_lines import event_from_dict; import json; "
+        "import sys; from pathlib import Path; from trainer.runs.journal import event_in; import json; "
         "from trainer.engine.inbox import add_event; "
-        "add_event(Path(sys.argv[1]), event_from_dict(json.loads(sys.argv[2])))"
+        "add_event(Path(sys.argv[1]), event_in(json.loads(sys.argv[2])))"
     )
     run = tmp_path / "runs/a"
     control = Control()

@@ -16,8 +16,7 @@ from scripted_run import FIXES, alarm, ended, iteration, started
 
 from trainer.events import Decision, Event, RolledBack, SettingChanged
 from trainer.monitoring.monitor import ACTIVE_ITERATIONS, active_alarms
-from trainer.runs.journal import Journal, read_journal
-from trainer.runs.journal_lines import event_in
+from trainer.runs.journal import Journal, event_in, read_journal
 from workbench.run.sentences import evidence, title, urgent_first
 from workbench.run.view import Mark, RunView
 from workbench.training.alarms import alarm_lines

@@ -23,7 +23,7 @@ from trainer.events import (
 from trainer.monitoring import ALARM_RULES, Monitor
 from trainer.monitoring.history import FIRST, NEWEST, History
 from trainer.monitoring.monitor import AWAY
-from trainer.runs.journal_lines import event_from_dict
+from trainer.runs.journal import event_in
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -118,7 +118,7 @@ def test_a_sign_that_lasts_raises_its_own_alarm_with_numbers_advice_and_valid_ch
         assert alarm.message
         assert alarm.advice.endswith(".")
         assert alarm.fixes
-        assert alarm == event_from_dict(json.loads(json.dumps(alarm.as_dict())))
+        assert alarm == event_in(json.loads(json.dumps(alarm.as_dict())))
         for fix in alarm.fixes:
             if fix.action == "set":
                 assert with_setting(config, fix.key, fix.value) != config

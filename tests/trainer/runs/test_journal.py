@@ -29,8 +29,7 @@ from trainer.events import (
     SamplesWritten,
 )
 from trainer.runs import journal as journal_module
-from trainer.runs import journal_lines
-from trainer.runs.journal import Journal, JournalReader, read_journal, read_journal_ends
+from trainer.runs.journal import Journal, JournalReader, read_journal
 
 
 def iteration(number: int, **values: Any) -> Iteration:
@@ -207,7 +206,7 @@ def test_a_missing_journal_is_a_storage_error(path: Path) -> None:
 
 
 def test_a_folder_in_place_of_a_journal_is_a_storage_error(tmp_path: Path) -> None:
-    for call in (read_journal, read_journal_ends, Journal):
+    for call in (read_journal, Journal):
         with pytest.raises(StorageError, match=r"Is a directory.*;"):
             call(tmp_path)
 
@@ -295,7 +294,7 @@ def test_a_reader_reads_only_what_was_appended(path: Path, monkeypatch: pytest.M
     reader = JournalReader(path)
     assert len(reader.poll()) == 49
     parsed: list[object] = []
-    monkeypatch.setattr(journal_lines, "from_json", lambda line: parsed.append(line) or json.loads(line))
+    monkeypatch.setattr(journal_module, "from_json", lambda line: parsed.append(line) or json.loads(line))
     write(path, iteration(50))
     assert [event for _, event in reader.poll()] == [iteration(50)]
     assert len(parsed) == 1
@@ -330,7 +329,7 @@ def test_a_reader_of_a_copy_with_the_same_beginning_continues(path: Path) -> Non
 @pytest.mark.parametrize("count", [0, 1, 5, *range(20, 70), 400])  # cut within each of the first lines
 def test_the_ends_of_a_journal_are_its_first_event_and_its_last_iterations(path: Path, count: int) -> None:
     write(path, started(), *map(iteration, range(1, count + 1)))
-    view = read_journal_ends(path)
+    view = read_journal(path, 5)
     assert view.events[0] == started()
     numbers = [event.iteration for event in view.events if isinstance(event, Iteration)]
     assert numbers == list(range(count - len(numbers) + 1, count + 1))
@@ -345,22 +344,22 @@ def test_a_journal_hardly_longer_than_its_end_gives_each_event_once(path: Path, 
     write(path, *events)
     room = 16 * 1024 + extra - path.stat().st_size
     write(path, dataclasses.replace(alert(20), message="x" * room))
-    view = read_journal_ends(path)
+    view = read_journal(path, 5)
     assert view.events[0] == started()
     assert [event for event in view.events if not isinstance(event, Alert)][1:] == events[1:][-len(view.events) + 2 :]
 
 
 def test_the_ends_reach_back_for_iterations_past_a_long_stretch_without_any(path: Path) -> None:
     write(path, started(), *map(iteration, range(1, 400)), *[alert(399)] * 1000, started(resumed_at=350))
-    numbers = [event.iteration for event in read_journal_ends(path).events if isinstance(event, Iteration)]
+    numbers = [event.iteration for event in read_journal(path, 5).events if isinstance(event, Iteration)]
     assert numbers[-5:] == [346, 347, 348, 349, 350]
 
 
 def test_the_ends_of_a_long_journal_are_read_without_the_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(path, started(), *map(iteration, range(1, 400)))
     parsed: list[bytes] = []
-    monkeypatch.setattr(journal_lines, "from_json", lambda line: parsed.append(line) or json.loads(line))
-    read_journal_ends(path)
+    monkeypatch.setattr(journal_module, "from_json", lambda line: parsed.append(line) or json.loads(line))
+    read_journal(path, 5)
     assert sum(map(len, parsed)) < 20_000
 
 
@@ -371,7 +370,7 @@ def test_the_ends_count_damaged_lines_among_the_newest_steps_and_after(path: Pat
     def found(*damaged: int, rest: bytes = b"") -> tuple[int, bool]:
         changed = [b'{"event": \x00\n' if number in damaged else line for number, line in enumerate(lines)]
         path.write_bytes(b"".join(changed) + rest)
-        ends = read_journal_ends(path)
+        ends = read_journal(path, 5)
         return ends.damaged, ends.cut
 
     assert found() == (0, False)
@@ -387,7 +386,7 @@ def test_damage_in_iterations_that_a_resumption_repeats_is_not_counted(path: Pat
     write(path, started(), *map(iteration, range(1, 4)))
     path.write_bytes(path.read_bytes() + b'{"event": "it')
     write(path, started(resumed_at=2), iteration(3))
-    ends = read_journal_ends(path)
+    ends = read_journal(path, 5)
     assert (ends.damaged, ends.cut) == (0, False)
     assert [event.iteration for event in ends.events if isinstance(event, Iteration)] == [1, 2, 3]
 

@@ -346,7 +346,7 @@ def test_a_run_that_did_not_begin_is_listed_from_its_configuration(folder: RunFo
     found = summary(folder)
     assert (found.state, found.iteration, found.iterations, found.model) == ("interrupted", 0, 10, "starter")
     assert (found.score, found.kl, found.started) == (None, None, None)
-    assert "cannot read journal" in found.problem
+    assert "no journal" in found.problem
 
 
 @pytest.mark.parametrize(
@@ -618,7 +618,7 @@ def test_the_run_of_another_user_is_live_while_its_progress_is_updated(
     def refuse(path: Path, *_: object) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("trainer.runs.lock.open_file", refuse)
+    monkeypatch.setattr("trainer.runs.folder.open_file", refuse)
     assert not folder.is_live()
     folder.progress.write_text("{}")
     assert folder.is_live()

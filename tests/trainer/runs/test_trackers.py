@@ -22,7 +22,7 @@ from trainer.config.problems import validate_as
 from trainer.engine.training import train_dpo, train_reward_model
 from trainer.errors import UsageError
 from trainer.events import Evaluation, Iteration, StateChanged
-from trainer.runs.trackers import build_trackers, metrics
+from trainer.runs.sinks import build_trackers, metrics
 
 NAMES = ("tensorboard", "wandb", "trackio")
 MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}

@@ -16,8 +16,7 @@ from scripted_run import alarm, done, ended, evaluation, iteration, samples, sta
 
 from trainer.engine.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged
-from trainer.runs.journal import Journal
-from trainer.runs.journal_lines import event_from_dict
+from trainer.runs.journal import Journal, event_in
 from workbench.cli.train import choose_display
 from workbench.headless.plain import JsonDisplay, PlainDisplay, heading, row, summary
 from workbench.headless.rich import RichDisplay, dashboard
@@ -66,7 +65,7 @@ def drawn(view: RunView, width: int = 100, notice: str = "") -> str:
 def test_each_line_of_json_gives_back_the_event_it_was_made_of() -> None:
     stdout, events = io.StringIO(), whole_run()
     play(JsonDisplay(stdout).show, events)
-    back = [event_from_dict(json.loads(line)) for line in stdout.getvalue().splitlines()]
+    back = [event_in(json.loads(line)) for line in stdout.getvalue().splitlines()]
     assert back == [event for event in events if not event.transient]
 
 

@@ -15,7 +15,7 @@ from long_journal import write_long_journal
 from scripted_run import ended, iteration, started
 
 from trainer.events import Alert, Event, Iteration, PhaseProgress, RunStarted, SamplePreview, SamplesWritten
-from trainer.runs import journal_lines
+from trainer.runs import journal
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal, read_journal
 from trainer.runs.sinks import ProgressFile
@@ -39,7 +39,7 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]
         monkeypatch.setattr(run_on_disk, "_NEWEST", newest)
         monkeypatch.setattr(run_on_disk, "_BLOCK_BYTES", block)
         monkeypatch.setattr(run_on_disk, "_SHARE", 0.0)
-        monkeypatch.setattr(journal_lines, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(journal, "BLOCK_BYTES", block)
 
     return set_sizes
 
@@ -113,7 +113,7 @@ def folded(folder: Path) -> RunView:
     view = RunView()
     for line in (folder / "events.jsonl").read_bytes().splitlines():
         try:
-            event = journal_lines.event_in(journal_lines.values_in(line))
+            event = journal.event_in(journal.values_in(line))
         except ValueError:
             continue
         if event is not None:
@@ -156,7 +156,7 @@ def test_however_a_run_continued_its_history_is_that_of_its_events_one_by_one(
 def test_opening_a_long_journal_parses_its_end_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_long_journal(folder / "events.jsonl", 6000)
     parsed: list[int] = []
-    monkeypatch.setattr(journal_lines, "from_json", lambda line: parsed.append(len(line)) or json.loads(line))
+    monkeypatch.setattr(journal, "from_json", lambda line: parsed.append(len(line)) or json.loads(line))
     source = RunOnDisk(folder)
     assert len(take(source).history) == 2000
     assert sum(parsed) < 0.36 * (folder / "events.jsonl").stat().st_size
@@ -340,8 +340,8 @@ def test_a_line_longer_than_a_block_is_read_whole(folder: Path, few_at_a_time: C
 def test_endless_alerts_do_not_make_a_source_read_the_whole_journal(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_lines, "_TAIL_BYTES", 20_000)
-    monkeypatch.setattr(journal_lines, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(journal, "TAIL_BYTES", 20_000)
+    monkeypatch.setattr(journal, "BLOCK_BYTES", 2000)
     alert = Alert(iteration=3, level="info", code="x", message="again")
     write(folder, started(), *map(iteration, range(1, 4)), *[alert] * 1000)
     source = RunOnDisk(folder)

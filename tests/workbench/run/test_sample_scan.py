@@ -13,8 +13,7 @@ import pytest
 from token_samples import SETTINGS, sample_row
 
 from trainer.runs.folder import RunFolder
-from trainer.runs.sample_index import update_index
-from trainer.runs.samples import kept_iterations, read_samples, write_samples
+from trainer.runs.samples import kept_iterations, read_samples, update_index, write_samples
 from workbench.run.sample_reader import scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 

@@ -6,8 +6,9 @@ No character is split, and every token is visible.
 from __future__ import annotations
 
 import re
-import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
@@ -19,14 +20,13 @@ from workbench.text import visible
 LONGEST_PROMPT = 32_000  # characters of its end that are shown
 NEWLINE = "⏎"
 _NARROWEST = 10  # columns: the longest escape of a character
-_SPACES = " ·"  # as it is, and where spaces are to be seen
 _NOTHING = "∅"  # a token without text that belongs to no character
 _CARRIER = "◌"  # Unicode's base for a combining character without one
 _LONGEST_CELL = 16  # code points: more of them in one cell cannot be read
 
-_RUNS = re.compile(r"(?P<plain>[ -~¡-¬®-˿Ͱ-҂]+)|.", re.DOTALL)  # printable characters of one column each; or one other
+_PLAIN = re.compile("[ -~¡-¬®-˿Ͱ-҂]+")  # printable characters of one column each
 _FLAG_LETTER = re.compile("[\U0001f1e6-\U0001f1ff]")
-_WORDS = re.compile(r" +[^ ]*|[^ ]+")
+_WORDS = re.compile(r" +[^ \n]*\n?|[^ \n]+\n?|\n")
 
 SpanKind = Literal["note", "prompt", "rule", "text", "newline", "stop", "mark"]
 
@@ -108,29 +108,26 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
     writer = _LineWriter(max(width, _NARROWEST), whitespace)
     if sample.prompt:
         if (left_out := len(sample.prompt) - LONGEST_PROMPT) > 0:
-            writer.write("note", -1, f"… {left_out:,} earlier characters")
-            writer.end_line()
-        writer.write("prompt", -1, sample.prompt[-LONGEST_PROMPT:])
-        writer.end_line()
+            writer.write([_Text("note", -1, f"… {left_out:,} earlier characters")])
+        writer.write([_Text("prompt", -1, sample.prompt[-LONGEST_PROMPT:])])
         writer.lines.append([TokenSpan("rule", -1, "── response ".ljust(width, "─"), 0, width)])
-    response = len(writer.lines)
+    response, texts = len(writer.lines), list[_Text]()
     kind: SpanKind = "text"
+    last_text = max((place for place, text in enumerate(sample.texts) if text), default=-1)
     end, offset = response_end(sample), 0
     for token, text in enumerate(sample.texts):
         cut = max(end - offset, 0)  # characters of the token before the stop
         offset += len(text)
         is_textless_stop = not (text or sample.truncated) and token == len(sample.texts) - 1
         if kind == "text" and (cut < len(text) or is_textless_stop):
-            writer.write(kind, token, text[:cut])
-            writer.write("mark", -1, " ■ ")
+            texts += [_Text(kind, token, text[:cut]), _Text("mark", -1, " ■ ")]
             kind, text = "stop", text[cut:]
-        writer.write(kind, token, text)
-    writer.show_textless(kind, len(sample.texts))
+        texts.append(_Text(kind, token, text if token <= last_text else _NOTHING))
     if sample.truncated:
-        writer.write("mark", -1, f" ✂ cut at {counted(len(sample), 'token')}")
+        texts.append(_Text("mark", -1, f" ✂ cut at {counted(len(sample), 'token')}"))
     elif not sample.texts:
-        writer.write("mark", -1, "no tokens")
-    writer.end_line()
+        texts.append(_Text("mark", -1, "no tokens"))
+    writer.write(texts)
     return TokenLayout(writer.lines, response, writer.places, frozenset(writer.wrapped))
 
 
@@ -144,18 +141,30 @@ def response_end(sample: TokenSample) -> int:
     return len(whole) - len(sample.texts[-1]) if sample.texts else 0  # the completion has no special tokens
 
 
-class _Cell:
-    """A word or part of one, of plain characters that may be split anywhere, or one other character."""
+class _Text(NamedTuple):
+    """Text of one token, or of none (-1)."""
 
-    __slots__ = ("kind", "last", "plain", "text", "token", "width")
+    kind: SpanKind
+    token: int
+    text: str
 
-    def __init__(self, kind: SpanKind, token: int, text: str, width: int, *, plain: bool = False) -> None:
-        self.kind, self.token, self.text, self.width, self.plain = kind, token, text, width, plain
-        self.last = token  # the last token that is drawn here
+
+class _Cell(NamedTuple):
+    """What a terminal draws as one character, or part of a plain word, which may be split anywhere.
+
+    last: the last token that is drawn here; the first is `token`.
+    """
+
+    kind: SpanKind
+    token: int
+    last: int
+    text: str
+    width: int
+    plain: bool
 
 
 class _LineWriter:
-    """Writer that fills lines of `width` columns; cells wait until their word is whole and can be placed."""
+    """Writer that fills lines of `width` columns, word by word."""
 
     def __init__(self, width: int, whitespace: bool) -> None:
         self.lines: list[TokenLine] = []
@@ -164,118 +173,98 @@ class _LineWriter:
         self._width, self._whitespace = width, whitespace
         self._line: TokenLine = []
         self._column = 0
-        self._word: list[_Cell] = []
 
-    def write(self, kind: SpanKind, token: int, text: str) -> None:
-        """Append `text`."""
-        for piece in _pieces(text, self._whitespace and kind not in ("mark", "note")):
-            if piece.text == "\n":
-                if token >= 0 or self._whitespace:
-                    self._word.append(_Cell(kind if token < 0 else "newline", token, NEWLINE, 1))
-                self._end_word()
+    def write(self, texts: Sequence[_Text]) -> None:
+        """Write a paragraph of texts; words and characters may go on from one to the next."""
+        ends = list(accumulate(len(text.text) for text in texts))
+        at = start = 0  # the text, and the character of the paragraph
+        for match in _WORDS.finditer("".join(text.text for text in texts)):
+            word = list[_Cell]()
+            for shown, width, length in _characters(match[0]):
+                if width == 2 and word and word[-1].text[-1] != " ":  # a line may begin with a wide character
+                    self._place(word)
+                    word = []
+                plain = _PLAIN.fullmatch(shown) is not None and length == width
+                while length:
+                    while ends[at] <= start:
+                        at += 1
+                    kind, token, _ = texts[at]
+                    part = min(length, ends[at] - start) if plain else length
+                    start, length = start + part, length - part
+                    while ends[at] < start:
+                        at += 1
+                    if shown == NEWLINE and token >= 0:
+                        kind = "newline"
+                    if shown != NEWLINE or token >= 0 or self._whitespace:
+                        text = shown[:part] if plain else shown
+                        word.append(_Cell(kind, token, texts[at].token, text, part if plain else width, plain))
+                    shown = shown[part:] if plain else ""
+            self._place(word)
+            if match[0][-1] == "\n":
                 self._break()
-            elif not (piece.joins and self._join(token, piece)):
-                if piece.breaks and self._word and self._word[-1].text[-1] not in _SPACES:
-                    self._end_word()
-                shown = piece.text if piece.width else _CARRIER + piece.text
-                self._word.append(_Cell(kind, token, shown, piece.width or cell_len(shown), plain=piece.plain))
-
-    def show_textless(self, kind: SpanKind, tokens: int) -> None:
-        """Give those of the `tokens` that still wait for their character cells of their own; no more text comes."""
-        self._end_word()
-        self._word += (_Cell(kind, token, _NOTHING, 1) for token in range(len(self.places), tokens))
-
-    def end_line(self) -> None:
-        """Start a new line, unless this one is empty."""
-        self._end_word()
         if self._line:
             self._break()
 
-    def _join(self, token: int, piece: _Piece) -> bool:
-        """Draw `piece` with the character before it if a terminal draws both as one; return whether it did."""
-        before = self._word[-1] if self._word else None
-        if before is None or (before.token < 0) != (token < 0):
-            return False
-        if piece.width and not (_FLAG_LETTER.fullmatch(before.text) and _FLAG_LETTER.fullmatch(piece.text)):
-            return False
-        if before.plain and before.width > 1:
-            last = _Cell(before.kind, before.token, before.text[-1], 1)
-            before.text, before.width = before.text[:-1], before.width - 1
-            self._word.append(before := last)
-        elif len(before.text) >= _LONGEST_CELL:
-            return False
-        before.text, before.plain, before.last = before.text + piece.text, False, token
-        before.width = cell_len(before.text)
-        return True
-
-    def _end_word(self) -> None:
-        width = sum(cell.width for cell in self._word)
-        if self._column + width > self._width >= width:
-            self._wrap()
-        for cell in self._word:
-            self._put(cell)
-        self._word.clear()
-
-    def _put(self, cell: _Cell) -> None:
-        text, width = cell.text, cell.width
-        while cell.plain and width > (room := self._width - self._column):
-            self._append(cell, text[:room], room)
-            text, width = text[room:], width - room
-            self._wrap()
-        if self._column + width > self._width:
-            self._wrap()
-        self._append(cell, text, width)
+    def _place(self, word: Sequence[_Cell]) -> None:
+        """Put a word into the line, or into the next one where it fits only there."""
+        if self._column + (width := sum(cell.width for cell in word)) > self._width >= width:
+            self._break(wraps=True)
+        for cell in word:
+            text, width = cell.text, cell.width
+            while self._column + width > self._width:
+                room = self._width - self._column if cell.plain else 0
+                self._append(cell, text[:room], room)
+                text, width = text[room:], width - room
+                self._break(wraps=True)
+            self._append(cell, text, width)
 
     def _append(self, cell: _Cell, text: str, width: int) -> None:
         """Draw `text` at the end of the line; tokens before the cell's that wait for their character begin here too."""
         if not width:
             return
+        if self._whitespace and cell.kind not in ("mark", "note"):
+            text = text.replace(" ", "·")
         last = self._line[-1] if self._line else None
         if last and (last.token, last.kind) == (cell.token, cell.kind):
-            self._line[-1] = TokenSpan(last.kind, last.token, last.text + text, last.start, last.width + width)
+            self._line[-1] = last._replace(text=last.text + text, width=last.width + width)
         else:
             self._line.append(TokenSpan(cell.kind, cell.token, text, self._column, width))
         self.places += [(len(self.lines), self._column)] * (cell.last + 1 - len(self.places))
         self._column += width
 
-    def _wrap(self) -> None:
-        if self._line:
+    def _break(self, *, wraps: bool = False) -> None:
+        if wraps:
+            if not self._line:
+                return
             self.wrapped.add(len(self.lines))
-            self._break()
-
-    def _break(self) -> None:
         self.lines.append(self._line)
         self._line, self._column = [], 0
 
 
-class _Piece(NamedTuple):
-    """Part of a text as drawn: a word of plain characters, or one other character."""
-
-    text: str
-    width: int
-    plain: bool = False
-    breaks: bool = False  # a line may begin here
-    joins: bool = False  # may form one character with the one before it
-
-
 @lru_cache(maxsize=1 << 14)  # holds most words in use
-def _pieces(text: str, whitespace: bool) -> tuple[_Piece, ...]:
-    pieces = []
-    for match in _RUNS.finditer(text):
-        if match["plain"]:
-            for word in _WORDS.findall(match[0]):
-                shown = word.replace(" ", _SPACES[1]) if whitespace else word
-                pieces.append(_Piece(shown, len(word), plain=True, breaks=word[0] == " "))
+def _characters(word: str) -> tuple[tuple[str, int, int], ...]:
+    """Split a word into what a terminal draws as one character: as drawn, its columns, and its length in `word`.
+
+    A word of plain characters is one, which may be split anywhere. Joiners, variation selectors and skin tones are
+    nothing, as everywhere.
+    """
+    if _PLAIN.fullmatch(word):
+        return ((word, len(word), len(word)),)
+    if word.endswith("\n"):
+        return (*(_characters(word[:-1]) if word[:-1] else ()), (NEWLINE, 1, 1))
+    found = list[tuple[str, int, int]]()
+    for character in word:
+        before, _, length = found[-1] if found else ("", 0, 0)
+        shown, width = _character(character)
+        joins = not width or (_FLAG_LETTER.match(shown) and _FLAG_LETTER.fullmatch(before))
+        if joins and before and len(before) < _LONGEST_CELL:
+            found[-1] = (before + shown, cell_len(before + shown), length + 1)
         else:
-            pieces.append(_character(match[0]))
-    return tuple(pieces)
+            found.append((shown, width, 1) if width else (_CARRIER + shown, 1, 1))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1 << 14)
-def _character(character: str) -> _Piece:
-    if character == "\n":
-        return _Piece("\n", 1)
-    shown = visible(_CARRIER + character)[1:]  # a joiner, variation selector or skin tone is nothing, as everywhere
-    width = cell_len(shown)
-    joins = width == 0 or unicodedata.category(character) == "So"
-    return _Piece(shown, width, breaks=width == 2 and shown == character, joins=joins)
+def _character(character: str) -> tuple[str, int]:
+    shown = visible(_CARRIER + character)[1:]
+    return shown, cell_len(shown)

@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from workbench.kit.glyphs import BARS, block
 from workbench.kit.theming import to_textual
-from workbench.samples.token_text import Ladder, heat_ladder, underline_style
+from workbench.samples.channels import Ladder, heat_ladder, underline_style
 
 MIXED = [name for name, spec in SPECS.items() if not spec.ansi]
 ANSI = [name for name, spec in SPECS.items() if spec.ansi]
@@ -56,7 +56,7 @@ def test_text_can_be_read_on_every_step_and_keeps_its_colour(name: str, divergin
     ratios = [contrast(*colors(style, dark=SPECS[name].dark)) for style in (*found.steps, found.plain)]
     assert min(ratios) >= least
     assert contrast(*colors(found.missing, dark=SPECS[name].dark)) >= 3
-    assert found.at(math.nan) == found.mark(math.nan) == found.missing
+    assert found.at(math.nan) == found.at(math.nan, mark=True) == found.missing
     assert found.missing not in (*found.steps, *found.marks)
     if found.plain.color is not None and found.plain.color.triplet is not None:  # mixed colours
         assert {step.color for step in found.steps} == {found.plain.color}

@@ -21,10 +21,10 @@ from workbench.kit.dialog import AnswerScreen, TextPromptScreen
 from workbench.run.bookmarks import Bookmarks
 from workbench.samples import pane
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.channels import CHANNELS, channel_scale
+from workbench.samples.channels import channel_scale
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList
-from workbench.samples.sample_view import ChannelRow, SampleView, channel_labels
+from workbench.samples.sample_view import ChannelRow, SampleView
 from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_inspector import TokenInspector, facts_text
 from workbench.samples.token_text import TokenText
@@ -402,15 +402,6 @@ async def test_the_inspector_has_the_rows_that_the_text_leaves_free(run: Run) ->
         await pilot.resize_terminal(120, 50)
         await pilot.pause()
         assert inspector.size.height == app.query_one(SampleView).size.height - 2, "beside the text"
-
-
-def test_the_row_of_channels_shortens_by_its_width() -> None:
-    keys = dict(zip(CHANNELS, "kavrtdile", strict=True))
-    joined = [" ".join("".join(parts) for _, *parts in channel_labels(keys, width)) for width in (110, 78, 50)]
-    assert joined[0].startswith("[k]L [a]dvantage [v]alue")
-    assert joined[1].startswith("KL advantage value")
-    assert joined[2] == "KL adv val rew ret TD rat log ent"
-    assert all(len(text) <= width for text, width in zip(joined, (110, 78, 50), strict=True))
 
 
 async def test_keys_pressed_while_a_sample_is_read_are_about_that_sample(

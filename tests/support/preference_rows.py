@@ -93,18 +93,8 @@ def preferences(
 
 def ordered(preference: Preference) -> Preference:
     """Return the same preference with its completions sorted by text: the order in a file means nothing."""
-    comparison = preference.comparison
-    by_text = sorted(range(len(comparison.completions)), key=lambda place: str(comparison.completions[place]))
-    places = tuple(by_text.index(place) for place in range(len(by_text)))
-    return Preference(
-        comparison=Comparison(
-            prompt=comparison.prompt,
-            completions=tuple(comparison.completions[place] for place in by_text),
-            origins=tuple(comparison.origins[place] for place in by_text) if comparison.origins else (),
-            columns=comparison.columns,
-        ),
-        judgement=preference.judgement.reordered(places),
-    )
+    completions = preference.comparison.completions
+    return preference.at(*sorted(range(len(completions)), key=lambda place: str(completions[place])))
 
 
 def bare(preference: Preference) -> Preference:

@@ -179,8 +179,8 @@ class AgreementCounter:
         comparison, judgement = preference.comparison, preference.judgement
         key, order, k = bytes.fromhex(comparison.key), comparison.order, len(comparison.completions)
         seen = self._seen.get(key, (order,))
-        places = dict(zip(order, seen[0], strict=True))  # from here to where they were first seen
-        judgement = judgement.reordered([places[place] for place in range(k)])
+        if order != seen[0]:
+            judgement = preference.at(*(here for _, here in sorted(zip(seen[0], order, strict=True)))).judgement
         values = [(min(pair), max(pair), "tie") for pair in tied_pairs(judgement)]
         for better, worse in ranked_pairs(judgement):
             values.append((min(better, worse), max(better, worse), "first" if better < worse else "second"))

@@ -18,10 +18,8 @@ SCHEMA = (
     """CREATE TABLE comparisons (
         id INTEGER PRIMARY KEY,
         key TEXT NOT NULL UNIQUE,   -- the same for these completions in any order
-        prompt TEXT NOT NULL,       -- this and all below: JSON
-        completions TEXT NOT NULL,
-        origins TEXT NOT NULL,
-        columns TEXT NOT NULL
+        prompt TEXT NOT NULL,       -- JSON
+        completions TEXT NOT NULL   -- JSON, in the order first seen
     )""",
     """CREATE TABLE guidelines (
         hash TEXT PRIMARY KEY,
@@ -43,7 +41,7 @@ SCHEMA = (
         labeller TEXT NOT NULL,
         source TEXT NOT NULL,
         choice TEXT CHECK (choice IN ('a', 'b', 'tie', 'both_bad', 'skip', 'ranking')),  -- of a label, for counting
-        payload TEXT NOT NULL,      -- the judgement as JSON; its places are those in the comparison's completions
+        payload TEXT NOT NULL,      -- JSON: judgement, origins, columns; places are the comparison's
         undoes INTEGER UNIQUE REFERENCES events (id),
         session INTEGER REFERENCES sessions (id),
         position INTEGER CHECK ((position IS NULL) = (session IS NULL)),
@@ -56,7 +54,7 @@ SCHEMA = (
         position INTEGER NOT NULL CHECK (position >= 0),
         comparison INTEGER NOT NULL REFERENCES comparisons (id),
         queue TEXT NOT NULL,
-        payload TEXT NOT NULL,      -- JSON: the order shown; origins and columns, if others than the comparison's
+        payload TEXT NOT NULL,      -- JSON, like a skip's: the order shown, origins and columns
         repeats INTEGER REFERENCES events (id),  -- the label that is asked for again
         UNIQUE (session, position)
     )""",

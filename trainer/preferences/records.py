@@ -8,19 +8,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, Lt
+from pydantic import AllowInfNan, Strict
 
 Messages = list[dict[str, str]]
 Text = str | Messages  # plain text, or chat messages with the keys role and content
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 Verdict = Literal["ranked", "both_bad", "skip"]
 Queue = Literal["samples", "policy-reference", "dataset", "uncertain", "again", "repeat"]
+Outcome = str | tuple[tuple[int, ...], ...]  # verdict or ranking
 STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
+Strength = Annotated[int, Strict(), Ge(1), Le(3)]
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # how a turn of an HH-RLHF transcript begins
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
 FLAGGED = "flagged"  # in a judgement's flags: the item deserves a second look
-LATEST = 2**36  # bound of times that have a date, seconds since 1970
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Moment = Annotated[Number, Ge(0), Lt(2**36)]  # seconds; as a time since 1970 it has a date
 _PER_COMPLETION = ("scores", "lengths", "reward_models")  # our columns with a value for each completion
 _canonical = json.JSONEncoder(sort_keys=True).encode  # made once: json.dumps would make one at each call
 
@@ -31,8 +38,8 @@ class Origin:
 
     source: str = ""  # a file, a dataset, or "run"
     run: str = ""
-    iteration: int | None = None
-    row: int | None = None  # within the iteration's samples
+    iteration: Whole | None = None
+    row: Whole | None = None  # within the iteration's samples
     checkpoint: str = ""
     writer: str = ""  # policy, reference, human, or the name of a model
     sampling: dict[str, Any] = field(default_factory=dict)  # temperature and so on
@@ -62,10 +69,9 @@ class Comparison:
         said = list(map(_canonical, self.completions))
         return tuple(sorted(range(len(said)), key=said.__getitem__))
 
-    def order_of(self, other: Comparison) -> tuple[int, ...]:
-        """Return the place here of each completion of `other`, which has the same key."""
-        places = dict(zip(other.order, self.order, strict=True))
-        return tuple(places[place] for place in range(len(places)))
+    def places_of(self, other: Comparison) -> list[int]:
+        """Return where each completion of `other`, which has the same key, is here."""
+        return [here for _, here in sorted(zip(other.order, self.order, strict=True))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +82,16 @@ class Judgement:
     Empty unless the verdict is "ranked".
     """
 
-    ranking: tuple[tuple[int, ...], ...] = ()
+    ranking: tuple[tuple[Whole, ...], ...] = ()
     verdict: Verdict = "ranked"
-    strength: int = 1  # one of STRENGTHS
+    strength: Strength = 1
     labeller: str = ""
     note: str = ""
     flags: tuple[str, ...] = ()
-    seconds: float | None = None  # from being shown to being judged
-    order_shown: tuple[int, ...] = ()  # places in `Comparison.completions`, as shown from left to right
+    seconds: Moment | None = None  # from being shown to being judged
+    order_shown: tuple[Whole, ...] = ()  # places in `Comparison.completions`, as shown from left to right
     guidelines: str = ""  # hash of the text that the labeller followed
-    time: float | None = None  # seconds since 1970
+    time: Moment | None = None  # seconds since 1970
 
     @classmethod
     def chosen(cls, choice: Choice, **more: Any) -> Judgement:
@@ -103,13 +109,10 @@ class Judgement:
         choices: dict[tuple[tuple[int, ...], ...], Choice] = {((0,), (1,)): "a", ((1,), (0,)): "b"}
         return "tie" if sorted(map(sorted, self.ranking)) == [[0, 1]] else choices.get(self.ranking)
 
-    def reordered(self, order: Sequence[int]) -> Judgement:
-        """Return the same judgement with completion i at place `order[i]`."""
-        return replace(
-            self,
-            ranking=tuple(tuple(sorted(order[place] for place in group)) for group in self.ranking),
-            order_shown=tuple(order[place] for place in self.order_shown),
-        )
+    @property
+    def outcome(self) -> Outcome:
+        """Verdict, or the ranking with each group sorted: the same for judgements that agree."""
+        return self.verdict if self.verdict != "ranked" else tuple(tuple(sorted(group)) for group in self.ranking)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,32 @@ class Preference:
     judgement: Judgement
     id: int = 0
     place: str = field(default="", compare=False, repr=False)
+
+    def at(self, *places: int) -> Preference:
+        """Return the preference of only the completions at `places`, in that order."""
+        comparison, judgement, count = self.comparison, self.judgement, len(self.comparison.completions)
+        new = {place: number for number, place in enumerate(places)}
+
+        def values(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: values(one) for name, one in value.items()}
+            return [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
+
+        columns = comparison.columns.items()
+        ranking = (tuple(sorted(new[place] for place in group if place in new)) for group in judgement.ranking)
+        return Preference(
+            comparison=Comparison(
+                prompt=comparison.prompt,
+                completions=tuple(comparison.completions[place] for place in places),
+                origins=tuple(comparison.origins[place] for place in places) if comparison.origins else (),
+                columns={name: values(value) if name in _PER_COMPLETION else value for name, value in columns},
+            ),
+            judgement=replace(
+                judgement,
+                ranking=tuple(filter(None, ranking)),
+                order_shown=tuple(new[place] for place in judgement.order_shown if place in new),
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +183,7 @@ class QueuePlan:
     """
 
     queue: Queue
-    weight: float = 1.0  # share of the items, relative to the other queues
+    weight: Number = 1.0  # share of the items, relative to the other queues
     source: str = ""
     model: str = ""
     keys: tuple[str, ...] = ()
@@ -171,10 +200,10 @@ class SessionPlan:
     """
 
     queues: tuple[QueuePlan, ...]
-    repeats: float = 0.05
-    random: float = 0.2
-    limit: int = 0
-    seed: int = 0
+    repeats: Number = 0.05
+    random: Number = 0.2
+    limit: Whole = 0
+    seed: Whole = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +214,9 @@ class SessionRecord:
     labeller: str
     plan: SessionPlan
     guidelines: str  # hash of the text; empty for none
-    began: float  # seconds since 1970
-    items: int  # added so far
-    done: int  # items with a label that is not undone, including skips
+    began: Number  # seconds since 1970
+    items: Whole  # added so far
+    done: Whole  # items with a label that is not undone, including skips
     elsewhere: int = 0  # other items that the labeller judged in another session or imported: not asked
 
     @property
@@ -271,17 +300,6 @@ def _turns(transcript: str) -> Messages:
         else:
             messages.append({"role": role, "content": content})
     return messages
-
-
-def columns_at(columns: dict[str, Any], places: Sequence[int], count: int) -> dict[str, Any]:
-    """Return the columns of `count` completions for those at `places`, in that order."""
-
-    def at(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: at(one) for name, one in value.items()}
-        return [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
-
-    return {name: at(value) if name in _PER_COMPLETION else value for name, value in columns.items()}
 
 
 def ranked_pairs(judgement: Judgement) -> Iterator[tuple[int, int]]:

@@ -1,106 +1,59 @@
-"""Preferences, items and plans as plain JSON values, and back: in the rows of a store, and in rows of the format k-way.
+"""Preferences as plain JSON values, and back: rows of the format k-way, and of a store, which splits one into two.
 
-The rules of the fields are tables. Every error names the place, the field, the value and the rule.
+Every error names the place, the field, the value and the rule.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any, get_args
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar, get_args
+
+from pydantic import TypeAdapter, ValidationError
 
 from trainer.errors import DataError, shortened
 from trainer.preferences.records import (
-    LATEST,
-    STRENGTHS,
     Comparison,
     Item,
     Judgement,
     Origin,
     Preference,
     Queue,
-    QueuePlan,
     SessionPlan,
+    SessionRecord,
     Text,
-    Verdict,
-    columns_at,
 )
 
 VERSION = 1  # of the format k-way
 Row = dict[str, Any]
-Rules = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""By field: whether a value fits, and what it must be."""
-
-DAMAGES = (DataError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""Exceptions that reading a damaged row raises."""
+Record = TypeVar("Record", Judgement, Origin, SessionPlan, SessionRecord)
+K_WAY_FIELDS = ("version", "prompt", "completions", *(one.name for one in fields(Judgement)), "origins", "columns")
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_QUEUES, _VERDICTS = get_args(Queue), get_args(Verdict)
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {
+    one: TypeAdapter(one) for one in (Judgement, Origin, SessionPlan, SessionRecord)
+}
 
 
-def is_number(value: Any) -> bool:
-    """Return whether `value` is a finite number."""
+def read(record: type[Record], values: Mapping[str, Any], place: str) -> Record:
+    """Build a record from its fields in `values`; null is a field that is left out. Raises DataError."""
+    given = {one.name: values[one.name] for one in fields(record) if values.get(one.name) is not None}
     try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # no float is that large
-        return False
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_list_of(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(fits, value))
-
-
-_TEXT = (_is_text, "a string")
-_TEXTS = (lambda value: _is_list_of(value, _is_text), "a list of strings")
-_WHOLE = (_is_whole, "a whole number")
-_NUMBER = (is_number, "a number")
-_JUDGEMENT: Rules = {
-    "verdict": (lambda value: value in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
-    "strength": (lambda value: _is_whole(value) and value in STRENGTHS, f"one of {', '.join(map(str, STRENGTHS))}"),
-    "labeller": _TEXT,
-    "note": _TEXT,
-    "flags": _TEXTS,
-    "seconds": (lambda value: is_number(value) and 0 <= value < LATEST, f"a number from 0 to {LATEST:,}"),
-    "guidelines": _TEXT,
-    "time": (lambda value: is_number(value) and 0 <= value < LATEST, f"seconds since 1970, below {LATEST:,}"),
-}
-_ORIGIN: Rules = {
-    **dict.fromkeys(("source", "run", "checkpoint", "writer"), _TEXT),
-    **dict.fromkeys(("iteration", "row"), _WHOLE),
-}
-_QUEUE: Rules = {
-    "queue": (lambda value: value in _QUEUES, "a queue"),
-    "weight": _NUMBER,
-    **dict.fromkeys(("source", "model"), _TEXT),
-    **dict.fromkeys(("keys", "columns"), _TEXTS),
-}
-_PLAN: Rules = {"repeats": _NUMBER, "random": _NUMBER, "limit": _WHOLE, "seed": _WHOLE}
-_NAMES = {record: tuple(field.name for field in fields(record)) for record in (Origin, Judgement)}
-K_WAY_FIELDS = ("version", "prompt", "completions", *_NAMES[Judgement], "origins", "columns")
+        found: Record = _ADAPTERS[record].validate_python(given)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = str(problem["loc"][0])
+        rule = problem["msg"].replace("valid integer", "whole number").replace("valid tuple", "list")
+        rule = rule.replace("Input should be", "must be").replace("valid ", "")
+        raise DataError(f"{place}: {name} is {shortened(repr(given.get(name)))}: {rule}") from None
+    return found
 
 
 def values_of(record: Origin | Judgement) -> Row:
-    """Return the fields of a record by name, as JSON returns them."""
-    return {name: _listed(getattr(record, name)) for name in _NAMES[type(record)]}
-
-
-def _listed(value: Any) -> Any:
-    return [*map(_listed, value)] if isinstance(value, tuple) else value
-
-
-def _filled(values: Row) -> Row:
-    return {name: value for name, value in values.items() if value not in ("", None, [], {})}
+    """Return the fields of a record by name."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
 def preference_values(preference: Preference) -> Row:
@@ -116,70 +69,57 @@ def preference_values(preference: Preference) -> Row:
     }
 
 
-def checked(values: Row, rules: Rules, place: str) -> Row:
-    """Return the fields of `values` that have a rule and are not null; lists become tuples. Raises DataError."""
-    found = {}
-    for name, (fits, rule) in rules.items():
-        if (value := values.get(name)) is None:
-            continue
-        if not fits(value):
-            raise DataError(f"{place}: {name} is {shortened(repr(value))}: must be {rule}")
-        found[name] = tuple(value) if isinstance(value, list) else value
-    return found
+def read_preference(values: Mapping[str, Any], place: str) -> Preference:
+    """Build a preference from what `preference_values` returns, or only prompt, completions and ranking.
 
-
-def read_judgement(values: Row, k: int, place: str) -> Judgement:
-    """Build a judgement of `k` completions from some or all of its fields. Raises DataError."""
-    ranking, order = values.get("ranking") or [], values.get("order_shown") or []
-    known = checked(values, _JUDGEMENT, place)
-    verdict = known.get("verdict", "ranked")
-    fits = _is_list_of(ranking, lambda group: bool(group) and _is_list_of(group, _is_whole))
-    places = sorted(one for group in ranking for one in group) if fits else None
-    if places != (list(range(k)) if verdict == "ranked" else []):
-        rule = f"groups of the places 0 to {k - 1}, best first, as in [[1], [0, 2]]"
-        rule = rule if verdict == "ranked" else f"left out where the verdict is {verdict}"
-        raise DataError(f"{place}: ranking is {shortened(repr(ranking))}: must be {rule}")
-    if not _is_list_of(order, _is_whole) or len({*order}) < len(order) or not {*order} <= {*range(k)}:
-        raise DataError(
-            f"{place}: order_shown is {shortened(repr(order))}: must be places from 0 to {k - 1}, none twice"
-        )
-    return Judgement(ranking=tuple(map(tuple, ranking)), order_shown=tuple(order), **known)
-
-
-def read_origin(values: Any, place: str) -> Origin:
-    """Build an origin; its sampling is an object or the JSON of one. Raises DataError."""
-    if not isinstance(values, dict):
-        raise DataError(f"{place}: an origin must be an object")
-    sampling = from_json(values.get("sampling") or {}, place, "sampling")
-    if not isinstance(sampling, dict):
-        raise DataError(f"{place}: sampling must be an object")
-    return Origin(sampling=sampling, **checked(values, _ORIGIN, place))
-
-
-def read_comparison(values: Row, place: str) -> Comparison:
-    """Build a comparison from its fields. Raises DataError."""
+    Raises DataError.
+    """
     given = completions_of(values, place)
     origins, columns = values.get("origins") or [], values.get("columns") or {}
     if not isinstance(origins, list) or len(origins) not in (0, len(given)):
         raise DataError(f"{place}: origins must be a list of {len(given)}, one for each completion, or left out")
     if not isinstance(columns, dict):
         raise DataError(f"{place}: columns is {shortened(repr(columns))}: must be an object")
-    return Comparison(
-        prompt=text(cell(values, "prompt", place), place, "column 'prompt'"),
-        completions=tuple(text(one, place, f"completion {number}") for number, one in enumerate(given, 1)),
-        origins=tuple(read_origin(origin, place) for origin in origins),
-        columns=columns,
+    return Preference(
+        comparison=Comparison(
+            prompt=text(cell(values, "prompt", place), place, "column 'prompt'"),
+            completions=tuple(text(one, place, f"completion {number}") for number, one in enumerate(given, 1)),
+            origins=tuple(read_origin(origin, place) for origin in origins),
+            columns=columns,
+        ),
+        judgement=read_judgement(values, len(given), place),
     )
 
 
-def cell(values: Row, name: str, place: str) -> Any:
+def read_judgement(values: Mapping[str, Any], k: int, place: str) -> Judgement:
+    """Build a judgement of `k` completions from some or all of its fields. Raises DataError."""
+    found = read(Judgement, values, place)
+    ranking, order = found.ranking, list(found.order_shown)
+    places = sorted(one for group in ranking for one in group)
+    if places != (list(range(k)) if found.verdict == "ranked" else []) or not all(ranking):
+        rule = f"groups of the places 0 to {k - 1}, best first, as in [[1], [0, 2]]"
+        rule = rule if found.verdict == "ranked" else f"left out where the verdict is {found.verdict}"
+        raise DataError(f"{place}: ranking is {shortened(repr(values.get('ranking')))}: must be {rule}")
+    if len({*order}) < len(order) or not {*order} <= {*range(k)}:
+        raise DataError(f"{place}: order_shown is {shortened(repr(order))}: must be places 0 to {k - 1}, none twice")
+    return found
+
+
+def read_origin(values: Any, place: str) -> Origin:
+    """Build an origin; its sampling is an object or the JSON of one. Raises DataError."""
+    if not isinstance(values, dict):
+        raise DataError(f"{place}: an origin must be an object")
+    return read(Origin, values | {"sampling": from_json(values.get("sampling") or {}, place, "sampling")}, place)
+
+
+def cell(values: Mapping[str, Any], name: str, place: str) -> Any:
     """Return the value of the column `name`. Raises DataError if there is none."""
     if name not in values:
         raise DataError(f"{place}: no column '{name}': the columns are {', '.join(map(str, values)) or 'none'}")
     return values[name]
 
 
-def completions_of(values: Row, place: str) -> list[Any]:
+def completions_of(values: Mapping[str, Any], place: str) -> list[Any]:
     """Return the column `completions`. Raises DataError unless it is a list of two or more."""
     found = cell(values, "completions", place)
     if not isinstance(found, list) or len(found) < 2:
@@ -188,25 +128,27 @@ def completions_of(values: Row, place: str) -> list[Any]:
 
 
 def text(value: Any, place: str, name: str) -> Text:
-    """Return `value` as plain text or messages, which keep only role and content. Raises DataError."""
+    """Return `value` as plain text or messages, which keep only role and content. Raises DataError.
+
+    A content in parts that are all text, as in {"type": "text", ...}, becomes one text.
+    """
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-        messages = [{"role": one.get("role"), "content": _joined(one.get("content"))} for one in value]
-        if all(isinstance(one, str) for message in messages for one in message.values()):
-            return messages
+    messages: list[dict[str, Any]] = []
+    for message in value if isinstance(value, list) else ():
+        found = message if isinstance(message, dict) else {}
+        content = found.get("content")
+        if isinstance(content, list):
+            parts: Any = [one.get("text") for one in content if isinstance(one, dict) and one.get("type") == "text"]
+            whole = len(parts) == len(content) and all(isinstance(one, str) for one in parts)
+            content = "".join(parts) if whole else None
+        messages.append({"role": found.get("role"), "content": content})
+    if messages and all(isinstance(one, str) for message in messages for one in message.values()):
+        return messages
     raise DataError(
         f'{place}: {name} is {shortened(repr(value))}: must be a string, or a list of messages {{"role": "user", '
         '"content": "..."}'
     )
-
-
-def _joined(content: Any) -> Any:
-    """Return the content of a message as text if it is in parts that are all text, as in {"type": "text", ...}."""
-    if not isinstance(content, list):
-        return content
-    parts = [one.get("text") if isinstance(one, dict) and one.get("type") == "text" else None for one in content]
-    return "".join(parts) if all(isinstance(part, str) for part in parts) else None  # type: ignore[arg-type]
 
 
 def from_json(value: Any, place: str, name: str) -> Any:
@@ -237,112 +179,42 @@ def guidelines_hash(text: str) -> str:
     return hashlib.sha256(as_utf8(text).encode()).hexdigest()[:32] if text else ""
 
 
-def checked_preference(preference: Preference) -> Preference:
-    """Return `preference` as a store returns it. Raises DataError if it makes no sense, for it would stay there."""
-    values, place = preference_values(preference), "cannot save this preference"
-    comparison = read_comparison(values, place)
-    judgement = read_judgement(values, len(comparison.completions), place)
-    return Preference(comparison=comparison, judgement=judgement)
+def payload(preference: Preference) -> str:
+    """Return the JSON of what a store's row says besides prompt, completions and labeller. Raises DataError."""
 
+    def filled(values: Row) -> Row:
+        return {name: value for name, value in values.items() if value not in ("", None, (), [], {})}
 
-def in_stored_order(preference: Preference, stored: Comparison) -> Preference:
-    """Return `preference` with the completions in the order of `stored`, which has the same key."""
-    given = preference.comparison
-    places = range(len(given.completions)) if given is stored else stored.order_of(given)
-    origins = dict(zip(places, given.origins, strict=False))  # none are given, or one per place
-    comparison = replace(
-        given,
-        completions=stored.completions,
-        origins=tuple(origins[place] for place in sorted(origins)),
-        columns=columns_at(given.columns, sorted(range(len(places)), key=places.__getitem__), len(places)),
-    )
-    return Preference(comparison=comparison, judgement=preference.judgement.reordered(places))
-
-
-def stored_comparison(*columns: str) -> Comparison:
-    """Build a comparison from the JSON in a store's row. Raises one of DAMAGES."""
-    names = ("prompt", "completions", "origins", "columns")
-    return read_comparison(dict(zip(names, map(json.loads, columns), strict=True)), "row")
-
-
-def comparison_columns(comparison: Comparison) -> tuple[str, str, str, str]:
-    """Return the JSON that `stored_comparison` reads. Raises DataError if the columns are not JSON values."""
-    origins = [_filled(values_of(origin)) for origin in comparison.origins]
-    return as_json(comparison.prompt), as_json(comparison.completions), as_json(origins), as_json(comparison.columns)
-
-
-def label_values(judgement: Judgement) -> Row:
-    """Return the fields of a label that are not empty; without the labeller, who has a column."""
-    return _filled(values_of(judgement) | {"labeller": None})
-
-
-def payload(values: Row, given: Comparison, stored: Comparison) -> str:
-    """Return `values` as JSON, with the origins and columns of `given` if they differ from those of `stored`."""
-    if given.origins and given.origins != stored.origins:
-        values = values | {"origins": [_filled(values_of(origin)) for origin in given.origins]}
-    if given.columns and given.columns != stored.columns:
-        values = values | {"columns": given.columns}
+    values = filled(preference_values(preference))
+    del values["version"], values["prompt"], values["completions"]
+    values.pop("labeller", None)
+    if "origins" in values:
+        values["origins"] = [*map(filled, values["origins"])]
     return as_json(values)
 
 
-def _as_given(payload: str, stored: Comparison) -> tuple[Row, Comparison]:
-    """Return the values in a payload, and `stored` with the origins and columns that came with them."""
-    values = json.loads(payload)
-    if values.keys() - {*K_WAY_FIELDS}:
-        raise ValueError(f"unknown field in {shortened(payload)}")
-    if "origins" in values:
-        stored = replace(stored, origins=tuple(read_origin(origin, "row") for origin in values["origins"]))
-    return values, replace(stored, columns=dict(values["columns"])) if "columns" in values else stored
-
-
-def stored_label(id_: int, labeller: str, payload: str, stored: Comparison) -> Preference:
-    """Build the label `id_` on `stored`, with the origins and columns that came with it. Raises one of DAMAGES."""
-    values, comparison = _as_given(payload, stored)
-    judgement = read_judgement(values | {"labeller": labeller}, len(stored.completions), "row")
-    return Preference(comparison=comparison, judgement=judgement, id=id_)
-
-
-def stored_item(queue: Queue, payload: str, repeats: int | None, stored: Comparison) -> Item:
-    """Build the item on `stored`, with the origins and columns that came with it. Raises one of DAMAGES."""
-    values, comparison = _as_given(payload, stored)
-    order = tuple(values["order_shown"])
-    if queue not in _QUEUES or not isinstance(repeats, int | None):
-        raise ValueError("unknown queue, or an invalid repeated label")
-    if sorted(order) != [*range(len(comparison.completions))]:
-        raise ValueError("order_shown does not name each completion once")
-    return Item(comparison=comparison, queue=queue, order=order, repeats=repeats or 0)
-
-
-def stored_plan(text: str) -> SessionPlan:
-    """Build the plan in a session's row from JSON with its fields by name. Raises one of DAMAGES."""
-    values = json.loads(text)
-    queues = tuple(QueuePlan(**checked(queue, _QUEUE, "row")) for queue in values["queues"])
-    return SessionPlan(queues=queues, **checked(values, _PLAN, "row"))
-
-
-def row_problem(what: str, *values: Any) -> str:
-    """Return the problem with the columns of a store's row; empty for none. Raises one of DAMAGES.
-
-    what: comparison, event, guidelines, session or session item.
-    """
-    if what == "guidelines":
-        key, text = values
-        fits = isinstance(text, str) and guidelines_hash(text) == key
-        return "" if fits else "their hash does not match their text"
-    if what == "session":
-        stored_plan(*values)
-        return ""
-    if what == "comparison":
-        key, *columns = values
-        return "" if stored_comparison(*columns).key == key else "its key does not match its prompt and completions"
+def stored(payload: str, prompt: str, completions: str, **more: Any) -> Preference:
+    """Build a preference from a store's JSON, and `more` of its fields. Raises DataError."""
     try:
-        comparison = stored_comparison(*values[3:])
-    except DAMAGES:
-        return ""  # reported with the comparison
-    if what == "session item":
-        queue, payload, repeats = values[:3]
-        stored_item(queue, payload, repeats, comparison)
-        return ""
-    labeller, payload, choice = values[:3]
-    fits = (stored_label(0, labeller, payload, comparison).judgement.choice or "ranking") == choice
-    return "" if fits else f"its choice '{choice}' does not match its payload"
+        values = dict(zip(("prompt", "completions"), map(json.loads, (prompt, completions)), strict=True))
+        return read_preference({**json.loads(payload), **values, **more}, "row")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(repr(error)) from None
+
+
+def stored_item(queue: Any, repeats: Any, *columns: str) -> Item:
+    """Build an item from a store's row: a skip that shows all completions. Raises DataError."""
+    shown = stored(*columns)
+    if queue not in get_args(Queue) or not isinstance(repeats, int | None):
+        raise DataError(f"row: the queue is {queue!r}, the repeated label {repeats!r}")
+    if len(shown.judgement.order_shown) != len(shown.comparison.completions):
+        raise DataError("row: order_shown does not name each completion once")
+    return Item(comparison=shown.comparison, queue=queue, order=shown.judgement.order_shown, repeats=repeats or 0)
+
+
+def stored_plan(text: Any) -> SessionPlan:
+    """Build the plan in a session's row from JSON with its fields by name. Raises DataError."""
+    values = from_json(text, "row", "plan")
+    if not isinstance(values, dict) or "queues" not in values:
+        raise DataError("row: the plan has no queues")
+    return read(SessionPlan, values, "row")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from statistics import median
@@ -18,6 +17,7 @@ from trainer.preferences.agreement import cohen_kappa
 from trainer.preferences.records import (
     Item,
     Judgement,
+    Outcome,
     Preference,
     Progress,
     SessionItem,
@@ -27,16 +27,14 @@ from trainer.preferences.records import (
     length_in_characters,
 )
 from trainer.preferences.rows import (
-    DAMAGES,
     as_json,
     as_utf8,
     guidelines_hash,
-    label_values,
     payload,
+    read,
     read_judgement,
-    stored_comparison,
+    stored,
     stored_item,
-    stored_label,
     stored_plan,
     values_of,
 )
@@ -58,12 +56,13 @@ _LEFT = f"""SELECT i.position FROM session_items i JOIN sessions s ON s.id = i.s
         SELECT 1 FROM events e WHERE e.comparison = i.comparison AND e.labeller = s.labeller
         AND e.session IS NOT i.session AND (i.queue <> 'again' OR e.time >= s.time) AND {_CURRENT}))"""  # noqa: S608
 # Items with their labels.
-_ITEMS = f"""SELECT i.position, e.id, i.queue, i.payload, i.repeats, e.labeller, e.payload, {COMPARISON}
+_ITEMS = f"""SELECT i.position, i.queue, i.repeats, i.payload, {COMPARISON}, e.id, e.labeller, e.payload
     FROM session_items i JOIN comparisons c ON c.id = i.comparison
     LEFT JOIN events e ON e.session = i.session AND e.position = i.position AND {_CURRENT}
     WHERE i.session = :session"""  # noqa: S608  our own names
 _STANDING = f"SELECT e.id FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id"  # noqa: S608
 _NEWEST = f"SELECT e.id, e.position FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id DESC LIMIT 1"  # noqa: S608
+_REPEATED = "SELECT repeats FROM session_items WHERE session = ? AND repeats IS NOT NULL"
 # The process that has a session of a labeller open, and when it opened or last changed it.
 _OPEN = """SELECT o.process, max(o.time, coalesce((SELECT max(e.time) FROM events e WHERE e.session = o.session), 0))
     FROM open_sessions o WHERE o.labeller = ? AND typeof(o.process) = 'integer' AND o.process > 0"""
@@ -135,14 +134,13 @@ class LabelSession:
         self._store = store
         self._begun = record
         self._items, self._done = record.items, record.done
-        self._first = 0  # every position before it has a label, or needs none
+        self._open = {"session": record.id, "first": 0}  # every position before `first` has a label, or needs none
         self._figures: dict[int, LabelFigures] = {}  # of the labels counted so far, undone ones included, by id
-        self._repeated: dict[int, What] = {}  # what the labels say that items repeat; skip if they are undone
 
     @property
     def record(self) -> SessionRecord:
         """Current record of the session."""
-        ((left,),) = self._store.rows(f"SELECT count(*) FROM ({_LEFT})", self._from_first)  # noqa: S608  our own names
+        ((left,),) = self._store.rows(f"SELECT count(*) FROM ({_LEFT})", self._open)  # noqa: S608  our own names
         elsewhere = self._items - self._done - left
         return replace(self._begun, items=self._items, done=self._done, elsewhere=elsewhere)
 
@@ -181,9 +179,9 @@ class LabelSession:
 
     def next_open(self) -> SessionItem | None:
         """Return the first item still to be judged; None if there is none."""
-        found = self._store.rows(f"{_LEFT} ORDER BY i.position LIMIT 1", self._from_first)
-        self._first = found[0][0] if found else self._items
-        return self._read("AND i.position = :position", position=self._first)[0] if found else None
+        found = self._store.rows(f"{_LEFT} ORDER BY i.position LIMIT 1", self._open)
+        self._open["first"] = found[0][0] if found else self._items
+        return self.item(found[0][0]) if found else None
 
     def newest(self) -> SessionItem | None:
         """Return the most recently labelled item; None if none has a label."""
@@ -204,33 +202,30 @@ class LabelSession:
         Labeller, guidelines and the order shown come from the session and the item; a judgement without a time gets the
         present one. Raises UsageError if the item was labelled since it was read, or judged in another session.
         """
-        now, store, place = time.time(), self._store, (self._begun.id, item.position)
+        now, store, begun = time.time(), self._store, self._begun
         judgement = replace(
             judgement,
-            labeller=self._begun.labeller,
-            guidelines=self._begun.guidelines,
+            labeller=begun.labeller,
+            guidelines=begun.guidelines,
             order_shown=item.item.order,
             time=now if judgement.time is None else judgement.time,
         )
         judgement = read_judgement(values_of(judgement), len(item.item.order), "cannot save this label")
+        label = Preference(comparison=item.item.comparison, judgement=judgement)
         with store.transaction():
             self._check_open()
+            place = {"session": begun.id, "first": item.position, "position": item.position}
             if item.label is not None:
-                store.undo(item.label.id, self._begun.labeller)
-            elif not store.rows(
-                f"{_LEFT} AND i.position = :position",
-                {"session": self._begun.id, "first": item.position, "position": item.position},
-            ):
+                store.undo(item.label.id, begun.labeller)
+            elif not store.rows(f"{_LEFT} AND i.position = :position", place):
                 raise UsageError(
                     f"item {item.position + 1} has a label, or was judged in another session: label the next one"
                 )
-            query = "SELECT comparison, payload FROM session_items WHERE session = ? AND position = ?"
-            ((comparison, shown),) = store.rows(query, place)
-            values, labeller = as_json(json.loads(shown) | label_values(judgement)), as_utf8(judgement.labeller)
-            choice = judgement.choice or "ranking"
-            id_ = store.append(now, "label", comparison, labeller, "", choice, values, None, *place)
+            query = "SELECT comparison FROM session_items WHERE session = :session AND position = :position"
+            ((comparison,),) = store.rows(query, place)
+            id_ = store.append_label(now, comparison, label, "", begun.id, item.position)
         self._done += item.label is None
-        return replace(item, label=Preference(comparison=item.item.comparison, judgement=judgement, id=id_))
+        return replace(item, label=replace(label, id=id_))
 
     def undo(self) -> int | None:
         """Undo the newest label and return its position; None if there is none."""
@@ -241,7 +236,7 @@ class LabelSession:
                 return None
             ((label, position),) = newest
             self._store.undo(label, self._begun.labeller)
-        self._first, self._done = min(self._first, position), self._done - 1
+        self._open["first"], self._done = min(self._open["first"], position), self._done - 1
         return int(position)
 
     def history(self, limit: int = 200, before: int | None = None) -> list[SessionItem]:
@@ -267,13 +262,9 @@ class LabelSession:
         for item in self._read("AND e.id > :known ORDER BY e.id", known=max(self._figures, default=0)):
             figures = label_figures(item)
             self._figures[figures.id] = figures
-        labels = [self._figures[id_] for id_ in standing]
-        for repeated in {one.repeats for one in labels if one.repeats} - self._repeated.keys():
-            rows = self._store.rows(f"{LABELS} AND e.id = ?", (repeated,))
-            self._repeated[repeated] = verdict_or_ranking(self._store.label(*rows[0]).judgement) if rows else "skip"
-        undone = self._figures.keys() - set(standing)
-        firsts = {id_: what for id_, what in self._repeated.items() if id_ not in undone}
-        return measure_progress(labels, firsts, left)
+        repeated = self._store.rows(f"{LABELS} AND e.id IN ({_REPEATED})", (self._begun.id,))
+        firsts = {label.id: label.judgement.outcome for label in (self._store.label(*row) for row in repeated)}
+        return measure_progress([self._figures[id_] for id_ in standing], firsts, left)
 
     def _check_open(self) -> None:
         """Raise UsageError if another process has opened a session of the labeller meanwhile."""
@@ -283,56 +274,47 @@ class LabelSession:
                 f"labeller '{self._begun.labeller}' has opened a session elsewhere: leave it there, and resume here"
             )
 
-    @property
-    def _from_first(self) -> dict[str, int]:
-        return {"session": self._begun.id, "first": self._first}
-
     def _append_item(self, position: int, item: Item) -> None:
         store, k = self._store, len(item.comparison.completions)
-        shown = Preference(comparison=item.comparison, judgement=Judgement(verdict="skip", order_shown=item.order))
-        found = store.find_or_add(shown)
+        skip = Judgement(verdict="skip", order_shown=item.order)
+        comparison, shown = store.find_or_add(Preference(comparison=item.comparison, judgement=skip))
         if len(item.order) != k:
             raise DataError(f"cannot ask this item: its order shows {len(item.order)} of {k} completions; show all")
         repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
-        if item.repeats and not store.rows(repeated, (item.repeats, found.id)):
+        if item.repeats and not store.rows(repeated, (item.repeats, comparison)):
             raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")
-        values = payload(
-            {"order_shown": list(found.label.judgement.order_shown)}, found.label.comparison, found.comparison
-        )
-        store.connection.execute(
+        store.insert(
             """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
             VALUES (?, ?, ?, ?, ?, ?)""",
-            (self._begun.id, position, found.id, item.queue, values, item.repeats or None),
+            (self._begun.id, position, comparison, item.queue, payload(shown), item.repeats or None),
         )
 
     def _read(self, condition: str, **values: int | None) -> list[SessionItem]:
         """Return the items for which `condition` of `_ITEMS` holds, with their labels. Raises StorageError."""
         found = []
-        for position, label, *row in self._store.rows(f"{_ITEMS} {condition}", {**values, "session": self._begun.id}):
-            queue, payload, repeats, labeller, judgement, *columns = row
+        for position, *row in self._store.rows(f"{_ITEMS} {condition}", {**values, "session": self._begun.id}):
+            columns, (label, labeller, judgement) = row[:5], row[5:]
             try:
-                comparison = stored_comparison(*columns)
-                item = stored_item(queue, payload, repeats, comparison)
-                preference = None if label is None else stored_label(label, labeller, judgement, comparison)
-            except DAMAGES:
+                item = stored_item(*columns)
+                given = None
+                if label is not None:
+                    given = replace(stored(judgement, *columns[3:], labeller=labeller), id=label)
+            except DataError:
                 raise self._store.unreadable(f"item {position} of session {self._begun.id}") from None
-            found.append(SessionItem(position=position, item=item, label=preference))
+            found.append(SessionItem(position=position, item=item, label=given))
         return found
 
 
 def _record(store: PreferenceStore, row: tuple[Any, ...]) -> SessionRecord:
     id_, began, labeller, plan, guidelines, items, done, count, last = row
+    values = {"id": id_, "labeller": labeller, "guidelines": guidelines, "began": began, "items": items, "done": done}
     try:
-        read = stored_plan(plan)
-        if list(map(type, (began, labeller, guidelines, items, done))) != [float, str, str, int, int]:
-            raise TypeError("a column is of another type")
-        if items != count or last >= items:
-            raise ValueError("an item is missing")
-    except DAMAGES:
+        record = read(SessionRecord, values | {"plan": stored_plan(plan)}, "row")
+    except DataError:
         raise store.unreadable(f"session {id_}") from None
-    return SessionRecord(
-        id=id_, labeller=labeller, plan=read, guidelines=guidelines, began=began, items=items, done=done
-    )
+    if items != count or last >= items:  # an item is missing
+        raise store.unreadable(f"session {id_}")
+    return record
 
 
 def _runs(process: int) -> bool:
@@ -348,16 +330,13 @@ def _runs(process: int) -> bool:
 PAUSE = 300.0  # seconds; a longer gap between two labels is a pause
 _RECENT = 50  # newest labels, which the speed is measured on
 
-What = str | tuple[tuple[int, ...], ...]
-"""Verdict or ranking of a judgement, for comparison."""
-
 
 class LabelFigures(NamedTuple):
     """Figures of one label of a session; None where they do not apply."""
 
     id: int
     repeats: int  # id of the label that it repeats; 0 for none
-    what: What
+    outcome: Outcome
     time: float | None
     seconds: float | None
     left: bool | None  # whether the left completion was chosen
@@ -373,18 +352,11 @@ def label_figures(item: SessionItem) -> LabelFigures:
         lengths = [length_in_characters(completion) for completion in item.item.comparison.completions]
         left = item.item.order[0] == chosen
         longer = lengths[chosen] == max(lengths) if lengths[0] != lengths[1] else None
-    what = verdict_or_ranking(judgement)
-    return LabelFigures(item.label.id, item.item.repeats, what, judgement.time, judgement.seconds, left, longer)
+    said = (item.label.id, item.item.repeats, judgement.outcome, judgement.time, judgement.seconds)
+    return LabelFigures(*said, left, longer)
 
 
-def verdict_or_ranking(judgement: Judgement) -> What:
-    """Return the verdict, or the ranking with each group sorted."""
-    if judgement.verdict != "ranked":
-        return judgement.verdict
-    return tuple(tuple(sorted(group)) for group in judgement.ranking)
-
-
-def measure_progress(labels: Sequence[LabelFigures], firsts: dict[int, What], left: int | None) -> Progress:
+def measure_progress(labels: Sequence[LabelFigures], firsts: Mapping[int, Outcome], left: int | None) -> Progress:
     """Return the progress of a session.
 
     labels: in the order of labelling. firsts: what the labels that they repeat say, by id, if they are not undone.
@@ -397,9 +369,9 @@ def measure_progress(labels: Sequence[LabelFigures], firsts: dict[int, What], le
     per_hour = 3600 * len(recent) / sum(recent) if sum(recent) else math.nan  # NaN without two labels in a row
     pauses = [place for place, work in enumerate(worked) if not work]
     repeats = [
-        (first, label.what)
+        (first, label.outcome)
         for label in labels
-        if (first := firsts.get(label.repeats, "skip")) != "skip" and label.what != "skip"
+        if (first := firsts.get(label.repeats, "skip")) != "skip" and label.outcome != "skip"
     ]
     seconds = [label.seconds for label in labels if label.seconds is not None]
     return Progress(

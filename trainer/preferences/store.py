@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sqlite3
 import time
 from collections import Counter
@@ -11,32 +10,34 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.connection import SCHEMA, connect, storage_errors
 from trainer.preferences.records import FLAGGED, Comparison, Preference
 from trainer.preferences.rows import (
-    DAMAGES,
     as_json,
     as_utf8,
-    checked_preference,
-    comparison_columns,
-    in_stored_order,
-    label_values,
+    guidelines_hash,
     payload,
-    row_problem,
-    stored_comparison,
-    stored_label,
+    preference_values,
+    read_preference,
+    stored,
+    stored_item,
+    stored_plan,
 )
 
 PAGE = 500  # rows read at once
-COMPARISON = "c.prompt, c.completions, c.origins, c.columns"
+COMPARISON = "c.prompt, c.completions"
 LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON} FROM events e JOIN comparisons c ON c.id = e.comparison
     WHERE e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608  our own names
 """The labels that are not undone."""
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
+_SKIP = """'{"verdict":"skip"}'"""  # payload of a comparison without a label
+_EVENT = """INSERT INTO events (time, kind, comparison, labeller, source, choice, payload, undoes, session, position)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_BY_KEY = f"SELECT c.id, {_SKIP}, {COMPARISON} FROM comparisons c WHERE c.key = ?"  # noqa: S608  our own names
 _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
     UNION ALL SELECT count(*), NULL, NULL FROM events WHERE kind = 'undo'
     UNION ALL SELECT count(*), e.choice, e.labeller FROM events e
@@ -78,24 +79,15 @@ _LINES = (
     GROUP BY e.session, e.position HAVING count(*) > 1""",
 )
 _ROWS = {  # queries of rows that are read one by one, by what they are called
-    "comparison": f"SELECT c.id, c.key, {COMPARISON} FROM comparisons c WHERE c.id > :after ORDER BY c.id",  # noqa: S608
-    "event": f"""SELECT e.id, e.labeller, e.payload, e.choice, {COMPARISON}
+    "comparison": f"SELECT c.id, c.key, {_SKIP}, {COMPARISON} FROM comparisons c WHERE c.id > :after ORDER BY c.id",  # noqa: S608
+    "event": f"""SELECT e.id, e.labeller, e.choice, e.payload, {COMPARISON}
         FROM events e JOIN comparisons c ON c.id = e.comparison
         WHERE e.id > :after AND e.kind = 'label' ORDER BY e.id""",  # noqa: S608
     "guidelines": "SELECT rowid, hash, text FROM guidelines WHERE rowid > :after ORDER BY rowid",
     "session": "SELECT id, plan FROM sessions WHERE id > :after ORDER BY id",
-    "session item": f"""SELECT i.id, i.queue, i.payload, i.repeats, {COMPARISON}
+    "session item": f"""SELECT i.id, i.queue, i.repeats, i.payload, {COMPARISON}
         FROM session_items i JOIN comparisons c ON c.id = i.comparison WHERE i.id > :after ORDER BY i.id""",  # noqa: S608
 }
-
-
-class FoundComparison(NamedTuple):
-    """A comparison in the store, and a label on it."""
-
-    id: int
-    comparison: Comparison
-    label: Preference  # its completions are in the order of `comparison`
-    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +165,7 @@ class PreferenceStore:
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
         with self.transaction():
-            return self._append_label(self.find_or_add(preference), source, now)
+            return self.append_label(now, *self.find_or_add(preference), source)
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
         """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
@@ -187,9 +179,9 @@ class PreferenceStore:
             added = 0
             with self.transaction():
                 for preference in batch:
-                    found = self.find_or_add(preference)
-                    if found.is_new or not self._has_label(found, source):
-                        self._append_label(found, source, now)
+                    comparison, label = self.find_or_add(preference)
+                    if not self._has_label(comparison, label, source):
+                        self.append_label(now, comparison, label, source)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
         return Added(count, duplicates)
@@ -213,9 +205,19 @@ class PreferenceStore:
                 raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison again")
             if undone:
                 raise UsageError(f"label {event_id} is undone already: label the comparison again to judge it")
-            return self.append(
-                time.time(), "undo", comparison, as_utf8(labeller), source, None, "{}", event_id, session, position
+            values = (
+                time.time(),
+                "undo",
+                comparison,
+                as_utf8(labeller),
+                source,
+                None,
+                "{}",
+                event_id,
+                session,
+                position,
             )
+            return self.insert(_EVENT, values)
 
     def imports(self) -> list[Import]:
         """Return what `add_many` added, call by call, the newest first."""
@@ -246,12 +248,13 @@ class PreferenceStore:
         conditions, values = _selection(labeller, source)
         if run is not None:
             # Of a million labels, it is found in a second; to decode them all takes minutes.
-            conditions += " AND (instr(c.origins, :run) OR instr(e.payload, :run))"
+            conditions += " AND instr(e.payload, :run)"
             values["run"] = as_json({"run": run}).strip("{}")
         if not with_skips:
             conditions += " AND e.choice <> 'skip'"
+        ((last,),) = self.rows("SELECT max(id) FROM events")
         query = f"{LABELS} AND e.id > :after AND e.id <= :last{conditions} ORDER BY e.id"
-        for row in self.paged(query, last=self._last("events"), **values):
+        for row in self.paged(query, last=last, **values):
             yield self.label(*row)
 
     def newest(self, limit: int, *, labeller: str | None = None, source: str | None = None) -> list[Preference]:
@@ -260,11 +263,12 @@ class PreferenceStore:
         rows = self.rows(f"{LABELS}{conditions} ORDER BY e.id DESC LIMIT :limit", {**values, "limit": limit})
         return [self.label(*row) for row in rows]
 
-    def comparisons(self) -> Iterator[Comparison]:
-        """Yield all comparisons in the order in which they were added, even if all their labels are undone."""
-        query = f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.id > :after AND c.id <= :last ORDER BY c.id"  # noqa: S608
-        for id_, *values in self.paged(query, last=self._last("comparisons")):
-            yield self.comparison(id_, *values)
+    def comparison(self, key: str) -> Comparison | None:
+        """Return the comparison with this key, with origins and columns of its newest label; None if it is new."""
+        if labels := self.labels_of(key):
+            return labels[-1].comparison
+        rows = self.rows(_BY_KEY, (key,))
+        return self.stored(f"comparison {rows[0][0]}", *rows[0][1:]).comparison if rows else None
 
     def labels_of(self, key: str) -> list[Preference]:
         """Return the labels of the comparison with this `Comparison.key`, in the order of labelling.
@@ -294,10 +298,6 @@ class PreferenceStore:
             choices[choice] += labels
             labellers[labeller] += labels
         return Counts(comparisons, choices.total(), choices["skip"], undone, dict(choices), dict(labellers))
-
-    def _last(self, table: str) -> int:
-        ((last,),) = self.rows(f"SELECT max(id) FROM {table}")  # noqa: S608  our own names
-        return last or 0
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -345,70 +345,58 @@ class PreferenceStore:
         assert id_ is not None
         return id_
 
-    def find_or_add(self, label: Preference) -> FoundComparison:
-        """Return the label's comparison as it was first seen, in whatever order; add it if it is new.
+    def find_or_add(self, label: Preference) -> tuple[int, Preference]:
+        """Return the id of the label's comparison, which is added if it is new, and the label in the order stored.
 
-        Raises DataError if the label makes no sense.
+        Raises DataError if the label makes no sense, for it would stay there.
         """
-        label = checked_preference(label)
+        label = read_preference(preference_values(label), "cannot save this preference")
         key = label.comparison.key
-        row = self.connection.execute(
-            f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names
-            (key,),
-        ).fetchone()
-        if row is None:
-            query = "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)"
-            id_, stored = self.insert(query, (key, *comparison_columns(label.comparison))), label.comparison
-        else:
-            id_, stored = row[0], self.comparison(*row)
-            if stored.key != key:  # else places could not be mapped to its completions
-                raise self.unreadable(f"comparison {id_}")
-        return FoundComparison(id_, stored, in_stored_order(label, stored), is_new=row is None)
+        if not (rows := self.rows(_BY_KEY, (key,))):
+            values = (key, as_json(label.comparison.prompt), as_json(label.comparison.completions))
+            return self.insert("INSERT INTO comparisons (key, prompt, completions) VALUES (?, ?, ?)", values), label
+        ((id_, *columns),) = rows
+        known = self.stored(f"comparison {id_}", *columns).comparison
+        if known.key != key:  # else places could not be mapped to its completions
+            raise self.unreadable(f"comparison {id_}")
+        return id_, label.at(*label.comparison.places_of(known))
 
-    def _append_label(self, found: FoundComparison, source: str, now: float) -> int:
-        judgement = found.label.judgement
-        values = payload(label_values(judgement), found.label.comparison, found.comparison)
-        labeller, choice = as_utf8(judgement.labeller), judgement.choice or "ranking"
-        return self.append(now, "label", found.id, labeller, as_utf8(source), choice, values, None, None, None)
+    def append_label(
+        self,
+        now: float,
+        comparison: int,
+        label: Preference,
+        source: str = "",
+        session: int | None = None,
+        position: int | None = None,
+    ) -> int:
+        """Append a label on the comparison with this id, in its order; return the label's id."""
+        labeller, choice = as_utf8(label.judgement.labeller), label.judgement.choice or "ranking"
+        values = (now, "label", comparison, labeller, as_utf8(source), choice, payload(label), None, session, position)
+        return self.insert(_EVENT, values)
 
-    def _has_label(self, found: FoundComparison, source: str) -> bool:
-        """Return whether exactly the judgement of `found` is stored and not undone."""
-        judgement = found.label.judgement
-        payloads = self.connection.execute(
-            """SELECT payload FROM events e WHERE comparison = ? AND kind = 'label' AND labeller = ? AND source = ?
-            AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)""",
-            (found.id, as_utf8(judgement.labeller), as_utf8(source)),
+    def _has_label(self, comparison: int, label: Preference, source: str) -> bool:
+        """Return whether exactly this judgement of the comparison is stored and not undone."""
+        rows = self.rows(
+            f"{LABELS} AND e.comparison = ? AND e.labeller = ? AND e.source = ?",
+            (comparison, as_utf8(label.judgement.labeller), as_utf8(source)),
         )
-        given = {"origins": None, "columns": None}  # with the label; they may differ
-        try:
-            return any(json.loads(one) | given == label_values(judgement) | given for (one,) in payloads)
-        except DAMAGES:
-            raise self.unreadable(f"a label on comparison {found.id}") from None
+        return any(self.label(*row).judgement == label.judgement for row in rows)
 
-    def comparison(self, id_: int, *values: str) -> Comparison:
-        """Build the comparison `id_` from these columns. Raises StorageError if it is damaged."""
+    def stored(self, what: str, payload: str, *comparison: str, **more: Any) -> Preference:
+        """Build a label, or a skip of an item, from a row's JSON. Raises StorageError that `what` is damaged."""
         try:
-            return stored_comparison(*values)
-        except DAMAGES:
-            raise self.unreadable(f"comparison {id_}") from None
+            return stored(payload, *comparison, **more)
+        except DataError:
+            raise self.unreadable(what) from None
 
-    def label(self, id_: int, labeller: str, values: str, *comparison: str) -> Preference:
+    def label(self, id_: int, labeller: str, *columns: str) -> Preference:
         """Build the label `id_` from the columns of `LABELS`. Raises StorageError if it is damaged."""
-        try:
-            return stored_label(id_, labeller, values, stored_comparison(*comparison))
-        except DAMAGES:
-            raise self.unreadable(f"label {id_}") from None
+        return replace(self.stored(f"label {id_}", *columns, labeller=labeller), id=id_)
 
     def unreadable(self, what: str) -> StorageError:
         """Return the error that reports `what` as damaged."""
         return StorageError(f"'{self.path}' is damaged: {what} cannot be read; check the store, or restore a copy")
-
-    def append(self, *values: float | str | None) -> int:
-        """Append an event with these values, in the order of its columns, and return its id."""
-        query = """INSERT INTO events
-            (time, kind, comparison, labeller, source, choice, payload, undoes, session, position)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-        return self.insert(query, values)
 
 
 def _selection(labeller: str | None, source: str | None) -> tuple[str, dict[str, Any]]:
@@ -437,12 +425,30 @@ def check_store(store: PreferenceStore) -> list[str]:
         for what, query in _ROWS.items():
             for id_, *values in store.paged(query):
                 try:
-                    problem = row_problem(what, *values)
-                except DAMAGES as error:
-                    problem = f"cannot be read ({error if isinstance(error, DataError) else repr(error)})"
+                    problem = _problem(what, *values)
+                except DataError as error:
+                    problem = f"cannot be read ({error})"
                 if problem:
                     found.append(f"{what} {id_}: {problem}")
         found += [line for query in _LINES for (line,) in store.rows(query)]
     except (sqlite3.DatabaseError, UnicodeDecodeError, StorageError) as error:
         found.append(f"file: cannot be read to its end ({error})")
     return found
+
+
+def _problem(what: str, *values: Any) -> str:
+    """Return the problem with the columns of a row of `_ROWS`; empty for none. Raises DataError if it is unreadable."""
+    match what, values:
+        case "comparison", (key, *columns):
+            return "" if stored(*columns).comparison.key == key else "its key does not match its prompt and completions"
+        case "event", (labeller, choice, *columns):
+            fits = (stored(*columns, labeller=labeller).judgement.choice or "ranking") == choice
+            return "" if fits else f"its choice '{choice}' does not match its payload"
+        case "guidelines", (key, text):
+            fits = isinstance(text, str) and guidelines_hash(text) == key
+            return "" if fits else "their hash does not match their text"
+        case "session", (plan,):
+            stored_plan(plan)
+        case _, columns:
+            stored_item(*columns)
+    return ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.preferences.records import Choice, Comparison, Item, Judgement, Preference, Progress, SessionItem
-from trainer.preferences.sessions import PAUSE, label_figures, measure_progress, verdict_or_ranking
+from trainer.preferences.sessions import PAUSE, label_figures, measure_progress
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
 
@@ -33,9 +33,8 @@ def labelled(
 
 
 def progress(items: list[SessionItem], left: int | None = None) -> Progress:
-    judgements = {one.label.id: one.label.judgement for one in items if one.label is not None}
-    said = {id_: verdict_or_ranking(judgement) for id_, judgement in judgements.items()}
-    return measure_progress([label_figures(one) for one in items], said, left)
+    firsts = {one.label.id: one.label.judgement.outcome for one in items if one.label is not None}
+    return measure_progress([label_figures(one) for one in items], firsts, left)
 
 
 def test_without_labels_nothing_is_known() -> None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
-from trainer.preferences.records import Choice, Comparison, Judgement, Text
-
-
-def reorder(comparison: Comparison, order: tuple[int, ...]) -> Comparison:
-    """Return `comparison` reordered, so that the completion at `order[i]` comes to position i."""
-    return replace(comparison, completions=tuple(comparison.completions[place] for place in order))
-
+from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference, Text
 
 ORDERS = list(permutations(range(3)))
 THREE = Comparison(prompt="p", completions=("one", [{"role": "assistant", "content": "two"}], "three"))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_key_is_that_of_the_completions_in_any_order(order: tuple[int, ...]) -> None:
-    assert reorder(THREE, order).key == THREE.key
+def test_a_preference_in_another_order_has_the_same_key_and_says_the_same(order: tuple[int, ...]) -> None:
+    judgement = Judgement(ranking=((2,), (0, 1)), order_shown=(2, 0, 1), labeller="ann", note="n", seconds=1.5)
+    origins = tuple(Origin(row=row) for row in range(3))
+    columns = {"scores": [0.0, 1.0, 2.0], "years": [7, 8, 9]}
+    given = Preference(comparison=replace(THREE, origins=origins, columns=columns), judgement=judgement)
+    found = given.at(*order)
+    assert found.comparison.completions == tuple(THREE.completions[place] for place in order)
+    assert found.comparison.key == THREE.key
     assert len(THREE.key) == 32
+    assert found.judgement.choice == judgement.choice
+    shown = [order[place] for place in found.judgement.order_shown]
+    assert shown == [2, 0, 1]
+    assert [sorted(order[place] for place in group) for group in found.judgement.ranking] == [[2], [0, 1]]
+    assert [origin.row for origin in found.comparison.origins] == list(order) == found.comparison.columns["scores"]
+    assert found.comparison.columns["years"] == [7, 8, 9]
+    assert found.at(*found.comparison.places_of(given.comparison)) == given
 
 
 def test_the_key_does_not_depend_on_origins_columns_or_the_order_of_a_messages_keys() -> None:
@@ -51,43 +58,12 @@ def test_other_texts_have_another_key(prompt: str, completions: tuple[Text, ...]
 
 def test_equal_completions_each_have_a_place_of_their_own() -> None:
     comparison = Comparison(prompt="p", completions=("same", "other", "same"))
-    assert comparison.order_of(Comparison(prompt="p", completions=("same", "same", "other"))) == (0, 2, 1)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_reordered_judgement_says_the_same_of_the_same_completions(order: tuple[int, ...]) -> None:
-    judgement = Judgement(ranking=((2,), (0, 1)), order_shown=(2, 0, 1))
-    given = reorder(THREE, order)
-    placed = judgement.reordered(THREE.order_of(given))
-
-    def named(ranking: tuple[tuple[int, ...], ...], comparison: Comparison) -> list[list[str]]:
-        return [sorted(str(comparison.completions[place]) for place in group) for group in ranking]
-
-    assert named(placed.ranking, THREE) == named(judgement.ranking, given)
-    assert named((placed.order_shown,), THREE) == named((judgement.order_shown,), given)
-    assert [THREE.completions[place] for place in placed.order_shown] == [
-        given.completions[place] for place in judgement.order_shown
-    ]
-
-
-def test_a_reordered_judgement_keeps_everything_that_names_no_place() -> None:
-    judgement = Judgement(
-        ranking=((0,), (1,)),
-        strength=3,
-        labeller="ann",
-        note="n",
-        flags=("f",),
-        seconds=1.5,
-        order_shown=(0, 1),
-        guidelines="g",
-        time=7.0,
-    )
-    assert all(getattr(judgement, field.name) for field in fields(judgement))
-    assert judgement.reordered((1, 0)) == replace(judgement, ranking=((1,), (0,)), order_shown=(1, 0))
+    assert comparison.places_of(Comparison(prompt="p", completions=("same", "same", "other"))) == [0, 2, 1]
 
 
 @pytest.mark.parametrize(("choice", "swapped"), [("a", "b"), ("b", "a"), ("tie", "tie"), ("skip", "skip")])
 def test_a_choice_comes_back_and_is_swapped_with_the_completions(choice: Choice, swapped: Choice) -> None:
     judgement = Judgement.chosen(choice)
     assert judgement.choice == choice
-    assert judgement.reordered((1, 0)).choice == swapped
+    pair = Comparison(prompt="p", completions=("x", "y"))
+    assert Preference(comparison=pair, judgement=judgement).at(1, 0).judgement.choice == swapped

@@ -124,7 +124,7 @@ USES: list[Callable[[PreferenceStore], object]] = [
     lambda store: store.undo(3, "bob"),
     lambda store: store.counts(),
     lambda store: check_store(store),
-    lambda store: list(store.comparisons()),
+    lambda store: store.comparison(preference("0").comparison.key),
     lambda store: list(store.preferences(labeller="ann", with_skips=True)),
     lambda store: store.labels_of(preference("0").comparison.key),
     lambda store: list_sessions(store),

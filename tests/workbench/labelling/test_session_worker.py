@@ -180,7 +180,7 @@ def test_a_label_after_which_the_session_cannot_be_read_is_refused(worker: Sessi
     with pytest.raises(StorageError, match="is damaged: item 1 of session 1 cannot be read"):
         label(worker, 0).result()
     assert prompts(path) == []
-    alter(path, "UPDATE session_items SET payload = '{\"order_shown\":[0,1]}' WHERE position = 1")
+    alter(path, 'UPDATE session_items SET payload = \'{"verdict":"skip","order_shown":[0,1]}\' WHERE position = 1')
     assert places(label(worker, 0).result()) == (1, 3, 0, 1)
 
 

@@ -35,7 +35,6 @@ from trainer.preferences.records import (
     Preference,
     Text,
     as_messages,
-    columns_at,
     is_tie,
     ranked_pairs,
     tied_pairs,
@@ -46,10 +45,9 @@ from trainer.preferences.rows import (
     Row,
     cell,
     completions_of,
-    is_number,
     preference_values,
-    read_comparison,
     read_judgement,
+    read_preference,
     text,
     values_of,
 )
@@ -115,7 +113,7 @@ def trl_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
     elif tied := sum(1 for _ in tied_pairs(judgement)):
         options.left_out["tie"] += tied
     for places in ranked_pairs(judgement):
-        pair = _part(preference, *places)
+        pair = preference.at(*places)
         chosen, rejected = pair.comparison.completions
         row: Row = {"prompt": pair.comparison.prompt, "chosen": chosen, "rejected": rejected}
         yield row | (provenance_values(pair, _TRL_SIDES) if options.provenance else {})
@@ -196,7 +194,7 @@ def column_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
         options.left_out["tie"] += len(ties)
         ties = []
     for places in (*pairs, *ties):
-        pair = _part(preference, *sorted(places))
+        pair = preference.at(*sorted(places))
         a, b = pair.comparison.completions
         row: Row = {"prompt": pair.comparison.prompt, "a": a, "b": b, "choice": pair.judgement.choice}
         yield row | (provenance_values(pair, _CHOICE_SIDES) if options.provenance else {})
@@ -241,7 +239,7 @@ def kto_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
             options.left_out["completion between the best and the worst"] += sum(map(len, between))
     for place, label in labels.items():
         row: Row = {"prompt": comparison.prompt, "completion": comparison.completions[place], "label": label}
-        one = provenance_values(_part(preference, place), ("completion",)) if options.provenance else {}
+        one = provenance_values(preference.at(place), ("completion",)) if options.provenance else {}
         yield row | one
 
 
@@ -253,12 +251,9 @@ def read_k_way(row: SourceRow, _names: ColumnNames, _source: str) -> Preference:
     version = row.columns.get("version")
     if version is not None and version != VERSION:
         raise DataError(f"{row.place}: version is {shortened(repr(version))}, this program reads {VERSION}: update it")
-    comparison = read_comparison(row.columns, row.place)
-    columns = {**other_columns(row, *K_WAY_FIELDS), **plain(comparison.columns)}
-    return Preference(
-        comparison=replace(comparison, columns=columns),
-        judgement=read_judgement(row.columns, len(comparison.completions), row.place),
-    )
+    found = read_preference(row.columns, row.place)
+    columns = {**other_columns(row, *K_WAY_FIELDS), **plain(found.comparison.columns)}
+    return replace(found, comparison=replace(found.comparison, columns=columns))
 
 
 def k_way_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
@@ -323,7 +318,7 @@ def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Prefe
         fields = completion if isinstance(completion, dict) else {}
         texts.append(text(fields.get("response"), row.place, f"response {number}"))
         score: Any = fields.get(_SCORE)
-        if not is_number(score):
+        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) < 1e300:
             shown = shortened(repr(score))
             raise DataError(f"{row.place}: {_SCORE} of completion {number} is {shown}: must be a number")
         scores.append(float(score))
@@ -371,26 +366,4 @@ def _pair(
     return Preference(
         comparison=Comparison(prompt=parts[0], completions=parts[1:], origins=known.origins, columns=known.columns),
         judgement=read_judgement(judgement, 2, row.place),
-    )
-
-
-def _part(preference: Preference, *places: int) -> Preference:
-    """Return `preference` with only the completions at `places`, in that order."""
-    comparison, judgement = preference.comparison, preference.judgement
-
-    def kept(given: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(places.index(place) for place in given if place in places)
-
-    return Preference(
-        comparison=Comparison(
-            prompt=comparison.prompt,
-            completions=tuple(comparison.completions[place] for place in places),
-            origins=tuple(comparison.origins[place] for place in places) if comparison.origins else (),
-            columns=columns_at(comparison.columns, places, len(comparison.completions)),
-        ),
-        judgement=replace(
-            judgement,
-            ranking=tuple(filter(None, map(kept, judgement.ranking))),
-            order_shown=kept(judgement.order_shown),
-        ),
     )

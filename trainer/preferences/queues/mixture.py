@@ -58,25 +58,18 @@ def _rows(source: str) -> int | None:
 
 def again(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Comparison]:
     """Yield the comparisons of the store with the plan's keys, judged or not."""
-    history, store, missing = inputs.history, inputs.history.store, set[str]()
+    history, missing = inputs.history, 0
     keys = dict.fromkeys(key for key in plan.keys if key not in history.served)
     inputs.total = lambda: len(keys.keys() - history.served)
     for key in keys:
-        if key in history.served:
-            continue
-        if labels := store.labels_of(key) if store is not None else []:
-            yield labels[-1].comparison
-        else:
-            missing.add(key)
-    for comparison in store.comparisons() if store is not None and missing else ():
-        if comparison.key in missing - history.served:
-            yield comparison
-        missing.discard(comparison.key)
-        if not missing:
-            return
+        if key not in history.served:
+            if comparison := history.store.comparison(key) if history.store is not None else None:
+                yield comparison
+            else:
+                missing += 1
     if missing:
         inputs.report(
-            f"{len(missing)} of {len(plan.keys)} comparisons are not in '{history.path}': import their source first"
+            f"{missing} of {len(plan.keys)} comparisons are not in '{history.path}': import their source first"
         )
 
 

@@ -14,7 +14,6 @@ from preference_rows import bare, messages, ordered, preferences, prompts, read_
 
 from trainer.preferences.formats import FORMATS_OUT, write_preferences
 from trainer.preferences.records import Choice, Comparison, Judgement, Preference, as_messages
-from trainer.preferences.rows import in_stored_order
 
 DOCS = ROOT / "docs" / "labelling.md"
 SUFFIXES = [(name, suffix) for name, format in FORMATS_OUT.items() for suffix in format.suffixes]
@@ -134,7 +133,7 @@ def test_what_belongs_to_a_completion_stays_with_it(choice: Choice, folder: Path
     comparison = Comparison(prompt="p", completions=("x", "y"), columns=columns)
     preference = Preference(comparison=comparison, judgement=Judgement.chosen(choice))
     [back] = round_trip([preference], folder, "trl", ".jsonl", provenance=True)
-    for found in (back, in_stored_order(preference, back.comparison), in_stored_order(back, comparison)):
+    for found in (back, preference.at(1, 0), back.at(1, 0)):
         of = found.comparison.completions.index("x")
         assert [found.comparison.columns[name][of] for name in ("scores", "lengths")] == [1.0, 3]
         assert found.comparison.columns["reward_models"]["rm"][of] == 5.0

@@ -29,9 +29,8 @@ from workbench.labelling.plans import (
     labeller_name,
     labelling_material,
     login_name,
+    new_session,
     read_guidelines,
-    session_plan,
-    unfinished,
 )
 from workbench.opening import Opening
 
@@ -93,22 +92,25 @@ def opening(args: argparse.Namespace) -> Opening:
     kept, flagged = _read_store(path)
     given = "" if args.labeller is None else labeller_name(args.labeller)
     labeller = given or labeller_name(default_labeller(kept))
-    guidelines = read_guidelines(args.guidelines) if args.guidelines else ""
+    if args.guidelines:
+        read_guidelines(args.guidelines)  # report a mistake at once
     where = runs_dir(args)
-    options = replace(_options(args, where), flagged=flagged)
+    options = replace(_options(args, where), labeller=given, flagged=flagged)
     choice = None
     if args.run or args.data or options.queues:
-        plan = session_plan(options)
+        choice = new_session(replace(options, labeller=labeller))
+        assert choice.plan is not None
+        wanted = labeller, choice.plan, guidelines_hash(choice.guidelines)
         same = [
-            session
-            for session in unfinished(kept, labeller)
-            if replace(session.plan, seed=plan.seed) == plan and session.guidelines == guidelines_hash(guidelines)
+            one.id
+            for one in kept
+            if one.left and (one.labeller, replace(one.plan, seed=choice.plan.seed), one.guidelines) == wanted
         ]
         if same:
-            choice = SessionChoice(labeller=labeller, resume=same[0].id)
-        elif given or labeller == login_name():
-            choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
-    label = LabelOpening(store=path, labeller=given, choice=choice, options=options)
+            choice = SessionChoice(labeller=labeller, resume=same[0])
+        elif not given and labeller != login_name():  # it may be somebody else: ask
+            choice = None
+    label = LabelOpening(store=path, choice=choice, options=options)
     return Opening(watch=options.run, overrides=() if options.run else tuple(dir_override(args)), label=label)
 
 

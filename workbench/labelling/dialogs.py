@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import on, work
@@ -60,6 +60,12 @@ class LabelForm(Dialog[T]):
         else:
             self.dismiss(None)
 
+    def value(self, name: str) -> str:
+        """Return what is typed or chosen in a field."""
+        field = self.query_one(f"#{name}")
+        assert isinstance(field, Input | Select)
+        return str(field.value)
+
     def show_status(self, content: Content | str, style: str = "$text-accent") -> None:
         """Show what is going on, or what a key does."""
         self.query_one("#status", Static).update(
@@ -107,6 +113,14 @@ def choice(name: str, options: list[tuple[str, str]], tooltip: str) -> Select[st
     return Select(options, value=options[0][1], allow_blank=False, compact=True, id=name, tooltip=tooltip)
 
 
+def _box(title: str, area: TextArea, hint: Content) -> ComposeResult:
+    """Yield a box in the middle of the screen with a text, which takes the focus."""
+    with Vertical(classes="dialog"):
+        yield Static(title, classes="question")
+        yield area
+        yield Static(hint, classes="detail")
+
+
 class GuidelinesScreen(Dialog[bool]):
     """Guidelines dialog with scrollable text. Its result is True if enter closed it.
 
@@ -114,9 +128,11 @@ class GuidelinesScreen(Dialog[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "close(True)", "go on", priority=True, id="label-guidelines.go-on", tooltip="Start labelling"),
-        Binding("escape", "close(False)", "close", id="label-guidelines.close", tooltip="Close the guidelines"),
-        Binding("g", "close(False)", "close", show=False, id="label-guidelines.same", tooltip="Close the guidelines"),
+        Binding(
+            "enter", "dismiss(True)", "go on", priority=True, id="label-guidelines.go-on", tooltip="Start labelling"
+        ),
+        Binding("escape", "dismiss(False)", "close", id="label-guidelines.close", tooltip="Close the guidelines"),
+        Binding("g", "dismiss(False)", "close", show=False, id="label-guidelines.same", tooltip="Close the guidelines"),
     ]
 
     def __init__(self, text: str, *, begin: bool = False) -> None:
@@ -124,25 +140,22 @@ class GuidelinesScreen(Dialog[bool]):
         self._text, self._begin = text, begin
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("Guidelines", classes="question")
-            yield TextArea(
-                typed(self._text),
-                read_only=True,
-                show_cursor=False,
-                compact=True,
-                highlight_cursor_line=False,
-                tooltip="Guidelines of this session",
-            )
-            go_on, close = "label-guidelines.go-on", "label-guidelines.close"
-            begin = self.hint((go_on, "starts labelling"), (close, "goes back"))
-            yield Static(begin if self._begin else self.hint((close, "closes"), ("↑ ↓", "scroll")), classes="detail")
-
-    def on_mount(self) -> None:
-        self.query_one(TextArea).focus()
-
-    def action_close(self, agreed: bool) -> None:
-        self.dismiss(agreed)
+        about = "Guidelines of this session"
+        area = TextArea(
+            typed(self._text),
+            read_only=True,
+            show_cursor=False,
+            compact=True,
+            highlight_cursor_line=False,
+            tooltip=about,
+        )
+        go_on, close = "label-guidelines.go-on", "label-guidelines.close"
+        hints = (
+            ((go_on, "starts labelling"), (close, "goes back"))
+            if self._begin
+            else ((close, "closes"), ("↑ ↓", "scroll"))
+        )
+        yield from _box("Guidelines", area, self.hint(*hints))
 
 
 class NoteScreen(Dialog[str | None]):
@@ -151,13 +164,7 @@ class NoteScreen(Dialog[str | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,escape", "keep", "keep", priority=True, id="label-note.keep", tooltip="Save the note and close"),
         Binding(
-            "ctrl+j",
-            "new_line",
-            "new line",
-            priority=True,
-            show=False,
-            id="label-note.line",
-            tooltip="Start a new line",
+            "ctrl+j", "line", "new line", priority=True, show=False, id="label-note.line", tooltip="Start a new line"
         ),
     ]
 
@@ -166,28 +173,23 @@ class NoteScreen(Dialog[str | None]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("Note on this comparison", classes="question")
-            yield PlainArea(self._text, tooltip="Saved with the label")
-            yield Static(
-                self.hint(("label-note.keep", "saves it"), ("label-note.line", "starts a line"), ("ctrl+z", "undoes")),
-                classes="detail",
-            )
-
-    def on_mount(self) -> None:
-        self.query_one(PlainArea).focus()
+        hints = ("label-note.keep", "saves it"), ("label-note.line", "starts a line"), ("ctrl+z", "undoes")
+        yield from _box(
+            "Note on this comparison", PlainArea(self._text, tooltip="Saved with the label"), self.hint(*hints)
+        )
 
     def action_keep(self) -> None:
         area = self.query_one(PlainArea)
         self.dismiss(None if area.text == area.first else as_sent(area.text, self._text).strip())
 
-    def action_new_line(self) -> None:
+    def action_line(self) -> None:
         self.query_one(PlainArea).insert("\n")
 
 
 class LabelHistoryScreen(LabelForm[int | None]):
     """Labels of a session, the newest first. Its result is the position of the item to change; None if none was."""
 
+    AUTO_FOCUS = "OptionList"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", id="label-history.filter", tooltip="List the labels with these words"),
         Binding("y", "copy", "copy", id="label-history.copy", tooltip="Copy prompt, completions and choice"),
@@ -198,8 +200,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
     def __init__(self, worker: SessionWorker) -> None:
         super().__init__("Labels of this session, newest first")
         self._worker = worker
-        self._items: list[SessionItem] = []  # newest label first
-        self._listed: list[SessionItem] = []  # those that the filter leaves
+        self._items: dict[str, tuple[SessionItem, Judgement]] = {}  # by position, the newest label first
 
     def fields(self) -> ComposeResult:
         with Container(id="body"):
@@ -208,20 +209,16 @@ class LabelHistoryScreen(LabelForm[int | None]):
             with VerticalScroll():
                 yield Static(id="detail", markup=False)
 
-    def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
-        self._read()
-
     def action_filter(self) -> None:
         self.query_one(FilterField).open()
 
     def action_copy(self) -> None:
-        place = self.query_one(OptionList).highlighted
-        if place is not None:
-            item = self._listed[place]
-            choice = f"[choice]\n{judgement_text(item.item, _judgement(item))}"
-            note = f"\n\n[note]\n{_judgement(item).note}" if _judgement(item).note else ""
-            self.copy(f"{copy_text(texts_of(item.item))}\n\n{choice}{note}", "the label")
+        rows = self.query_one(OptionList)
+        if rows.highlighted is not None:
+            item, judgement = self._items[str(rows.get_option_at_index(rows.highlighted).id)]
+            parts = [copy_text(texts_of(item.item)), f"[choice]\n{judgement_text(item.item, judgement)}"]
+            parts += [f"[note]\n{judgement.note}"] if judgement.note else []
+            self.copy("\n\n".join(parts), "the label")
 
     def action_close(self) -> None:
         field = self.query_one(FilterField)
@@ -230,57 +227,54 @@ class LabelHistoryScreen(LabelForm[int | None]):
         else:
             super().action_close()
 
-    @on(Input.Changed)
-    def _filter(self) -> None:
-        """List the labels that the filter leaves, with the cursor on the first."""
-        self.query_one(OptionList).clear_options()
-        self.query_one("#detail", Static).update("")
-        self._listed = []
-        self._list(self._items)
-
     @on(OptionList.OptionSelected)
     def _change(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(int(str(event.option.id)))  # the list may have been filtered since
 
     @on(OptionList.OptionHighlighted)
     def _show(self, event: OptionList.OptionHighlighted) -> None:
-        if event.option_index >= len(self._listed):
-            return  # the filter has changed since
-        self.query_one("#detail", Static).update(_detail(self._listed[event.option_index]))
+        self.query_one("#detail", Static).update(_detail(*self._items[str(event.option.id)]))
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
     @work
-    async def _read(self) -> None:
-        """List the labels page by page: those of the first page can be chosen at once."""
-        items: list[SessionItem] | None = None
-        while items is None or len(items) == PAGE:
-            last = self._items[-1].label if self._items else None
-            items = await self.tried(asyncio.wrap_future(self._worker.history(PAGE, last.id if last else None)))
+    async def on_mount(self) -> None:
+        """Read the labels page by page: those of the first page can be chosen at once."""
+        oldest: int | None = None
+        while True:
+            items = await self.tried(asyncio.wrap_future(self._worker.history(PAGE, oldest)))
             if items is None:
                 return
-            self._items += items
-            self._list(items)
+            page = {str(item.position): (item, item.label.judgement) for item in items if item.label is not None}
+            self._items |= page
+            self._list(page)
+            if len(items) < PAGE or items[-1].label is None:
+                return
+            oldest = items[-1].label.id
 
-    def _list(self, items: Sequence[SessionItem]) -> None:
-        """Append those of `items` that the filter leaves to the list."""
-        query = self.query_one(FilterField).value
-        found = [item for item in items if has_words(_searched(item), query)] if query else items
-        self._listed += found
-        rows = self.query_one(OptionList)
-        rows.add_options([Option(Content(history_line(item)), id=str(item.position)) for item in found])
-        if rows.highlighted is None and self._listed:
+    @on(Input.Changed)
+    def _filter(self) -> None:
+        """List the labels that the filter leaves, with the cursor on the first."""
+        self.query_one(OptionList).clear_options()
+        self.query_one("#detail", Static).update("")
+        self._list(self._items)
+
+    def _list(self, page: Mapping[str, tuple[SessionItem, Judgement]]) -> None:
+        """Append those of `page` that the filter leaves to the list."""
+        query, rows = self.query_one(FilterField).value, self.query_one(OptionList)
+        found = [(place, *one) for place, one in page.items() if not query or has_words(_searched(*one), query)]
+        rows.add_options([Option(Content(history_line(item, judged)), id=place) for place, item, judged in found])
+        if rows.highlighted is None and rows.option_count:
             rows.highlighted = 0
         known = counted(len(self._items), "label")
         if query:
-            status = f"{len(self._listed):,} of {known}"
+            status = f"{rows.option_count:,} of {known}"
         else:
             status = f"{known}; a changed label keeps its earlier choice on record" if self._items else "No labels yet"
         self.show_status(status, "$text-muted")
 
 
-def history_line(item: SessionItem) -> str:
+def history_line(item: SessionItem, judgement: Judgement) -> str:
     """Return a line with the item's number, choice, seconds, flag, note and the end of its prompt."""
-    judgement = _judgement(item)
     choice = judgement_text(item.item, judgement)
     seconds = "-" if judgement.seconds is None else duration(judgement.seconds)
     flag = "⚑" if judgement.flags else " "
@@ -289,34 +283,27 @@ def history_line(item: SessionItem) -> str:
     return f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {flag} {note}{prompt}"
 
 
-def _searched(item: SessionItem) -> str:
+def _searched(item: SessionItem, judgement: Judgement) -> str:
     """Return the text that the filter searches."""
-    texts, judgement = texts_of(item.item), _judgement(item)
-    flag = FLAGGED if judgement.flags else ""
-    completions = map(plain_text, texts.completions)
-    parts = judgement_text(item.item, judgement), flag, judgement.note, plain_text(texts.prompt), *completions
-    return "\n".join(parts)
+    texts, flag = texts_of(item.item), FLAGGED if judgement.flags else ""
+    parts = [judgement_text(item.item, judgement), flag, judgement.note]
+    return "\n".join([*parts, *map(plain_text, (texts.prompt, *texts.completions))])
 
 
-def _detail(item: SessionItem) -> Content:
-    texts, judgement = texts_of(item.item), _judgement(item)
+def _detail(item: SessionItem, judgement: Judgement) -> Content:
+    """Return a label and the texts of its item, of long ones the ends that a list needs; the pane shows all of it."""
+
+    def cut(text: str, *, end: bool = False) -> str:
+        part = visible(text[-_LONGEST:] if end else text[:_LONGEST], keep_newlines=True)
+        if len(text) <= _LONGEST:
+            return part
+        return f"…{part}" if end else f"{part}…"
+
+    texts = texts_of(item.item)
     parts: list[tuple[str, str]] = [(f"{judgement_text(item.item, judgement)}\n", "$text-accent bold")]
     if judgement.note:
-        parts.append((f"note: {_cut(judgement.note)}\n", "$text-accent"))
-    parts += [("\nprompt\n", "$text-muted"), (_cut(plain_text(texts.prompt), end=True), "")]
+        parts.append((f"note: {cut(judgement.note)}\n", "$text-accent"))
+    parts += [("\nprompt\n", "$text-muted"), (cut(plain_text(texts.prompt), end=True), "")]
     for number, completion in enumerate(texts.completions, 1):
-        parts += [(f"\n\n{number}\n", "$text-muted"), (_cut(plain_text(completion)), "")]
+        parts += [(f"\n\n{number}\n", "$text-muted"), (cut(plain_text(completion)), "")]
     return Content.assemble(*parts)
-
-
-def _judgement(item: SessionItem) -> Judgement:
-    assert item.label is not None  # the history lists items with a label
-    return item.label.judgement
-
-
-def _cut(text: str, *, end: bool = False) -> str:
-    """Cut a text to its start, or to its end; the label pane shows all of it."""
-    if len(text) <= _LONGEST:
-        return visible(text, keep_newlines=True)
-    part = visible(text[-_LONGEST:] if end else text[:_LONGEST], keep_newlines=True)
-    return f"…{part}" if end else f"{part}…"

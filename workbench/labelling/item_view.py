@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
 from textual.binding import BindingType
@@ -17,11 +17,11 @@ from textual.binding import BindingType
 from trainer.plurals import counted
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.word_diff import word_diff
-from workbench.labelling.texts import ItemTexts, Style, Turn
+from workbench.labelling.texts import ItemTexts, Turn
 from workbench.text import Line, Piece, fit, plain, visible
 
 if TYPE_CHECKING:
-    from rich.style import Style as RichStyle
+    from rich.style import Style
 
 SIDE_BY_SIDE = 98  # columns of the pane in a terminal with 100 columns
 LONGEST = 100_000  # characters of a text that are shown
@@ -34,41 +34,34 @@ _RULES = 2  # lines of a screenful that show the position
 _LEFT_ALONE = ["entity", "image", "reference", "html_block", "html_inline"]
 
 
-class Layout(NamedTuple):
-    """Lines of an item; indexes of the completions' headings; the rule on the last screen line if more is below."""
-
-    lines: list[Line]
-    headings: list[int]
-    end: Line
-
-
-def lay_out(texts: ItemTexts, width: int, height: int, style: Style) -> Layout:
+def lay_out(
+    texts: ItemTexts, width: int, *, markdown: bool = False, diff: bool = False
+) -> tuple[list[Line], list[int], Line]:
     """Lay out an item in lines of at most `width` columns (at least 12).
 
-    A rule between two sides continues down to `height`.
+    Returns the lines, the indexes of the completions' headings, and a rule for the end of the texts. markdown: draw the
+    texts as Markdown. diff: mark the words that two completions do not share, instead.
     """
     width = max(width, _NARROWEST)
     count = len(texts.completions)
     columns = 2 if count == 2 and width >= SIDE_BY_SIDE else 1
     side = (width + 1) // columns - 1
     whole = columns * (side + 1) - 1
-    marked = differing(*texts.completions) if style.diff and count == 2 else (None,) * count
+    marked = differing(*texts.completions) if diff and count == 2 else (None,) * count
     blocks = [
-        text_lines(turns, side - 2, style, pieces) for turns, pieces in zip(texts.completions, marked, strict=True)
+        text_lines(turns, side - 2, markdown, of_one) for turns, of_one in zip(texts.completions, marked, strict=True)
     ]
-    lines = [_rule(["prompt"], whole)]
-    lines += _rows([text_lines(texts.prompt, whole - 2, style._replace(diff=False))], whole)
+    lines = [_rule(["prompt"], whole), *_rows([text_lines(texts.prompt, whole - 2, markdown)], whole)]
     headings = []
     for first in range(0, count, columns):
         headings.append(len(lines))
         lines.append(_rule([str(number + 1) for number in range(first, first + columns)], side, joint="┬"))
         lines += _rows(blocks[first : first + columns], side)
-    lines += _rows([[[]] * (height - len(lines))] * columns, side)
-    return Layout(lines, headings, _rule([""] * columns, side, joint="┴"))
+    return lines, headings, _rule([""] * columns, side, joint="┴")
 
 
 def text_lines(
-    turns: Sequence[Turn], width: int, style: Style, marked: Sequence[Sequence[Piece]] | None = None
+    turns: Sequence[Turn], width: int, markdown: bool, marked: Sequence[Sequence[Piece]] | None = None
 ) -> list[Line]:
     """Wrap messages, or a text, to lines of at most `width` columns. marked: the text of each in pieces with roles."""
     lines: list[Line] = []
@@ -81,12 +74,10 @@ def text_lines(
         if not text.strip():
             lines += wrapped([("only white space" if text else "empty", "muted")], width)
             continue
-        drawn = None
-        if marked is None and style.markdown and len(text) <= _LONGEST_MARKDOWN:
-            drawn = markdown_lines(text, width)
-        if drawn is None:
-            drawn = wrapped([(text[:LONGEST], "text")] if marked is None else marked[place], width)
-        lines += drawn
+        as_markdown = marked is None and markdown and len(text) <= _LONGEST_MARKDOWN
+        lines += (markdown_lines(text, width) if as_markdown else None) or wrapped(
+            [(text[:LONGEST], "text")] if marked is None else marked[place], width
+        )
         if len(text) > LONGEST:
             lines += wrapped([(f"✂ {counted(len(text) - LONGEST, 'more character')} not shown", "muted")], width)
     return lines
@@ -135,11 +126,11 @@ def differing(left: Sequence[Turn], right: Sequence[Turn]) -> tuple[list[list[Pi
     return sides[0][: len(left)], sides[1][: len(right)]
 
 
-def with_note(rule: Line, note: str) -> Line:
+def _with_note(rule: Sequence[Piece], note: str) -> Line:
     """Return the rule with a note at its right end, if there is room."""
     *others, (line, role) = rule
     room = len(line) - len(note) - 4
-    return [*others, ("─" * room, role), (f" {note} ", "muted"), ("──", role)] if room > 0 else rule
+    return [*others, ("─" * room, role), (f" {note} ", "muted"), ("──", role)] if room > 0 else [*rule]
 
 
 def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
@@ -164,7 +155,7 @@ def _rows(blocks: Sequence[Sequence[Line]], width: int) -> list[Line]:
     return lines
 
 
-def _role(style: RichStyle | None) -> str:
+def _role(style: Style | None) -> str:
     if style is None:
         return "text"
     if style.bgcolor is not None:
@@ -185,76 +176,56 @@ class LabelView(ScrolledLines):
         "label", "up down page-up page-down start-of-text end-of-text"
     )
 
+    markdown = diff = False  # how texts are drawn; see `lay_out`
     _texts: ItemTexts | None = None
-    _style = Style()
     _message: Sequence[Piece] = ()
-    _layout = Layout([], [], [])
+    _headings: Sequence[int] = ()
+    _end: Sequence[Piece] = ()  # the rule on the last line of the screen if more is below
     _start = 0  # the first visible line when the item was shown
 
-    def show(self, texts: ItemTexts, style: Style) -> None:
-        """Show an item from the start of its prompt, or from the end of a long prompt."""
-        self._texts, self._style = texts, style
-        self._lay_out(from_start=True)
-
-    def restyle(self, style: Style) -> None:
-        """Draw the item's texts in another style; the scroll position stays."""
-        self._style = style
-        self.lay_out()
-
-    def say(self, message: Sequence[Piece]) -> None:
-        """Show a message instead of an item, with the same roles."""
-        self._texts, self._message = None, message
-        self._lay_out(from_start=True)
+    def show(self, texts: ItemTexts | None, message: Sequence[Piece] = ()) -> None:
+        """Show an item from the start of its prompt, or from the end of a long one; None: a message with such roles."""
+        self._texts, self._message = texts, message
+        self.lay_out(from_start=True)
 
     def action_page_up(self) -> None:
-        self._page(-1)
+        self.scroll_relative(y=-max(self.scrollable_content_region.height - _RULES, 1), animate=False, force=True)
 
     def action_page_down(self) -> None:
-        self._page(1)
-
-    def _page(self, by: int) -> None:
-        height = self.scrollable_content_region.height - _RULES
-        self.scroll_relative(y=by * max(height, 1), animate=False, force=True)
+        self.scroll_relative(y=max(self.scrollable_content_region.height - _RULES, 1), animate=False, force=True)
 
     def wrap(self, width: int) -> Sequence[Line]:
-        tallest = None
         if self._texts:
-            lines, headings, end = lay_out(self._texts, width, 0, self._style)
-            self._layout = Layout([*lines, end], headings, end)
-            tallest = len(self._layout.lines)  # what follows comes right below the texts
+            lines, self._headings, self._end = lay_out(self._texts, width, markdown=self.markdown, diff=self.diff)
+            lines.append([*self._end])
+            tallest = len(lines)  # what follows comes right below the texts
         else:
             message = wrapped(self._message, min(max(width - 4, 2), 72))
             margin: Line = [(" " * max((width - 72) // 2, 2), "text")]
             above: list[Line] = [[]] * max((self.scrollable_content_region.height - len(message)) // 3, 0)
-            self._layout = Layout([*above, *([*margin, *line] for line in message)], [], [])
+            lines, self._headings, tallest = [*above, *([*margin, *line] for line in message)], (), None
         limit = self.styles.max_height
         if tallest != (limit.value if limit is not None else None):
             self.styles.max_height = tallest
-        return self._layout.lines
+        return lines
 
     def line(self, y: int) -> Line | None:
         """Return line `y` of the screen: a line of the item, or a rule that shows the position."""
-        lines, headings, end = self._layout
         above, height = self.scroll_offset.y, self.scrollable_content_region.height
         index = above + y
-        if self._texts is None or index >= len(lines):
-            return super().line(y)
-        if y == 0 and above:
-            heading = bisect_right(headings, index)
-            return with_note(lines[headings[heading - 1] if heading else 0], f"↑ {above}")
-        if y == height - 1 and index < len(lines) - 1:
-            return with_note(end, f"↓ {counted(len(lines) - index, 'more line')}")
-        return lines[index]
+        if self._texts is not None and y == 0 and above:
+            heading = bisect_right(self._headings, index)
+            return _with_note(self._lines[self._headings[heading - 1] if heading else 0], f"↑ {above}")
+        if self._texts is not None and y == height - 1 and index < len(self._lines) - 1:
+            return _with_note(self._end, f"↓ {counted(len(self._lines) - index, 'more line')}")
+        return super().line(y)
 
-    def lay_out(self) -> None:
-        self._lay_out(from_start=False)
-
-    def _lay_out(self, *, from_start: bool) -> None:
+    def lay_out(self, *, from_start: bool = False) -> None:
         """Lay out everything for the current size; an item that was not scrolled yet stays at its start."""
         from_start = from_start or self.scroll_offset.y == self._start
         super().lay_out()
-        lines, headings, _ = self._layout
         height = self.scrollable_content_region.height
         if from_start:
-            self._start = 0 if len(lines) <= height or not headings else max(headings[0] - height // 3, 0)
+            fits = len(self._lines) <= height or not self._headings
+            self._start = 0 if fits else max(self._headings[0] - height // 3, 0)
             self.scroll_to(y=self._start, animate=False, force=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.message import Message
 from textual.widgets import Static
 
 from trainer.errors import BusyError, TrainerError, one_line
@@ -23,7 +22,7 @@ from workbench.kit.pane import Badge, Pane
 from workbench.labelling import texts
 from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView
 from workbench.labelling.session_worker import SessionState, SessionWorker
-from workbench.labelling.texts import MOST, Draft, Groups, ItemTexts, Keys, Ranking, Style
+from workbench.labelling.texts import MOST, Draft, ItemTexts, Keys
 from workbench.text import visible
 
 T = TypeVar("T")
@@ -51,10 +50,10 @@ _SHOWN = (
     ("1,left", "better(1)", "first", "first", "The first (left or above) is better"),
     ("2,right", "better(2)", "second", "second", "The second (right or below) is better"),
     ("equals_sign,e", "tie", "tie", "tie", "Tie; in a ranking, ties the next two"),
-    ("0", "set_aside('both_bad')", "both bad", "both-bad", "None of them is acceptable"),
-    ("space", "set_aside('skip')", "skip", "skip", "Skip this item without a choice"),
-    ("backspace", "take_back", "delete", "take-back", "Delete the last digit of the ranking"),
-    ("r", "rank", "rank again", "rank", "Type the ranking again from its start"),
+    ("0", "judge('both_bad')", "both bad", "both-bad", "None of them is acceptable"),
+    ("space", "judge('skip')", "skip", "skip", "Skip this item without a choice"),
+    ("backspace", "retype(-1)", "delete", "take-back", "Delete the last digit of the ranking"),
+    ("r", "retype(0)", "rank again", "rank", "Type the ranking again from its start"),
     ("u", "undo", "undo", "undo", "Undo the last label; again, the one before"),
     ("f", "flag", "flag", "flag", "Flag the item for a second look"),
     ("a", "note", "note", "note", "Write a note, saved with the label"),
@@ -79,10 +78,6 @@ _MORE = (
 )
 
 
-def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
-    return Binding(key, action, description, show=show, id=f"label.{name}", tooltip=tooltip)
-
-
 class LabelPane(Pane):
     """Pane that shows one item of a labelling session at a time, with a key for each decision.
 
@@ -95,12 +90,9 @@ class LabelPane(Pane):
     HELP = _HELP
     DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(_key(*row, show=True) for row in _SHOWN),
-        *(_key(*row) for row in _MORE),
+        Binding(key, action, description, show=place < len(_SHOWN), id=f"label.{name}", tooltip=tooltip)
+        for place, (key, action, description, name, tooltip) in enumerate((*_SHOWN, *_MORE))
     ]
-
-    class LabelsChanged(Message):
-        """A label was made, changed or undone."""
 
     def __init__(
         self,
@@ -113,18 +105,17 @@ class LabelPane(Pane):
         self.worker: SessionWorker | None = None  # of the open session
         self.state: SessionState | None = None
         self.item: SessionItem | None = None  # the item to judge: the next one, or a labelled one to change
-        self.texts: ItemTexts | None = None  # of the item
+        self.texts = ItemTexts((), ())  # of the item
         self.draft = Draft()  # of the item
         self.problem = ""  # why the last judgement is not on disk
         self.facts_shown = True
+        self.busy = False  # keys that change a label are ignored: the last change is not on disk yet
         self._request = request
         self._clock = clock
         self._since = 0.0  # when the item came into view
-        self._awaited: object | None = None  # the call of the worker that keys wait for: meanwhile they are ignored
         self._drafts: dict[tuple[int, ...], Draft] = {}  # of items not shown now, by session, position and label
         self._place: tuple[int, ...] = ()  # of the item: session, position and label
         self._left_out: set[str] = set()  # lines that were shown
-        self._style = Style()
         self._all_figures = False
         self._keys: Keys = {}
 
@@ -136,12 +127,12 @@ class LabelPane(Pane):
         yield Static(id="label-hint", markup=False)
 
     def on_mount(self) -> None:
-        self._read_keys()
+        self.on_show()
         self._open(None)
         self.set_interval(_LOOK, self._look)
 
     def on_show(self) -> None:
-        self._read_keys()
+        self._keys = {name.removeprefix("label."): key for name, key in keys_of(self).items()}  # as the user set them
         self._since = self._clock()
 
     def on_resize(self, event: Resize) -> None:
@@ -149,6 +140,7 @@ class LabelPane(Pane):
         self.call_after_refresh(self._show_lines)  # once the lines have their new size
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        count = len(self.texts.completions)
         match action:
             case "request" if parameters[0] == "start":
                 return self.worker is None
@@ -157,26 +149,16 @@ class LabelPane(Pane):
             case "keep":
                 return self.item is not None and self.item.label is not None
             case "better" if parameters and parameters[0] not in (1, 2):
-                return self.count >= int(str(parameters[0]))
-            case "rank" | "take_back":
-                return self.count > 2
+                return count >= int(str(parameters[0]))
+            case "retype":
+                return count > 2
             case "restyle" if parameters[0] == "diff":
-                return self.count == 2
+                return count == 2
             case "flag" | "note" | "restyle" | "copy":
                 return self.item is not None
-            case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress":
+            case "better" | "tie" | "judge" | "undo" | "guidelines" | "history" | "progress":
                 return self.worker is not None  # also without an item: otherwise space would pause the run
         return True
-
-    @property
-    def count(self) -> int:
-        """Number of completions of the item; 0 without one."""
-        return len(self.texts.completions) if self.texts else 0
-
-    @property
-    def busy(self) -> bool:
-        """Return whether keys that change a label are ignored, because the last change is not on disk yet."""
-        return self._awaited is not None
 
     # The session, its items and what is drawn of them.
 
@@ -187,7 +169,8 @@ class LabelPane(Pane):
 
     def end(self) -> None:
         """Show no session any more."""
-        self.worker = self.state = self._awaited = None
+        self.workers.cancel_group(self, "label")
+        self.worker, self.state, self.busy = None, None, False
         self._open(None)
 
     def _take(self, state: SessionState) -> None:
@@ -202,41 +185,38 @@ class LabelPane(Pane):
         """Show `item`, with what the user had typed of it before another one was shown; None: say why there is none."""
         if self.item is not None:
             self._drafts[self._place] = self.draft
-        self.item, self.problem, self.texts, self.draft = item, "", None, Draft()
+        self.item, self.problem, self.texts, self.draft = item, "", ItemTexts((), ()), Draft()
+        view = self.query_one(LabelView)
         if item is not None:
             session = self.state.record.id if self.state is not None else 0
             self._place = session, item.position, item.label.id if item.label is not None else 0
             self.texts, self.draft = texts.texts_of(item.item), self._drafts.pop(self._place, _draft_of(item))
-        self._since = self._clock()
-        view = self.query_one(LabelView)
-        if self.texts is not None:
-            view.show(self.texts, self._style)
+            view.show(self.texts)
         else:
             meanings = {str(one.id).removeprefix("label."): one.tooltip for one in Binding.make_bindings(self.BINDINGS)}
-            view.say(texts.instead_of_item(self.state, self._keys, meanings))
+            view.show(None, texts.instead_of_item(self.state, self._keys, meanings))
+        self._since = self._clock()
         self._show_lines()
         self.refresh_bindings()
 
     def _show_lines(self) -> None:
         """Show the lines around the item."""
-        state, item = self.state, self.item
-        found = texts.figures(state.record.labeller, state.progress) if state else []
+        state, item, view = self.state, self.item, self.query_one(LabelView)
+        progress, hint, last, problem = (
+            self.query_one(f"#label-{name}", Static) for name in ("progress", "hint", "last", "problem")
+        )
         waits = 0 if state is None else state.record.left if state.progress.left is None else state.progress.left
         self.badge = Badge(str(waits or ""))
+        found = texts.figures(state.record.labeller, state.progress) if state else []
         guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
-        progress = self.query_one("#label-progress", Static)
         width, height = progress.size
-        all_figures = self._all_figures or self.size.height >= _TALL
-        lines = (
-            texts.in_lines([*found, *guidelines], width) if all_figures else [texts.fitting(found, guidelines, width)]
-        )
-        progress.update("\n".join(lines), layout=len(lines) != height)
-        hint = texts.hints(item, self.texts, self.draft, self._style, self._keys) if item and self.texts else ""
-        self.query_one("#label-hint", Static).update(hint, layout=False)
-        last = self.query_one("#label-last", Static)
+        whole = self._all_figures or self.size.height >= _TALL
+        text = texts.progress_text(found, guidelines, width, whole=whole)
+        progress.update(text, layout=text.count("\n") + 1 != height)
+        how = {"markdown": view.markdown, "diff": view.diff}
+        hint.update(texts.hints(item, self.texts, self.draft, self._keys, **how) if item else "", layout=False)
         judged = state.last if state else None
         last.update(texts.last_line(judged, item, *last.size, facts=self.facts_shown), layout=False)
-        problem = self.query_one("#label-problem", Static)
         if self.problem or problem.display:
             problem.display = bool(self.problem)
             problem.update(self.problem)
@@ -252,44 +232,44 @@ class LabelPane(Pane):
             self.state = state
             self._show_lines()
 
-    def _read_keys(self) -> None:
-        """Read the keys of the bindings, as the user has set them."""
-        self._keys = {name.removeprefix("label."): key for name, key in keys_of(self).items()}
-
     # Judging. An action returns once its label is on disk: keys typed ahead then find the next item.
 
     async def action_better(self, number: int, strength: int = 1) -> None:
         """Choose `number` as the better of two; with more completions, put it next in the ranking."""
-        if self.count > 2:
+        if len(self.texts.completions) > 2:
             await self._rank_next(str(number))
         else:
-            await self._judge([[number - 1], [2 - number]], strength)
+            await self.action_judge("ranked", [[number - 1], [2 - number]], strength)
 
     async def action_tie(self) -> None:
         """Mark a tie; within a ranking, tie the last two."""
-        if self.draft.ranking.marks:
+        if self.draft.ranking:
             await self._rank_next("=")
         else:
-            await self._judge([list(range(self.count))])
-
-    async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
-        await self._judge(verdict=verdict)
+            await self.action_judge("ranked", [range(len(self.texts.completions))])
 
     async def _rank_next(self, mark: str) -> None:
-        if self.count > MOST or self.busy:
+        count = len(self.texts.completions)
+        if count > MOST or self.busy:
             return
-        ranking = self.draft.ranking.typed(mark, self.count)
-        if ranking.is_whole(self.count):
-            self.draft = self.draft._replace(ranking=Ranking())  # typed again if it cannot be saved
-            await self._judge(ranking.groups)
+        ranking = texts.with_mark(self.draft.ranking, mark, count)
+        if len(ranking.replace("=", "")) == count:
+            self.draft = self.draft._replace(ranking="")  # typed again if it cannot be saved
+            await self.action_judge("ranked", texts.ranked_places(ranking))
         else:
             self._edit(ranking=ranking)
 
-    async def _judge(self, groups: Groups = (), strength: int = 1, verdict: Verdict = "ranked") -> None:
-        """Save a new judgement of the item, with the seconds that it took."""
+    async def action_judge(self, verdict: Verdict, groups: Sequence[Sequence[int]] = (), strength: int = 1) -> None:
+        """Save a new judgement of the item, with the seconds that it took.
+
+        groups: places on the screen from the left, the best first, ties together.
+        """
         if self.item is not None:
-            given = texts.judged(self.item.item, groups, strength, verdict)
-            await self._save(replace(given, seconds=round(self._clock() - self._since, 3)))
+            order, seconds = self.item.item.order, round(self._clock() - self._since, 3)
+            ranking = tuple(tuple(sorted(order[place] for place in group)) for group in groups)
+            await self._save(
+                Judgement(verdict=verdict, ranking=ranking, order_shown=order, strength=strength, seconds=seconds)
+            )
 
     async def _save(self, judgement: Judgement) -> None:
         """Save the judgement of the item, with its note and flag, and go to the next item."""
@@ -300,11 +280,7 @@ class LabelPane(Pane):
         choice = texts.judgement_text(self.item.item, judgement)
         call = partial(self.worker.label, self.item, judgement)
         slow = f"Still saving: {choice}. Keys are ignored until it is saved"
-        await self._await(call, self._saved, f"Not saved: {choice}", slow)
-
-    def _saved(self, state: SessionState) -> None:
-        self._take(state)
-        self.post_message(self.LabelsChanged())
+        await self._await(call, self._take, f"Not saved: {choice}", slow)
 
     async def action_keep(self) -> None:
         """Leave the item's judgement as it is, save a changed note or flag, and go to the next item."""
@@ -323,7 +299,7 @@ class LabelPane(Pane):
             return
 
         def undone(state: SessionState) -> None:
-            self._saved(state)
+            self._take(state)
             if self.item is not None and self.item.position == last.position:
                 self.draft = _draft_of(last)
                 self._show_lines()
@@ -342,47 +318,37 @@ class LabelPane(Pane):
         Keys are ignored until the worker has answered. This returns after `patience` seconds at most, so that a slow
         disk holds up the session only.
         """
-        if self._awaited is not None:
+        if self.busy:
             return
-        self._awaited = done = asyncio.Event()
-        began = time.monotonic()
+        self.busy, began, answered = True, time.monotonic(), asyncio.Event()
 
-        async def settle() -> None:
-            unseen = False
-            try:
-                while self._awaited is done:  # until the session is left
-                    try:
-                        result = await asyncio.wrap_future(call())
-                    except BusyError as error:  # another process holds the store
-                        self._report(done, f"{slow} ({error})")
-                        continue
-                    if self._awaited is done:
-                        then(result)
-                    break
-            except TrainerError as error:
-                unseen = True
-                self._report(done, f"✖ {failure}. {one_line(error)}")
-            finally:
-                if unseen or time.monotonic() - began > self.patience:
-                    self.set_timer(_UNSEEN, partial(self._heed_keys, done))
-                else:
-                    self._heed_keys(done)
-                done.set()
-
-        self.run_worker(settle(), group="label")
-        try:
-            await asyncio.wait_for(done.wait(), self.patience)
-        except TimeoutError:
-            self._report(done, slow)
-
-    def _report(self, done: object, problem: str) -> None:
-        if self._awaited is done:
+        def report(problem: str) -> None:
             self.problem = visible(problem)
             self._show_lines()
 
-    def _heed_keys(self, done: object) -> None:
-        if self._awaited is done:
-            self._awaited = None
+        async def settle() -> None:
+            failed = False
+            while True:
+                try:
+                    then(await asyncio.wrap_future(call()))
+                    break
+                except BusyError as error:  # another process holds the store
+                    report(f"{slow} ({error})")
+                except TrainerError as error:
+                    failed = True
+                    report(f"✖ {failure}. {one_line(error)}")
+                    break
+            answered.set()
+            if failed or time.monotonic() - began > self.patience:
+                await asyncio.sleep(_UNSEEN)
+            self.busy = False
+
+        settling = self.run_worker(settle(), group="label")  # cancelled when the session is left
+        try:
+            await asyncio.wait_for(answered.wait(), self.patience)
+        except TimeoutError:
+            if settling.is_running:
+                report(slow)
 
     # What the user notes on the item, and how it is drawn.
 
@@ -392,18 +358,17 @@ class LabelPane(Pane):
             self.draft = self.draft._replace(**changes)
             self._show_lines()
 
-    def action_take_back(self) -> None:
-        self._edit(ranking=self.draft.ranking.taken_back())
-
-    def action_rank(self) -> None:
-        self._edit(ranking=Ranking())
+    def action_retype(self, end: int) -> None:
+        """Keep the ranking only up to its character `end`."""
+        self._edit(ranking=self.draft.ranking[:end])
 
     def action_flag(self) -> None:
         self._edit(flagged=not self.draft.flagged)
 
     def action_restyle(self, name: Literal["diff", "markdown"]) -> None:
-        self._style = self._style._replace(**{name: not getattr(self._style, name)})
-        self.query_one(LabelView).restyle(self._style)
+        view = self.query_one(LabelView)
+        setattr(view, name, not getattr(view, name))
+        view.lay_out()
         self._show_lines()
 
     def action_blind(self) -> None:
@@ -417,7 +382,7 @@ class LabelPane(Pane):
         self._show_lines()
 
     def action_copy(self) -> None:
-        if self.texts is not None:
+        if self.item is not None:
             self.copy(texts.copy_text(self.texts), "prompt and completions")
 
     def action_request(self, what: LabelRequest) -> None:

@@ -57,11 +57,12 @@ class SessionChoice:
 class SessionOptions:
     """User's options for a new session.
 
-    queues: with their weights; if empty, run and data decide. columns: names of the columns of the data, as in
-    "prompt=question". model: folder of the reward model of "uncertain". guidelines: the path of a text file.
-    flagged: keys of the comparisons that are flagged in the store.
+    labeller: as given; empty if it is not. queues: with their weights; if empty, run and data decide. columns: names of
+    the columns of the data, as in "prompt=question". model: folder of the reward model of "uncertain". guidelines:
+    the path of a text file. flagged: keys of the comparisons that are flagged in the store.
     """
 
+    labeller: str = ""
     queues: tuple[tuple[UserQueue, float], ...] = ()
     run: Path | None = None
     data: str = ""
@@ -75,14 +76,12 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelOpening:
-    """Options for labelling in the workbench.
+    """Labelling that the workbench is opened for.
 
-    labeller: as given; empty if it is not. choice: the session to open at once. Without one the start screen opens,
-    filled in from `options`.
+    choice: the session to open at once. Without one the start screen opens, filled in from `options`.
     """
 
     store: Path
-    labeller: str
     choice: SessionChoice | None = None
     options: SessionOptions = SessionOptions()
 
@@ -104,6 +103,12 @@ def labelling_material(runs_dir: Path) -> Material:
         [run.folder.root for run in runs if run.kind == PPO and (run.folder.is_live() or kept_iterations(run.folder))],
         [run.folder.root for run in runs if run.kind == "reward-model" and checkpoints(run.folder).paths],
     )
+
+
+def new_session(options: SessionOptions) -> SessionChoice:
+    """Return the choice of a new session for `options`, with its plan; see `session_plan` and `read_guidelines`."""
+    guidelines = read_guidelines(options.guidelines) if options.guidelines else ""
+    return SessionChoice(labeller=options.labeller, plan=session_plan(options), guidelines=guidelines)
 
 
 def session_plan(options: SessionOptions) -> SessionPlan:
@@ -130,11 +135,6 @@ def session_plan(options: SessionOptions) -> SessionPlan:
         limit=options.limit,
         seed=secrets.randbelow(2**31),
     )
-
-
-def unfinished(sessions: Sequence[SessionRecord], labeller: str) -> list[SessionRecord]:
-    """Return the sessions of `labeller` that have items left to judge, in the order given."""
-    return [session for session in sessions if session.labeller == labeller and session.left]
 
 
 def plan_line(plan: SessionPlan) -> str:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from trainer.engine.inbox import add_event
 from trainer.errors import (
@@ -55,6 +55,7 @@ from workbench.system.children import last_error, own_command, started
 if TYPE_CHECKING:
     from trainer.preferences.queues.mixture import Mixture
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 AHEAD = 12  # items ahead of the labeller; with fewer, a quick queue fills in for a slow one
@@ -101,60 +102,6 @@ class SessionState:
     supply: SupplyReport
 
 
-class ItemSupply:
-    """Items of `plan`, drawn and put into the session one at a time, before they are needed."""
-
-    def __init__(self, plan: SessionPlan, context: QueueContext) -> None:
-        self.report = SupplyReport()
-        self._plan = plan
-        self._context = context
-        self._mixture: Mixture | None = None
-        self._item: Item | None = None  # drawn, and not put yet
-        self._refused: tuple[str, ...] = ()  # why the store rejected items
-
-    def step(self, record: SessionRecord, ahead: int, put: Callable[[Sequence[Item]], object]) -> float:
-        """Draw an item and put it; return the seconds until the next step, infinite if there are enough."""
-        ended, waiting, problem, wait = False, "", "", 0.0
-        left_out, left = self.report.left_out, self.report.left
-        try:
-            if self._mixture is None:
-                from trainer.preferences.queues.mixture import Mixture  # here, because it imports NumPy
-
-                self._mixture = Mixture(self._plan, self._context)
-            mixture, items, limit = self._mixture, record.items - record.elsewhere, self._plan.limit
-            if self._item is None and (mixture.exhausted or (limit and items >= limit)):
-                ended = True
-            elif self._item is None and ahead >= _FULL:
-                wait = math.inf
-            elif (item := self._item or mixture.draw(hurry=ahead < AHEAD)) is None:
-                waiting, wait = mixture.waiting, 0.0 if mixture.exhausted else _LOOK
-            else:
-                self._item = item
-                try:
-                    put([item])
-                except DataError as error:
-                    self._refused += (str(error),)
-                self._item = None
-            left_out = (*mixture.problems, *self._refused)
-            left = None if mixture.left is None else mixture.left + (self._item is not None)
-            if ended and not (limit and items >= limit):
-                nothing = "" if items else f"{self._context.labeller} has judged everything: add another queue"
-                problem = "; ".join(left_out) or nothing
-        except StorageError as error:
-            problem, wait = str(error), _RETRY
-        except Interrupted:
-            ended = True
-        except TrainerError as error:
-            ended, problem = True, str(error)
-        self.report = SupplyReport(ended, waiting, problem, left_out, left)
-        return math.inf if ended else wait
-
-    def close(self) -> None:
-        """Close the store that the queues read."""
-        if self._mixture is not None:
-            self._mixture.close()
-
-
 class SessionWorker:
     """Thread with the labelling sessions of the store at `path`, one at a time.
 
@@ -180,7 +127,11 @@ class SessionWorker:
         self._store: PreferenceStore | None = None  # this and all below: used on the thread only
         self._session_id: int | None = None
         self._session: LabelSession | None = None  # None: read it from the store first
-        self._supply: ItemSupply | None = None
+        self._context: QueueContext | None = None  # of the session's queues
+        self._mixture: Mixture | None = None  # from the first item on
+        self._drawn: Item | None = None  # drawn, and not put yet
+        self._refused: tuple[str, ...] = ()  # why the store rejected items
+        self._supply = SupplyReport()
         self._uncounted = math.inf  # when the rates in the progress of `state` became out of date
         self._run_asked: RunFolder | None = None  # the run that the plan asks about
         self._win_rate: HumanEvaluation | None = None  # the last one that the session has reported
@@ -199,28 +150,23 @@ class SessionWorker:
 
     def begin(self, labeller: str, plan: SessionPlan, guidelines: str = "") -> Future[SessionState]:
         """Leave the open session and begin another. guidelines: their text."""
-        return self._call(lambda: self._enter(lambda store: begin_session(store, labeller, plan, guidelines)))
+        return self._call(self._enter, begin_session, labeller, plan, guidelines)
 
     def resume(self, session_id: int) -> Future[SessionState]:
         """Leave the open session and resume another; UsageError if there is none with this id."""
-        return self._call(lambda: self._enter(lambda store: open_session(store, session_id)))
+        return self._call(self._enter, open_session, session_id)
 
     def label(self, item: SessionItem, judgement: Judgement) -> Future[SessionState]:
         """Save the judgement of `item`, in place of the one that it has."""
-        return self._call(lambda: self._change(lambda session: session.label(item, judgement)))
+        return self._call(self._change, item, judgement)
 
     def undo(self) -> Future[SessionState]:
         """Undo the newest label, if there is one; its item is the current one again."""
-
-        def undo(session: LabelSession) -> SessionItem | None:
-            session.undo()
-            return session.newest()
-
-        return self._call(lambda: self._change(undo))
+        return self._call(self._change)
 
     def put(self, items: Sequence[Item]) -> Future[SessionState]:
         """Append items to the session."""
-        return self._call(lambda: self._put(items))
+        return self._call(self._put, items)
 
     def item(self, position: int) -> Future[SessionItem]:
         """Return the item at `position`, with its label."""
@@ -248,7 +194,7 @@ class SessionWorker:
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
-    def _call(self, work: Callable[[], T]) -> Future[T]:
+    def _call(self, work: Callable[P, T], *given: P.args, **options: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
         with self._gate:
@@ -257,7 +203,7 @@ class SessionWorker:
                 return future
             if self._thread.ident is None:
                 self._thread.start()
-            self._calls.put((future, work))
+            self._calls.put((future, partial(work, *given, **options)))
         return future
 
     def _run(self) -> None:
@@ -295,13 +241,11 @@ class SessionWorker:
 
     def _work(self) -> float:
         """Do one small step while nobody calls; return the seconds until the next one."""
-        if self._supply is None or self.state is None:
+        if self.state is None:
             return math.inf
-        wait, report = math.inf, self._supply.report
-        if not report.ended:
-            wait = self._supply.step(self.state.record, self.state.ahead, self._put)
+        wait = math.inf if self._supply.ended else self._draw(self.state)
         with contextlib.suppress(TrainerError):  # the next call reports it
-            if self.state.supply != self._supply.report:
+            if self.state.supply != self._supply:
                 self.state = self._read_state(self.state.last)
             if wait > 0 and time.monotonic() - self._uncounted >= _REST:
                 self._uncounted, left = math.inf, self.state.progress.left
@@ -309,6 +253,46 @@ class SessionWorker:
             elif self._uncounted < math.inf:
                 wait = min(wait, _REST)
         return min(wait, self._report_win_rate()) if wait > 0 else wait
+
+    def _draw(self, state: SessionState) -> float:
+        """Draw an item and put it; return the seconds until the next step, infinite if there are enough."""
+        assert self._context is not None
+        record, limit, wait = state.record, state.record.plan.limit, 0.0
+        report = SupplyReport(left_out=self._supply.left_out, left=self._supply.left)
+        try:
+            if self._mixture is None:
+                from trainer.preferences.queues.mixture import Mixture  # here, because it imports NumPy
+
+                self._mixture = Mixture(record.plan, self._context)
+            mixture, items = self._mixture, record.items - record.elsewhere
+            whole = bool(limit) and items >= limit
+            if self._drawn is None and (mixture.exhausted or whole):
+                report = report._replace(ended=True)
+            elif self._drawn is None and state.ahead >= _FULL:
+                wait = math.inf
+            elif (item := self._drawn or mixture.draw(hurry=state.ahead < AHEAD)) is None:
+                report, wait = report._replace(waiting=mixture.waiting), 0.0 if mixture.exhausted else _LOOK
+            else:
+                self._drawn = item
+                try:
+                    self._put([item])
+                except DataError as error:
+                    self._refused += (str(error),)
+                self._drawn = None
+            left_out = (*mixture.problems, *self._refused)
+            left = None if mixture.left is None else mixture.left + (self._drawn is not None)
+            report = report._replace(left_out=left_out, left=left)
+            if report.ended and not whole:
+                nothing = "" if items else f"{record.labeller} has judged everything: add another queue"
+                report = report._replace(problem="; ".join(left_out) or nothing)
+        except StorageError as error:
+            report, wait = report._replace(problem=str(error)), _RETRY
+        except Interrupted:
+            report = report._replace(ended=True)
+        except TrainerError as error:
+            report = report._replace(ended=True, problem=str(error))
+        self._supply = report
+        return math.inf if report.ended else wait
 
     def _report_win_rate(self, *, at_once: bool = False) -> float:
         """Report a changed win rate to its run; return the seconds until that is due."""
@@ -342,14 +326,14 @@ class SessionWorker:
             self._session = open_session(self._opened(), self._session_id)
         return self._session
 
-    def _enter(self, opening: Callable[[PreferenceStore], LabelSession]) -> SessionState:
+    def _enter(self, opening: Callable[..., LabelSession], *given: object) -> SessionState:
         self._leave()
-        session = opening(self._opened())
+        session = opening(self._opened(), *given)
         record = session.record
         self._session_id, self._session, self._left = record.id, session, (left := threading.Event())
         sources = (queue.source for queue in record.plan.queues if queue.queue not in ("dataset", "again"))
         run, ask = next((Path(source) for source in sources if source), None), self._ask
-        context = QueueContext(
+        self._context = QueueContext(
             labeller=record.labeller,
             store=self.path,
             served=session.served(),
@@ -357,7 +341,6 @@ class SessionWorker:
             score=partial(score, closing=left),
             wake=lambda: self._calls.put((Future(), lambda: None)),
         )
-        self._supply = ItemSupply(record.plan, context)
         if run is not None:
             self._run_asked, self._win_rate = RunFolder(run.resolve()), None
         self.state = self._read_state(session.newest(), guidelines_text(self._opened(), record.guidelines))
@@ -366,20 +349,25 @@ class SessionWorker:
     def _leave(self) -> None:
         self._left.set()
         self._report_win_rate(at_once=True)
-        if self._supply is not None:
-            self._supply.close()
+        if self._mixture is not None:
+            self._mixture.close()
         if self._session_id is not None:
             with contextlib.suppress(TrainerError):  # it counts as left once the process has ended
                 leave_session(self._opened(), self._session_id)
-        self._session_id = self._session = self._supply = self._run_asked = self.state = None
-        self._due, self.win_rate_problem = -math.inf, ""
+        self._session_id = self._session = self._mixture = self._drawn = self._run_asked = self.state = None
+        self._supply, self._refused, self._due, self.win_rate_problem = SupplyReport(), (), -math.inf, ""
 
-    def _change(self, change: Callable[[LabelSession], SessionItem | None]) -> SessionState:
-        """Make a change of the labels, and return the new state with the item that `change` returns as the last one."""
+    def _change(self, item: SessionItem | None = None, judgement: Judgement | None = None) -> SessionState:
+        """Save the judgement of `item`, or else undo the newest label; return the new state."""
         session = self._open()
         try:
             with self._opened().transaction():  # rolled back, too, if reading the new state fails
-                state = self._read_state(change(session))
+                if item is not None and judgement is not None:
+                    last: SessionItem | None = session.label(item, judgement)
+                else:
+                    session.undo()
+                    last = session.newest()
+                state = self._read_state(last)
         except BaseException:
             self._session = None  # it may contain what was rolled back
             raise
@@ -391,11 +379,8 @@ class SessionWorker:
         self.state = self._read_state(self.state.last if self.state is not None else None)
         return self.state
 
-    def _read_state(self, last: SessionItem | None, guidelines: str | None = None) -> SessionState:
-        assert self._supply is not None
-        session, supply = self._open(), self._supply.report
-        if guidelines is None:
-            guidelines = self.state.guidelines if self.state is not None else ""
+    def _read_state(self, last: SessionItem | None, guidelines: str = "") -> SessionState:
+        session, supply, before = self._open(), self._supply, self.state
         current, record = session.next_open(), session.record
         still_open, limit = record.left, record.plan.limit
         known = [still_open] if supply.ended else []  # bounds of the number of items to judge
@@ -403,14 +388,13 @@ class SessionWorker:
             known += [limit - record.done] if limit else []
             known += [still_open + supply.left] if supply.left is not None else []
         left = max(min(known), still_open) if known else None
-        self._uncounted = math.inf if self.state is None else time.monotonic()
-        progress = replace(self.state.progress, done=record.done, left=left) if self.state else session.progress(left)
+        self._uncounted = math.inf if before is None else time.monotonic()
         return SessionState(
             record=record,
-            guidelines=guidelines,
+            guidelines=before.guidelines if before is not None else guidelines,
             current=current,
             ahead=still_open - (current is not None),
-            progress=progress,
+            progress=replace(before.progress, done=record.done, left=left) if before else session.progress(left),
             last=last,
             supply=supply,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,6 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.keys import format_key
 from textual.widgets import Input, OptionList, Select
-from textual.widgets.option_list import Option
 from textual.widgets.selection_list import Selection
 
 from trainer.errors import UsageError
@@ -29,10 +29,8 @@ from workbench.labelling.plans import (
     SessionOptions,
     UserQueue,
     labeller_name,
+    new_session,
     plan_line,
-    read_guidelines,
-    session_plan,
-    unfinished,
 )
 from workbench.numbers import moment
 from workbench.text import visible
@@ -76,7 +74,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         self,
         runs: Sequence[Path],
         store: Path,
-        labeller: str,
         sessions: Sequence[SessionRecord],
         *,
         models: Sequence[Path],
@@ -90,14 +87,14 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         first = [self._options.run] if self._options.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
         self._model = self._options.model or next(iter(models), None)
-        self._labeller, self._sessions, self._asks = labeller, sessions, asks
+        self._sessions, self._asks = sessions, asks
         self._open: list[SessionRecord] = []  # sessions that the labeller can resume
         # At the last update: the labeller, the values of a new session's fields, and the place in the list.
         self._followed: tuple[str | None, tuple[object, ...], int | None] = (None, (), None)
 
     def fields(self) -> ComposeResult:
         options = self._options
-        yield row(("labeller", self._text("labeller", "Your name, saved with each label", self._labeller)))
+        yield row(("labeller", self._text("labeller", "Your name, saved with each label", options.labeller)))
         yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
         queues = QueueList(*map(self._queue, QUEUES), compact=True, id="queues")
         about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
@@ -157,21 +154,21 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             return
         self._follow()  # the key may arrive before the message about a changed field
         try:
-            session = self._chosen
-            self._begin(labeller_name(self._value("labeller")), session, None if session else self._new_options())
+            labeller, session = labeller_name(self.value("labeller")), self._chosen
+            self._begin(SessionChoice(labeller=labeller, resume=session.id) if session else self._options_of(labeller))
         except UsageError as error:
             self.show_problem(str(error))
 
     @work(exclusive=True, group="begin")
-    async def _begin(self, labeller: str, session: SessionRecord | None, options: SessionOptions | None) -> None:
-        choice: SessionChoice | None = SessionChoice(labeller=labeller, resume=session.id if session else None)
-        if options is not None:
+    async def _begin(self, what: SessionChoice | SessionOptions) -> None:
+        if isinstance(what, SessionOptions):
             self.show_status("Looking for items to label...")
-            choice = await self.tried(asyncio.to_thread(_choice, labeller, options))
+            choice = await self.tried(asyncio.to_thread(new_session, what))
             if choice is None:
                 return
             self._show_start()
-        assert choice is not None
+        else:
+            choice = what
         self.busy = True
         try:
             problem = await self._begin_session(choice)
@@ -190,13 +187,17 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed."""
         if not self._is_laid_out:
             return
-        labeller, fields = self._value("labeller").strip(), self._values()
+        labeller, fields = self.value("labeller").strip(), self._values()
         starts = self.query_one("#starts", OptionList)
         listed, known, _ = self._followed
         if labeller != listed:
-            self._open = unfinished(self._sessions, labeller)
+            self._open = [session for session in self._sessions if session.labeller == labeller and session.left]
             starts.clear_options()
-            starts.add_options([*map(_session_label, self._open), Option(Content.styled("new session", "bold"))])
+            for session in self._open:
+                done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
+                facts = f"{done} done   {plan_line(session.plan)}   {moment(session.began)}"
+                starts.add_option(Content.assemble((f"resume {session.id}   ", "bold"), facts))
+            starts.add_option(Content.styled("new session", "bold"))
             starts.highlighted = 0
         if fields != known:  # the user wants a new session
             if bool(fields[1]) != bool(known[1]):  # the data
@@ -222,53 +223,40 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         place = self.query_one("#starts", OptionList).highlighted
         return self._open[place] if place is not None and place < len(self._open) else None
 
-    def _value(self, name: str) -> str:
-        return self.query_one(f"#{name}", Input).value
-
     def _values(self) -> tuple[object, ...]:
         """Return the values of a new session's fields."""
-        values = map(self._value, ("data", "columns", "guidelines", "limit", "repeats"))
+        values = map(self.value, ("data", "columns", "guidelines", "limit", "repeats"))
         return self.query_one("#run", Select).value, *values, frozenset(self.query_one(QueueList).selected)
 
-    def _new_options(self) -> SessionOptions:
-        """Return the options of a new session. Raises UsageError if a field is not valid."""
+    def _options_of(self, labeller: str) -> SessionOptions:
+        """Return the options of a new session of `labeller`. Raises UsageError if a field is not valid."""
         chosen = self.query_one(QueueList).selected
         if not chosen:
             key = keys_of(self.query_one(QueueList))["label-start.toggle"]
             raise UsageError(f"no queue is chosen: include one with {key}, or name data")
-        weights = dict(self._options.queues)
-        run = self.query_one("#run", Select).value
-        return SessionOptions(
+        given, run = self._options, self.query_one("#run", Select).value
+        weights = dict(given.queues)
+        return replace(
+            given,
+            labeller=labeller,
             queues=tuple((queue, weights.get(queue, 1.0)) for queue in QUEUES if queue in chosen),
             run=run if isinstance(run, Path) else None,
-            data=_as_given(self._value("data").strip(), self._options.data),
-            columns=columns_in(_as_given(self._value("columns"), ", ".join(self._options.columns))),
+            data=_as_given(self.value("data").strip(), given.data),
+            columns=columns_in(_as_given(self.value("columns"), ", ".join(given.columns))),
             model=self._model,
-            limit=_number(self._value("limit") or "0", "limit", int),
-            repeats=_number(self._value("repeats") or "0", "repeats", float) / 100,
-            guidelines=_as_given(self._value("guidelines").strip(), self._options.guidelines),
-            flagged=self._options.flagged,
+            limit=_number(self.value("limit") or "0", "limit", int),
+            repeats=_number(self.value("repeats") or "0", "repeats", float) / 100,
+            guidelines=_as_given(self.value("guidelines").strip(), given.guidelines),
         )
 
     def _show_start(self) -> None:
         """Show what enter does."""
-        session, who = self._chosen, visible(self._value("labeller").strip())
+        session, who = self._chosen, visible(self.value("labeller").strip())
         what = f"resumes session {session.id}" if session else "begins a new session"
         keys = keys_of(self, self.query_one(QueueList))
         everywhere = keys["label-start.begin-here"] == format_key("enter")  # as in the fields
         key = "enter" if everywhere else keys["label-start.begin"]
         self.show_status(Content.assemble((key, "bold"), (f" {what} as {who}", "$text-muted")))
-
-
-def _choice(labeller: str, options: SessionOptions) -> SessionChoice:
-    guidelines = read_guidelines(options.guidelines) if options.guidelines else ""
-    return SessionChoice(labeller=labeller, plan=session_plan(options), guidelines=guidelines)
-
-
-def _session_label(session: SessionRecord) -> Option:
-    done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
-    facts = f"{done} done   {plan_line(session.plan)}   {moment(session.began)}"
-    return Option(Content.assemble((f"resume {session.id}   ", "bold"), facts))
 
 
 def _as_given(text: str, given: str) -> str:

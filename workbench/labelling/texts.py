@@ -9,9 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
@@ -23,7 +21,6 @@ from trainer.preferences.records import (
     Progress,
     SessionItem,
     Text,
-    Verdict,
     length_in_characters,
 )
 from workbench.labelling.session_worker import SessionState
@@ -38,8 +35,6 @@ _LEAST = 12  # labels needed for an interval: with fewer it can span more than h
 
 Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
 
-Groups = Sequence[Sequence[int]]  # places on the screen from the left, from 0; best first, ties together
-
 
 class Turn(NamedTuple):
     """Chat message, or plain text with an empty role."""
@@ -48,20 +43,19 @@ class Turn(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ItemTexts:
+class ItemTexts(NamedTuple):
     """Texts of an item, with its completions from left to right."""
 
     prompt: tuple[Turn, ...]
     completions: tuple[tuple[Turn, ...], ...]
 
-    @property
-    def alike(self) -> Literal["", "identical", "spaces"]:
-        """Return "identical", or "spaces" if the completions differ in white space only; empty if words differ."""
-        if len(set(self.completions)) == 1:
-            return "identical"
-        words = {tuple((role, *text.split()) for role, text in turns) for turns in self.completions}
-        return "spaces" if len(words) == 1 else ""
+
+class Draft(NamedTuple):
+    """What was typed of an item and is not saved yet. ranking: digits, best first, with = between equally good ones."""
+
+    ranking: str = ""
+    note: str = ""
+    flagged: bool = False
 
 
 def copy_text(texts: ItemTexts) -> str:
@@ -83,57 +77,15 @@ def texts_of(item: Item) -> ItemTexts:
     return ItemTexts(_turns(item.comparison.prompt), completions)
 
 
-def judged(item: Item, groups: Groups = (), strength: int = 1, verdict: Verdict = "ranked") -> Judgement:
-    """Return the judgement that ranks completions as in `groups`, or one without a ranking."""
-    ranking = tuple(tuple(sorted(item.order[place] for place in group)) for group in groups)
-    return Judgement(verdict=verdict, ranking=ranking, order_shown=item.order, strength=strength)
+def with_mark(ranking: str, mark: str, count: int) -> str:
+    """Return a typed ranking with another mark: a digit up to `count`, or =; unchanged if the mark is not valid."""
+    fits = mark not in ranking and 1 <= int(mark) <= count if mark != "=" else ranking[-1:] not in ("", "=")
+    return ranking + mark if fits else ranking
 
 
-class Ranking(NamedTuple):
-    """Ranking as it is typed: digits in order of preference, = between equally good completions."""
-
-    marks: str = ""
-
-    def typed(self, mark: str, count: int) -> Ranking:
-        """Return the ranking with another mark: a digit up to `count`, or =; unchanged if the mark is not valid."""
-        if mark == "=":
-            fits = bool(self.marks) and self.marks[-1] != "="
-        else:
-            fits = mark not in self.marks and 1 <= int(mark) <= count
-        return Ranking(self.marks + mark) if fits else self
-
-    def taken_back(self) -> Ranking:
-        """Return the ranking without its last mark."""
-        return Ranking(self.marks[:-1])
-
-    @property
-    def groups(self) -> list[list[int]]:
-        """Places from the left, best first."""
-        tied = re.findall(r"\d(?:=\d)*", self.marks)
-        return [[int(digit) - 1 for digit in group.split("=")] for group in tied]
-
-    def is_whole(self, count: int) -> bool:
-        """Return whether all `count` completions are ranked."""
-        return len(self.marks.replace("=", "")) == count
-
-    def __str__(self) -> str:
-        text = " > ".join(" = ".join(str(place + 1) for place in group) for group in self.groups)
-        return text + " =" if self.marks.endswith("=") else text
-
-
-class Draft(NamedTuple):
-    """State of an item that is not saved yet."""
-
-    ranking: Ranking = Ranking()
-    note: str = ""
-    flagged: bool = False
-
-
-class Style(NamedTuple):
-    """Style of the texts. diff: mark the words that two completions do not share, instead of Markdown."""
-
-    markdown: bool = False
-    diff: bool = False
+def ranked_places(ranking: str) -> list[list[int]]:
+    """Return the places from the left that a typed ranking names, best first, ties together."""
+    return [[int(digit) - 1 for digit in group.split("=")] for group in re.findall(r"\d(?:=\d)*", ranking)]
 
 
 def judgement_text(item: Item, judgement: Judgement) -> str:
@@ -176,47 +128,44 @@ def completion_facts(item: Item) -> list[str]:
     return facts
 
 
-def reveals(last: SessionItem, current: SessionItem | None) -> bool:
-    """Return whether the facts about `last` would reveal something about a completion of `current`."""
-    if current is None:
-        return False
-    texts = [_key(text) for text in current.item.comparison.completions]
-    return any(_key(text) in texts for text in last.item.comparison.completions)
-
-
 def _turns(text: Text) -> tuple[Turn, ...]:
     if isinstance(text, str):
         return (Turn("", text),)
     return tuple(Turn(str(message.get("role", "")) or "?", str(message.get("content", ""))) for message in text)
 
 
-def _key(text: Text) -> tuple[str, ...]:
-    """Return a key that is equal for texts with the same words, messages or not."""
-    return tuple(chain.from_iterable(turn.text.split() for turn in _turns(text)))
+def _words(text: Text) -> tuple[str, ...]:
+    return tuple(word for turn in _turns(text) for word in turn.text.split())  # of messages or not
 
 
-def hints(item: SessionItem, texts: ItemTexts, draft: Draft, style: Style, keys: Keys) -> str:
-    """Return a line of hints on the item to judge; none of them distinguishes the completions."""
-    ranking, count, found = draft.ranking, len(texts.completions), []
+def hints(
+    item: SessionItem, texts: ItemTexts, draft: Draft, keys: Keys, *, markdown: bool = False, diff: bool = False
+) -> str:
+    """Return a line of hints on the item to judge; none of them distinguishes the completions.
+
+    markdown, diff: how the texts are drawn.
+    """
+    count, found = len(texts.completions), []
     if item.label is not None:
         found.append(f"your label: {judgement_text(item.item, item.label.judgement)}, {keys['keep']} keeps it")
     if count > MOST:
         found.append(f"{count} completions are too many to rank: {keys['skip']} skips")
-    elif ranking.marks:
-        found.append(f"ranking: {ranking}")
+    elif draft.ranking:
+        groups = re.sub(r"(?<=\d)(?=\d)", " > ", draft.ranking)
+        found.append(f"ranking: {groups.replace('=', ' = ').rstrip()}")
     elif count > 2:
         found.append(f"type the digits, best first, {keys['tie']} between equals")
-    if texts.alike == "identical":
+    if len(set(texts.completions)) == 1:
         found.append(f"identical texts: {keys['tie']} is a tie")
-    elif texts.alike == "spaces":
+    elif len({tuple((role, *text.split()) for role, text in turns) for turns in texts.completions}) == 1:
         found.append(f"only white space differs: {keys['diff']} shows where, {keys['tie']} is a tie")
     if draft.flagged:
         found.append("⚑ flagged")
     if draft.note:
         found.append(f"note: {visible(draft.note)}")
-    if style.diff and count == 2:
+    if diff and count == 2:
         found.append("underlined: not in the other one")
-    elif style.markdown:
+    elif markdown:
         found.append(f"Markdown: {keys['markdown']} shows the plain text")
     return _GAP.join(found)
 
@@ -228,7 +177,10 @@ def last_line(
 
     Empty if that would reveal something about a completion of `current`. facts: also authors, scores and lengths.
     """
-    if last is None or last.label is None or reveals(last, current):
+    if last is None or last.label is None:
+        return ""
+    shown = current.item.comparison.completions if current else ()
+    if {*map(_words, shown)} & {*map(_words, last.item.comparison.completions)}:
         return ""
     choice = f"last: {judgement_text(last.item, last.label.judgement)}"
     known = completion_facts(last.item) if facts else []
@@ -294,17 +246,14 @@ def figures(labeller: str, progress: Progress) -> list[str]:
     return found
 
 
-def fitting(figures: Sequence[str], end: Sequence[str], width: int) -> str:
-    """Join as many figures as fit in one line, with those of `end` after them.
+def progress_text(figures: Sequence[str], end: Sequence[str], width: int, *, whole: bool = False) -> str:
+    """Join as many figures as fit in one line, with those of `end` after them; or all, in as few lines as possible.
 
-    If even the first one does not fit with `end`, return the first alone, cut to `width`.
+    If even the first one does not fit with `end`, the line is the first alone, cut to `width`.
     """
+    if whole:
+        short = [fit(text, min(cell_len(text), width)) for text in (*figures, *end)]
+        return "\n".join(_GAP.join(line) for line in packed(short, width, len(_GAP)))
     room = width - cell_len(_GAP.join(["", *end]))
     line = _GAP.join([*packed(figures, room, len(_GAP))[0], *end])
     return line if cell_len(line) <= width else fit(figures[0], width)
-
-
-def in_lines(figures: Sequence[str], width: int) -> list[str]:
-    """Join all figures in as few lines as possible."""
-    short = [fit(text, min(cell_len(text), width)) for text in figures]
-    return [_GAP.join(line) for line in packed(short, width, len(_GAP))]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -49,7 +48,7 @@ FORMATS_OUT = {
 class Preview:
     """Content of a source, as far as a thread has read it.
 
-    columns: their names, as in "prompt=question". first: preferences to be shown. closing: set to end the reading.
+    columns: their names, as in "prompt=question". first: preferences to be shown.
     """
 
     source: str
@@ -60,7 +59,6 @@ class Preview:
     first: list[Preference] = field(default_factory=list)
     is_read: bool = False
     written: int = 0
-    closing: Event = field(default_factory=Event)
 
     def open(self) -> Reading:
         """Begin to read the source. Imports NumPy, and `datasets` for a source that is not a file.
@@ -72,14 +70,14 @@ class Preview:
         columns = ColumnNames.of(self.columns)
         return read_preferences(self.source, format=self.format, columns=columns, skip_broken=True)
 
-    def read(self) -> bool:
-        """Read the source up to its end, or until `closing` is set; return True."""
+    def read(self, wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Read the source up to its end, or until it is no longer `wanted`; return True."""
         self.reading = self.open()
         for preference in self.reading:
             self.count += 1
             if self.count <= PREVIEWED:
                 self.first.append(preference)
-            if self.closing.is_set():
+            if not wanted():
                 return True
         self.is_read = True
         return True
@@ -103,6 +101,7 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     It writes nothing before the user has seen the preview.
     """
 
+    AUTO_FOCUS = "#source"
     TITLE = "Import preferences"
     HELP = "Adds preferences from a file. {label-import.go-on} shows what would be added, and once more adds it."
     DOCS = "preferences"
@@ -130,24 +129,19 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             yield Static(id="preview", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#source").focus()
         self.show_status(_LOOK)
         self.set_interval(_EVERY, self._show_progress)
-
-    def on_unmount(self) -> None:
-        self._drop()
 
     @on(Input.Submitted)
     def action_go_on(self) -> None:
         """Read the source and show a preview; if that is done, import the preferences."""
         if self.busy:
             return
-        source = self.query_one("#source", Input).value.strip()
+        source = self.value("source").strip()
         if not source:
             self.show_problem("Name a file, a folder or a dataset")
         elif self._preview is None:
-            columns = columns_in(self.query_one("#columns", Input).value)
-            self._read(Preview(source, str(self.query_one("#format", Select).value), columns))
+            self._read(Preview(source, self.value("format"), columns_in(self.value("columns"))))
         elif self._preview.is_read and self._preview.count:
             self._write(self._preview)
 
@@ -155,21 +149,17 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     @on(Select.Changed)
     def _forget(self) -> None:
         """Drop the preview, because the source or the format has changed."""
-        self._drop()
-        self.query_one("#preview", Static).update("")
-        self.show_status(_LOOK)
-
-    def _drop(self) -> None:
-        if self._preview is not None:
-            self._preview.closing.set()
         self._preview = None
         self.workers.cancel_group(self, "reading")
+        self.query_one("#preview", Static).update("")
+        self.show_status(_LOOK)
 
     @work(exclusive=True, group="reading")
     async def _read(self, preview: Preview) -> None:
         self._preview = preview
         self.show_status("Reading...")
-        if await self.tried(asyncio.to_thread(preview.read)):
+        wanted = lambda: preview is self._preview and self.is_attached  # noqa: E731
+        if await self.tried(asyncio.to_thread(preview.read, wanted)):
             self._show(preview)
         else:
             self._preview = None
@@ -211,28 +201,25 @@ def preview_text(preview: Preview) -> Content:
     """Return the first rows as they would be saved, and the broken rows with place and reason."""
     parts: list[tuple[str, str]] = []
     for preference in preview.first:
-        comparison, ranking = preference.comparison, preference.judgement.ranking
-        ranks = {place: rank for rank, group in enumerate(ranking, 1) for place in group}
+        comparison, judgement = preference.comparison, preference.judgement
+        if not judgement.ranking:
+            ranks = ["both bad" if judgement.verdict == "both_bad" else "skipped"]
+        elif len(judgement.ranking) == 1:
+            ranks = ["tie"]
+        elif len(comparison.completions) == 2:
+            ranks = ["better", "worse"]
+        else:
+            ranks = [f"{rank}." for rank in range(1, len(judgement.ranking) + 1)]
+        of_place = {place: rank for rank, group in zip(ranks, judgement.ranking, strict=False) for place in group}
         parts.append((f"{_line(comparison.prompt)}\n", "bold"))
         for place, completion in enumerate(comparison.completions):
-            parts += [(f"{_rank(preference, ranks.get(place)):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
+            parts += [(f"{of_place.get(place, ranks[0]):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
     if preview.reading is not None and (problems := preview.reading.problems):
         parts.append(("skipped\n", "$text-warning bold"))
         parts += [(f"{visible(problem)}\n", "$text-warning") for problem in problems]
         if more := preview.reading.broken - len(problems):
             parts.append((f"and {more:,} more\n", "$text-warning"))
     return Content.assemble(*parts)
-
-
-def _rank(preference: Preference, rank: int | None) -> str:
-    if rank is None:
-        return "both bad" if preference.judgement.verdict == "both_bad" else "skipped"
-    ranking = preference.judgement.ranking
-    if len(ranking) == 1:
-        return "tie"
-    if len(preference.comparison.completions) == 2:
-        return "better" if rank == 1 else "worse"
-    return f"{rank}."
 
 
 def _line(text: Text) -> str:
@@ -243,6 +230,7 @@ def _line(text: Text) -> str:
 class ExportPreferencesScreen(LabelForm[str | None]):
     """Export dialog. Its result is one line on what was written; None if nothing was."""
 
+    AUTO_FOCUS = "#path"
     TITLE = "Export preferences"
     HELP = "Writes the labels to a file that another trainer reads. {label-export.write} writes it from any field."
     DOCS = "preferences"
@@ -266,7 +254,6 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         yield row(("to", text_field("path", "The suffix sets the file type: .jsonl, .parquet or .csv")))
 
     def on_mount(self) -> None:
-        self.query_one("#path", Input).focus()
         self._follow()
 
     @on(Select.Changed)
@@ -275,7 +262,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
     async def _follow(self) -> None:
         """Fill in a path for the format, unless the user has typed one, and show what enter does."""
         path = self.query_one("#path", Input)
-        name = f"preferences-{self.query_one('#format', Select).value}.jsonl"
+        name = f"preferences-{self.value('format')}.jsonl"
         if path.value == self._proposed:
             proposed = await asyncio.to_thread(lambda: str(unused(Path.cwd() / name)))
             if path.value == self._proposed:  # nothing was typed meanwhile
@@ -300,34 +287,33 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         question, detail = f"Overwrite {path.name}?", f"It is in {path.parent.absolute()}."
         if exists and not await self.app.push_screen_wait(ConfirmScreen(question, detail, "Overwrite", "Keep file")):
             return
+        format, ties, provenance = map(self.value, ("format", "ties", "provenance"))
+
+        def write() -> ExportSummary:
+            from trainer.preferences.formats import write_preferences
+
+            with PreferenceStore(self._store, create=False) as opened:
+                return write_preferences(
+                    opened.preferences(with_skips=True),
+                    path,
+                    format=format,
+                    ties="drop" if ties == "drop" else "keep",
+                    provenance=provenance == "yes",
+                    overwrite=exists,
+                )
+
         self.busy = True
         self.show_status("Writing...")
-        options = {name: str(self.query_one(f"#{name}", Select).value) for name in ("format", "ties", "provenance")}
-        written = await self.tried(asyncio.to_thread(write_export, self._store, path, options, overwrite=exists))
+        written = await self.tried(asyncio.to_thread(write))
         self.busy = False
         if written is not None:
             reasons = ((count, reason.replace("_", " ")) for reason, count in written.left_out.items())
             left_out = ", ".join(counted(count, reason, reason if " " in reason else "") for count, reason in reasons)
             counts = counted(written.rows, "row") + (f", left out: {left_out}" if left_out else "")
-            self.dismiss(f"Exported {visible(str(written.path))} as {options['format']}: {counts}")
+            self.dismiss(f"Exported {visible(str(written.path))} as {format}: {counts}")
 
 
 def _target(text: str) -> tuple[str, bool]:
     """Return why the path `text` cannot be written, empty if it can, and whether there is a file."""
     problem = path_problem(text)
     return problem, not problem and Path(text).expanduser().exists()
-
-
-def write_export(store: Path, path: Path, options: Mapping[str, str], *, overwrite: bool) -> ExportSummary:
-    """Write the preferences in `store` to a file. Raises TrainerError, as `write_preferences` does."""
-    from trainer.preferences.formats import write_preferences
-
-    with PreferenceStore(store, create=False) as opened:
-        return write_preferences(
-            opened.preferences(with_skips=True),
-            path,
-            format=options["format"],
-            ties="drop" if options["ties"] == "drop" else "keep",
-            provenance=options["provenance"] == "yes",
-            overwrite=overwrite,
-        )

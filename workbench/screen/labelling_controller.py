@@ -1,4 +1,7 @@
-"""Labelling on the main screen: sessions, the questions that they ask of runs, preferences from and to files."""
+"""Labelling on the main screen: sessions, the questions that they ask of runs, preferences from and to files.
+
+Also what labels are for: training a reward model on them, and using it as the reward.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,20 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from trainer.errors import Interrupted, TrainerError
+from trainer.config import load_config
+from trainer.errors import Interrupted, TrainerError, UsageError
+from trainer.plurals import counted
 from trainer.preferences.records import QueuePlan, SessionPlan
-from trainer.preferences.store import default_store
+from trainer.preferences.store import PreferenceStore, default_store
 from trainer.questions import Answer, Question
-from workbench.kit.dialog import TextPromptScreen
+from trainer.runs.folder import RunFolder
+from trainer.runs.listing import PPO
+from workbench.config.fields import toml_line
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.pane import LabelRequest
 from workbench.labelling.plans import (
     LabelOpening,
@@ -25,10 +35,12 @@ from workbench.labelling.plans import (
     login_name,
 )
 from workbench.labelling.session_worker import SessionWorker
+from workbench.reward_model.training import FEW, RewardTraining, change_text, quality_text, rewarded_by, settings_for
+from workbench.run.run_on_disk import whole_run
 from workbench.run.supervisor import Supervisor
 from workbench.run.threads import PolicyThread
-from workbench.screen.host import Host, tried
-from workbench.screen.reward_models import RewardModels
+from workbench.screen.host import Host, attempt, tried
+from workbench.text import visible
 
 
 class LabellingController:
@@ -41,12 +53,13 @@ class LabellingController:
         self._screen = screen
         self._supervisor = supervisor
         self._opening = opening
-        self._labeller = opening.labeller if opening else ""  # the last labeller on this screen
+        self._labeller = opening.options.labeller if opening else ""  # the last labeller on this screen
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         store = opening.store if opening else default_store(Path.cwd())
         self.worker = SessionWorker(store, self._ask_run)
-        self._reward_models = RewardModels(screen, supervisor, store)
+        self.training: RewardTraining | None = None  # of a reward model; its run need not have a folder yet
+        self._starting = False  # the training
 
     def open(self) -> None:
         """Begin the labelling that the workbench was opened for, if any."""
@@ -69,9 +82,9 @@ class LabellingController:
             case "leave":
                 self._leave()
             case "train":
-                screen.ask(self._reward_models.train())
+                screen.ask(self._train())
             case "use":
-                screen.ask(self._reward_models.use())
+                screen.ask(self._use())
             case "import" | "export":
                 from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 
@@ -80,19 +93,16 @@ class LabellingController:
                     dialog(self.worker.path), lambda line: screen.say(line, "done") if line else None
                 )
 
-    @property
-    def training(self) -> Path | None:
-        """Folder of the reward model that is being trained, which need not exist yet; None for none."""
-        return self._reward_models.training
-
     def watch(self) -> None:
-        """Report what goes on beside the labelling: a reward model that is trained, and the win rate.
+        """Report what goes on beside the labelling: the end of a training once it has come, and the win rate.
 
         Raises the bug that has ended the worker, if any.
         """
         if self.worker.bug is not None:
             raise self.worker.bug
-        self._reward_models.watch()
+        if (training := self.training) is not None and training.done:
+            self.training = None
+            self._screen.run_worker(self._report(training), group="training")
         problem = self.worker.win_rate_problem
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._screen.say_once(line, about="win-rate")
@@ -129,11 +139,10 @@ class LabellingController:
             LabelStartScreen(
                 sorted(material.runs, key=lambda run: run != self._supervisor.folder),
                 self.worker.path,
-                labeller,
                 sessions,
                 asks=not self._is_known(labeller),
                 models=material.models,
-                options=replace(options, flagged=tuple(flagged)),
+                options=replace(options, labeller=labeller, flagged=tuple(flagged)),
                 begin=self._open_session,
             )
         )
@@ -166,6 +175,7 @@ class LabellingController:
             self.worker.leave()  # it may have begun on its thread
             raise
         self._labeller = state.record.labeller
+        self._screen.settle("train")  # an error about missing labels
         self._screen.action_show_pane("label")
         self._screen.label.begin(self.worker, state)
         return ""
@@ -209,3 +219,114 @@ class LabellingController:
         if self._policies is not None:
             self._policies.close()
         self._asked, self._policies = [], None
+
+    # Reward models.
+
+    async def _train(self) -> None:
+        """Train a reward model on the labels, once the user agrees; while one trains, show it.
+
+        Its backbone is that of the run on the screen if that is a PPO run.
+        """
+        screen = self._screen
+        if self._starting:
+            return
+        if (training := self.training) is not None:
+            if not training.done:  # else `watch` reports its end
+                screen.notify(await asyncio.to_thread(training.progress), markup=False)
+            screen.action_show_pane("reward-model")
+            return
+        folder = self._supervisor.folder if self._shows_ppo() else None
+        found = await tried(screen, asyncio.to_thread(self._settings, folder), "train")
+        if found is None:
+            return
+        labels, settings = found
+        detail = [f"Backbone: {visible(str(settings.get('model.path', 'starter')))}."]
+        detail += ["You can go on labelling: it trains in a process of its own, as a run in Reward model."]
+        if labels < FEW:
+            detail.append(f"⚠ With fewer than {FEW} labels, few are held out, and its accuracy says little.")
+        question = f"Train a reward model on {counted(labels, 'label')}?"
+        if not await screen.app.push_screen_wait(ConfirmScreen(question, "\n".join(detail), "Train model", "Cancel")):
+            return
+        screen.settle("training")  # an error of the one before
+        self._starting = True
+        assignments = [toml_line(key, value) for key, value in settings.items()]
+        screen.run_worker(self._start(assignments), group="training")  # a newer dialog must not cancel it
+
+    async def _start(self, assignments: list[str]) -> None:
+        screen = self._screen
+        start = partial(RewardTraining, self.worker.path, screen.runs_dir, assignments)
+        try:
+            self.training = await tried(screen, asyncio.to_thread(start), "train")
+        finally:
+            self._starting = False
+        if self.training is not None:
+            key = screen.keys()["pane.reward-model"]
+            screen.notify(f"Training {self.training.run.name} on the labels; {key} shows it", markup=False)
+
+    async def _report(self, training: RewardTraining) -> None:
+        state, line = await asyncio.to_thread(training.end)
+        if state != "done":
+            self._screen.say(line, "note" if state == "stopped" else "error", about="training")
+            return
+        self._screen.settle("use")  # an error about a missing reward model
+        keys = self._screen.keys()
+        hint = f"{keys['label.use']} in Label ({keys['pane.label']}) uses it as the reward."
+        self._screen.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
+
+    async def _use(self) -> None:
+        """Use the newest reward model as reward: in the run under way, else in the configuration on the screen."""
+        screen, supervisor = self._screen, self._supervisor
+        material = await tried(screen, asyncio.to_thread(labelling_material, screen.runs_dir), "use")
+        if material is None:
+            return
+        if not material.models:
+            key = screen.keys()["label.train"]
+            screen.say(f"No trained reward model yet; {key} in Label trains one on the labels", about="use")
+            return
+        view, folder, model = supervisor.view, supervisor.folder, material.models[0]
+        live = supervisor.under_way and self._shows_ppo()
+        before: list[dict[str, Any]] = []
+        if live and folder is not None:
+            config = await tried(screen, asyncio.to_thread(load_config, RunFolder(folder).config), "use")
+            if config is None:
+                return
+            before = config.reward.model_dump()["sources"]
+        after = rewarded_by(model, before)
+        where = f"{view.started.name}, from the next iteration on" if live and view.started else "this configuration"
+        question = f"Use {model.name} as the reward of {where}?"
+        quality = quality_text(await asyncio.to_thread(whole_run, model))
+        detail = "\n".join(filter(None, [quality, change_text(before, after)]))
+        agreed = await screen.app.push_screen_wait(ConfirmScreen(question, detail, yes="Use model", no="Cancel"))
+        if agreed and supervisor.view is not view:
+            screen.say("Not applied: the screen shows another run", about="use")
+        elif agreed:
+            change = partial(supervisor.set, "reward.sources") if live else self._configure
+            attempt(screen, lambda: change(after), about="use")
+
+    def _configure(self, sources: list[dict[str, Any]]) -> None:
+        """Set the reward sources of the configuration on the screen. Raises UsageError."""
+        config = self._screen.config
+        if config.document.kind != PPO:
+            raise UsageError("Config shows no PPO run: open a PPO configuration first")
+        config.document.set("reward.sources", sources)
+        config.show_document(config.document)
+        self._screen.action_show_pane("config")
+        config.focus_field("reward.sources")
+
+    def _settings(self, folder: Path | None) -> tuple[int, dict[str, Any]]:
+        """Return how many labels there are, and settings for them; on a thread. Raises UsageError if there are none.
+
+        folder: of the PPO run whose backbone is shared.
+        """
+        labels = 0
+        if self.worker.path.exists():
+            with PreferenceStore(self.worker.path, create=False) as opened:
+                counts = opened.counts()
+                labels = counts.labels - counts.skips - counts.choices.get("both_bad", 0)
+        if not labels:
+            raise UsageError("no labels to train on yet: begin a session")
+        return labels, settings_for(labels, None if folder is None else load_config(RunFolder(folder).config))
+
+    def _shows_ppo(self) -> bool:
+        started = self._supervisor.view.started
+        return started is not None and started.run_kind == PPO

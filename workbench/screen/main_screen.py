@@ -190,7 +190,8 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def _watch_labelling(self) -> None:
         self.labelling.watch()
-        self.query_one(RewardModelPane).show_training(self.labelling.training)
+        training = self.labelling.training
+        self.query_one(RewardModelPane).show_training(training.run if training else None)
 
     def on_resize(self) -> None:
         self._panes.resize()
@@ -367,10 +368,6 @@ class MainScreen(MountedWhole, Screen[None]):
     def _show_scores(self, message: SampleListView.ScoresRead) -> None:
         self._training.update_run(self.supervisor.view)  # while hidden, it may still show the run before
         self._training.show_scores(message.iteration, message.scores)
-
-    @on(LabelPane.LabelsChanged)
-    def _settle_training(self) -> None:
-        self.settle("train")  # an error about missing labels
 
     @on(RewardModelPane.LabelAgain)
     def _label_again(self, message: RewardModelPane.LabelAgain) -> None:

@@ -55,7 +55,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     LabelHistoryScreen: lambda: LabelHistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
     ImportPreferencesScreen: lambda: ImportPreferencesScreen(STORE),
     LabelStartScreen: lambda: LabelStartScreen(
-        [], STORE, "anna", [], models=[], options=SessionOptions(), begin=cast("Any", no_labels)
+        [], STORE, [], options=SessionOptions(labeller="anna"), begin=cast("Any", no_labels)
     ),
     NoteScreen: lambda: NoteScreen(""),
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),

@@ -196,9 +196,6 @@ class Labelling(ThemedApp[None]):
         self.pane.border_title = "Label F5"
         self.pane.take_focus()
 
-    def on_label_pane_labels_changed(self) -> None:
-        self.requested.append("labels changed")
-
     def reported(self, name: str) -> str:
         """Return the text of one line of the pane."""
         widget = self.query_one(f"#label-{name}", Static)

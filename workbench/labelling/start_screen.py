@@ -51,9 +51,9 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     """Dialog that asks what to label. Its result is the choice; None if it was closed.
 
     Enter first does what most users want. The dialog stays open until the session has begun. runs: folders of runs that
-    keep samples. models: folders of reward models. sessions: those of the store. All three the newest first. asks: the
-    labeller is a guess, so that field comes first. options: initial values of the form. begin: begins the session and
-    returns why that fails, "" if it does not, and None if the user cancels.
+    keep samples. sessions: those of the store. Both the newest first. asks: the labeller is a guess, so that field
+    comes first. options: initial values of the form. begin: begins the session and returns why that fails, "" if it
+    does not, and None if the user cancels.
     """
 
     TITLE = "Label"
@@ -76,7 +76,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         store: Path,
         sessions: Sequence[SessionRecord],
         *,
-        models: Sequence[Path],
         asks: bool = False,
         options: SessionOptions,
         begin: Callable[[SessionChoice], Awaitable[str | None]],
@@ -86,7 +85,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         self._options = options
         first = [self._options.run] if self._options.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
-        self._model = self._options.model or next(iter(models), None)
         self._sessions, self._asks = sessions, asks
         self._open: list[SessionRecord] = []  # sessions that the labeller can resume
         # At the last update: the labeller, the values of a new session's fields, and the place in the list.
@@ -133,7 +131,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             lacks = "" if options.flagged else "no item is flagged"
         elif queue != "dataset" and not self._runs:
             lacks = "needs a run that saves its samples"
-        elif queue == "uncertain" and self._model is None:
+        elif queue == "uncertain" and self._options.model is None:
             lacks = "needs a reward model"
         usual = {"samples": bool(self._runs), "dataset": bool(options.data or not self._runs)}
         chosen = queue in dict(options.queues) if options.queues else usual.get(queue, False)
@@ -243,7 +241,6 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             run=run if isinstance(run, Path) else None,
             data=_as_given(self.value("data").strip(), given.data),
             columns=columns_in(_as_given(self.value("columns"), ", ".join(given.columns))),
-            model=self._model,
             limit=_number(self.value("limit") or "0", "limit", int),
             repeats=_number(self.value("repeats") or "0", "repeats", float) / 100,
             guidelines=_as_given(self.value("guidelines").strip(), given.guidelines),

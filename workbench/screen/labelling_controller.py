@@ -134,15 +134,15 @@ class LabellingController:
             return
         sessions, flagged = kept
         labeller = self._labeller or default_labeller(sessions)
-        options = self._opening.options if self._opening else SessionOptions()
+        given = self._opening.options if self._opening else SessionOptions()
+        model = given.model or next(iter(material.models), None)
         self._screen.app.push_screen(
             LabelStartScreen(
                 sorted(material.runs, key=lambda run: run != self._supervisor.folder),
                 self.worker.path,
                 sessions,
                 asks=not self._is_known(labeller),
-                models=material.models,
-                options=replace(options, labeller=labeller, flagged=tuple(flagged)),
+                options=replace(given, labeller=labeller, model=model, flagged=tuple(flagged)),
                 begin=self._open_session,
             )
         )

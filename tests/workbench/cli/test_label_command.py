@@ -66,7 +66,7 @@ def test_every_queue_can_be_chosen_except_those_that_the_program_fills() -> None
 def test_without_options_the_screen_asks_and_nothing_is_made(folder: Path) -> None:
     opened, to_label = opening()
     assert (opened.watch, to_label.choice) == (None, None)
-    assert (to_label.store, to_label.labeller) == (folder / "preferences.db", "")
+    assert (to_label.store, to_label.options.labeller) == (folder / "preferences.db", "")
     assert not to_label.store.exists()
 
 
@@ -74,7 +74,7 @@ def test_the_screen_begins_with_the_given_options() -> None:
     Path("g.md").write_text("Be fair.")
     _, to_label = opening("--labeller", "ann", "--guidelines", "g.md", "--limit", "9", "--repeats", "0.1")
     assert to_label.choice is None
-    assert to_label.labeller == "ann"
+    assert to_label.options.labeller == "ann"
     assert (to_label.options.guidelines, to_label.options.limit, to_label.options.repeats) == ("g.md", 9, 0.1)
 
 
@@ -128,7 +128,7 @@ def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_ti
     session = left_open(opening("--run", "a-0001", "--labeller", "ann")[1].choice)
     assert opening("--run", "a-0001")[1].choice == SessionChoice(labeller="ann", resume=session)
     to_label = opening("--run", "a-0001", "--limit", "5")[1]
-    assert (to_label.choice, to_label.labeller, to_label.options.limit) == (None, "", 5)
+    assert (to_label.choice, to_label.options.labeller, to_label.options.limit) == (None, "", 5)
     assert to_label.options.run == folder.resolve()
     assert begun("--run", "a-0001", "--limit", "5", "--labeller", "ann").limit == 5
     monkeypatch.setenv("LOGNAME", "ann")
@@ -185,7 +185,7 @@ def test_the_workbench_is_opened_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label, "open_workbench", open_workbench)
     assert label.run(arguments("--labeller", "ann")) == 7
     assert seen[0].label is not None
-    assert seen[0].label.labeller == "ann"
+    assert seen[0].label.options.labeller == "ann"
 
 
 def test_the_queue_of_flagged_items_asks_for_those_of_the_store(folder: Path) -> None:

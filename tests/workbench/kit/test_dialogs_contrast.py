@@ -29,10 +29,8 @@ def full_start() -> LabelStartScreen:
     """Return the dialog that begins labelling, with a session to resume and a run."""
     plan = SessionPlan(queues=(QueuePlan(queue="samples", source="/runs/a-0001"),))
     session = SessionRecord(id=1, labeller="anna", plan=plan, guidelines="", began=time.time(), items=9, done=3)
-    options, begin = SessionOptions(flagged=("k",)), cast("Any", no_labels)
-    return LabelStartScreen(
-        [run_with_samples("a-0001")], STORE, "anna", [session], models=[], options=options, begin=begin
-    )
+    options, begin = SessionOptions(labeller="anna", flagged=("k",)), cast("Any", no_labels)
+    return LabelStartScreen([run_with_samples("a-0001")], STORE, [session], options=options, begin=begin)
 
 
 async def test_every_word_of_every_dialog_can_be_read_as_it_is_drawn(

@@ -196,8 +196,7 @@ async def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading
         go_on.set()
         await until(pilot, lambda: "1,600 rows   format trl   enter imports 1,600" in status(app))
     ended = Preview("rows.jsonl", "auto")
-    ended.closing.set()
-    assert ended.read()
+    assert ended.read(wanted=lambda: False)
     assert (ended.count, ended.is_read) == (1, False)
 
 

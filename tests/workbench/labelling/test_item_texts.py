@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-from typing import Any
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
@@ -12,19 +11,16 @@ from label_session import item
 
 from trainer.preferences.records import Judgement, Origin, Preference, SessionItem
 from workbench.labelling.texts import (
-    Ranking,
+    Draft,
     Turn,
     completion_facts,
-    judged,
+    hints,
     judgement_text,
-    reveals,
+    last_line,
+    ranked_places,
     texts_of,
+    with_mark,
 )
-
-
-def labelled(one: Any, judgement: Judgement, position: int = 0) -> SessionItem:
-    label = Preference(comparison=one.comparison, judgement=judgement, id=1)
-    return SessionItem(position=position, item=one, label=label)
 
 
 def plain(text: str) -> tuple[Turn, ...]:
@@ -49,37 +45,32 @@ def test_a_role_is_left_out_where_every_completion_is_one_message_of_the_assista
     assert texts_of(item(one, "two")).completions == ((Turn("assistant", "one"),), plain("two"))
 
 
+KEYS = defaultdict(lambda: "K")
+
+
 @pytest.mark.parametrize(
-    ("completions", "alike"),
+    ("completions", "hint"),
     [
-        (("a b", "a b"), "identical"),
-        (("a b", "a  b"), "spaces"),
-        (("a b\n", "a b"), "spaces"),
-        (("", " "), "spaces"),
+        (("a b", "a b"), "identical texts"),
+        (("a b", "a  b"), "only white space differs"),
+        (("a b\n", "a b"), "only white space differs"),
+        (("", " "), "only white space differs"),
         (("a b", "a c"), ""),
-        (("a", "a", "b"), ""),
-        (("a", "a", "a"), "identical"),
+        (("a", "a", "b"), "type the digits"),
+        (("a", "a", "a"), "identical texts"),
     ],
 )
-def test_identical_completions_are_recognised(completions: tuple[str, ...], alike: str) -> None:
-    assert texts_of(item(*completions)).alike == alike
+def test_identical_completions_are_recognised(completions: tuple[str, ...], hint: str) -> None:
+    one = item(*completions)
+    shown = hints(SessionItem(position=0, item=one), texts_of(one), Draft(), KEYS)
+    assert hint in shown
+    assert bool(hint) == bool(shown)
 
 
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_ranking_is_of_the_texts_that_were_seen_whatever_their_order(order: tuple[int, ...]) -> None:
-    one = item("a", "b", "c", order=order)
-    judgement = judged(one, [[2], [0, 1]], strength=3)
-    seen = [one.comparison.completions[place] for place in order]
-    best, others = judgement.ranking
-    assert one.comparison.completions[best[0]] == seen[2]
-    assert {one.comparison.completions[place] for place in others} == set(seen[:2])
-    assert (judgement.order_shown, judgement.strength, judgement.verdict) == (order, 3, "ranked")
-
-
-def typed(marks: str, count: int) -> Ranking:
-    ranking = Ranking()
+def typed(marks: str, count: int) -> str:
+    ranking = ""
     for mark in marks:
-        ranking = ranking.taken_back() if mark == "<" else ranking.typed(mark, count)
+        ranking = ranking[:-1] if mark == "<" else with_mark(ranking, mark, count)
     return ranking
 
 
@@ -100,29 +91,35 @@ def typed(marks: str, count: int) -> Ranking:
     ],
 )
 def test_a_ranking_is_typed_in_digits_and_ties(marks: str, groups: list[list[int]], text: str) -> None:
-    ranking = typed(marks, 3)
-    assert ranking.groups == groups
-    assert str(ranking) == text
+    ranking, one = typed(marks, 3), item("a", "b", "c")
+    assert ranked_places(ranking) == groups
+    shown = hints(SessionItem(position=0, item=one), texts_of(one), Draft(ranking), KEYS)
+    assert shown == (f"ranking: {text}" if text else "type the digits, best first, K between equals")
 
 
 @given(st.text("123456789=<", max_size=30), st.integers(2, 9))
 def test_typing_ranks_no_completion_twice_and_none_that_does_not_exist(marks: str, count: int) -> None:
-    ranking = typed(marks, count)
-    places = [place for group in ranking.groups for place in group]
+    places = [place for group in ranked_places(typed(marks, count)) for place in group]
     assert len(places) == len(set(places))
     assert set(places) <= set(range(count))
-    assert ranking.is_whole(count) == (len(places) == count)
 
 
-def test_a_judgement_is_described_in_the_numbers_that_were_shown() -> None:
-    pair, three = item("a", "b", order=(1, 0)), item("a", "b", "c", order=(2, 0, 1))
-    assert judgement_text(pair, judged(pair, [[0], [1]])) == "1 is better"
-    assert judgement_text(pair, judged(pair, [[1], [0]], strength=3)) == "2 is strongly better"
-    assert judgement_text(pair, judged(pair, [[0, 1]])) == "tie"
-    assert judgement_text(pair, judged(pair, verdict="both_bad")) == "both bad"
-    assert judgement_text(three, judged(three, verdict="both_bad")) == "all bad"
-    assert judgement_text(three, judged(three, verdict="skip")) == "skipped"
-    assert judgement_text(three, judged(three, [[2], [0, 1]])) == "3 > 1 = 2"
+@pytest.mark.parametrize(
+    ("order", "judgement", "text"),
+    [
+        ((1, 0), Judgement(ranking=((1,), (0,))), "1 is better"),
+        ((1, 0), Judgement(ranking=((0,), (1,)), strength=3), "2 is strongly better"),
+        ((1, 0), Judgement(ranking=((0, 1),)), "tie"),
+        ((1, 0), Judgement(verdict="both_bad"), "both bad"),
+        ((2, 0, 1), Judgement(verdict="both_bad"), "all bad"),
+        ((2, 0, 1), Judgement(verdict="skip"), "skipped"),
+        ((2, 0, 1), Judgement(ranking=((1,), (0, 2))), "3 > 1 = 2"),
+    ],
+)
+def test_a_judgement_is_described_in_the_numbers_that_were_shown(
+    order: tuple[int, ...], judgement: Judgement, text: str
+) -> None:
+    assert judgement_text(item(*"abc"[: len(order)], order=order), judgement) == text
 
 
 def test_facts_are_shown_on_the_side_that_they_belong_to() -> None:
@@ -148,9 +145,11 @@ def test_a_run_that_wrote_both_is_not_named_and_a_checkpoint_only_without_an_ite
 
 
 def test_facts_about_a_completion_that_is_to_be_judged_again_would_give_it_away() -> None:
-    judged = labelled(item("a", "b"), Judgement.chosen("a"))
+    one = item("a", "b")
+    label = Preference(comparison=one.comparison, judgement=Judgement.chosen("a"), id=1)
+    judged = SessionItem(position=0, item=one, label=label)
     chat = [{"role": "assistant", "content": "b"}]
     for again in (item("a", "b"), item("b", "c"), item("c", "a"), item("c", chat), item("c", " b ")):
-        assert reveals(judged, SessionItem(position=1, item=again))
-    assert not reveals(judged, SessionItem(position=1, item=item("c", "d")))
-    assert not reveals(judged, None)
+        assert last_line(judged, SessionItem(position=1, item=again), 80) == ""
+    for other in (SessionItem(position=1, item=item("c", "d")), None):
+        assert last_line(judged, other, 80).startswith("last: 1 is better")

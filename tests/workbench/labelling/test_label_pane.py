@@ -45,7 +45,6 @@ async def test_a_key_is_a_decision_and_shows_the_next_item(key: str, choice: str
         assert (judgement.order_shown, judgement.seconds) == ((1, 0), 7.5)
         assert "left 0" in app.text
         assert "a text" not in app.text
-        assert app.requested == ["labels changed"]
         assert app.pane.state is not None
         assert app.pane.state.last == replace(session.items[0], label=session.labels[0][1])
 
@@ -87,7 +86,6 @@ async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
         assert session.labels == []
         assert "left 0" in app.text
         assert "flagged" in app.reported("hint")
-        assert app.requested == ["labels changed"] * 6
         await pilot.press("u")
         assert session.calls.count("undo") == 3, "there is nothing left to undo"
         await pilot.press("2")
@@ -146,7 +144,6 @@ async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> 
         )
         assert "left 0" in app.text
         assert "flagged" in app.reported("hint")
-        assert not app.requested
         session.refusal = None
         app.seconds = 20
         await until(lambda: not app.pane.busy)
@@ -233,7 +230,6 @@ async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> 
         assert (session.judgements[0].choice, session.judgements[0].strength) == ("b", 3)
         assert session.judgements[0].flags == ("flagged",)
         assert "left 3" in app.text
-        assert app.requested[-1] == "labels changed"
         assert app.pane.state is not None
         assert app.pane.state.last is not None
         assert app.pane.state.last.label == session.labels[-1][1]

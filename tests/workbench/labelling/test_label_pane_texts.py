@@ -14,10 +14,10 @@ from rich.cells import cell_len
 from trainer.confidence import wilson_interval
 from trainer.preferences.records import Progress, Share
 from workbench.labelling.item_view import LONGEST, lay_out, markdown_lines
-from workbench.labelling.texts import ItemTexts, Style, figures, fitting, in_lines, texts_of
+from workbench.labelling.texts import ItemTexts, figures, progress_text, texts_of
 from workbench.text import Line, plain, visible
 
-STYLES = [Style(), Style(markdown=True), Style(diff=True)]
+STYLES: list[dict[str, bool]] = [{}, {"markdown": True}, {"diff": True}]
 TEXTS = st.text(st.sampled_from("jx *_`#>-|[]()\n\t日é\u0301\x1b\u202e\u200b🎉"), max_size=60)
 
 
@@ -29,28 +29,30 @@ def drawn(lines: list[Line]) -> list[str]:
     return [plain(line) for line in lines]
 
 
+def laid_out(texts: ItemTexts, width: int, **style: bool) -> list[Line]:
+    lines, _, end = lay_out(texts, width, **style)
+    return [*lines, end]
+
+
 def marked(lines: list[Line], role: str) -> str:
     return "".join(text for line in lines for text, own in line if own == role)
 
 
 @pytest.mark.parametrize("style", STYLES)
-@given(
-    texts=st.lists(TEXTS, min_size=2, max_size=4), prompt=TEXTS, width=st.integers(12, 130), height=st.integers(1, 30)
-)
+@given(texts=st.lists(TEXTS, min_size=2, max_size=4), prompt=TEXTS, width=st.integers(12, 130))
 def test_no_line_is_wider_than_its_place_and_no_character_is_obeyed(
-    style: Style, texts: list[str], prompt: str, width: int, height: int
+    style: dict[str, bool], texts: list[str], prompt: str, width: int
 ) -> None:
-    layout = lay_out(one(*texts, prompt=prompt), width, height, style)
-    for line in drawn(layout.lines):
+    for line in drawn(laid_out(one(*texts, prompt=prompt), width, **style)):
         assert cell_len(line) <= width
         assert visible(line) == line
 
 
 @pytest.mark.parametrize("style", STYLES)
 @given(texts=st.lists(TEXTS, min_size=2, max_size=4), width=st.integers(12, 130))
-def test_every_letter_of_every_text_is_seen(style: Style, texts: list[str], width: int) -> None:
+def test_every_letter_of_every_text_is_seen(style: dict[str, bool], texts: list[str], width: int) -> None:
     texts = [text.replace("`", "") for text in texts]  # except for the language of a block of code
-    lines = drawn(lay_out(one(*texts, prompt="q"), width, 10, style).lines)
+    lines = drawn(laid_out(one(*texts, prompt="q"), width, **style))
     for letter in "xj日é":
         assert sum(line.count(letter) for line in lines) == sum(text.count(letter) for text in texts)
 
@@ -58,7 +60,7 @@ def test_every_letter_of_every_text_is_seen(style: Style, texts: list[str], widt
 @pytest.mark.parametrize("width", [98, 99, 118, 119])
 def test_both_sides_have_the_same_width(width: int) -> None:
     texts = ("word " * 60, "word " * 60)
-    lines = drawn(lay_out(one(*texts), width, 10, Style()).lines)
+    lines = drawn(laid_out(one(*texts), width))
     sides = [line.split("│") for line in lines if "│" in line]
     assert sides
     assert all(left == right for left, right in sides)
@@ -66,18 +68,18 @@ def test_both_sides_have_the_same_width(width: int) -> None:
 
 def test_completions_are_side_by_side_where_there_is_room_and_otherwise_stacked() -> None:
     texts = ("left text", "right text")
-    wide, narrow = (drawn(lay_out(one(*texts), width, 10, Style()).lines) for width in (98, 97))
+    wide, narrow = (drawn(laid_out(one(*texts), width)) for width in (98, 97))
     assert any("left text" in line and "right text" in line for line in wide)
     assert narrow.index(" left text".ljust(97)) < narrow.index(" right text".ljust(97))
 
 
 def test_words_that_the_other_side_does_not_have_are_marked_alike_on_both() -> None:
-    lines = lay_out(one("the cat sat down", "the dog sat down"), 120, 5, Style(diff=True)).lines
+    lines = laid_out(one("the cat sat down", "the dog sat down"), 120, diff=True)
     assert marked(lines, "differs") == "catdog"
 
 
 def test_a_difference_in_white_space_alone_can_be_seen() -> None:
-    lines = lay_out(one("a b\n", "a  b"), 120, 5, Style(diff=True)).lines
+    lines = laid_out(one("a b\n", "a  b"), 120, diff=True)
     assert "␣" in marked(lines, "differs")
     assert "␊" in marked(lines, "differs")
 
@@ -86,18 +88,18 @@ def test_messages_are_compared_one_by_one() -> None:
     def chat(*texts: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": text} for text in texts]
 
-    lines = lay_out(one(chat("same", "one"), chat("same", "two", "three")), 120, 5, Style(diff=True)).lines
+    lines = laid_out(one(chat("same", "one"), chat("same", "two", "three")), 120, diff=True)
     assert marked(lines, "differs") == "onetwothree"
 
 
 def test_an_empty_text_says_so() -> None:
-    lines = drawn(lay_out(one("", " \n "), 80, 5, Style()).lines)
+    lines = drawn(laid_out(one("", " \n "), 80))
     assert any(line.strip() == "empty" for line in lines)
     assert any(line.strip() == "only white space" for line in lines)
 
 
 def test_an_endless_text_is_cut_and_says_by_how_much() -> None:
-    lines = drawn(lay_out(one("x" * (LONGEST + 1234), "y"), 120, 5, Style()).lines)
+    lines = drawn(laid_out(one("x" * (LONGEST + 1234), "y"), 120))
     assert any("1,234 more characters not shown" in line for line in lines)
     assert sum(line.count("x") for line in lines) == LONGEST
 
@@ -124,7 +126,7 @@ def test_markdown_is_drawn_and_no_letter_of_it_is_lost() -> None:
     ],
 )
 def test_text_that_markdown_would_hide_or_decode_is_shown_literally(text: str) -> None:
-    lines = drawn(lay_out(one(text, "other"), 80, 5, Style(markdown=True)).lines)
+    lines = drawn(laid_out(one(text, "other"), 80, markdown=True))
     words = (
         visible(text, keep_newlines=True).replace("![picture](http://x.y/z.png)", "picture http://x.y/z.png").split()
     )
@@ -136,8 +138,8 @@ def test_text_that_markdown_would_hide_or_decode_is_shown_literally(text: str) -
 )
 def test_text_that_markdown_cannot_show_whole_is_shown_literally(text: str) -> None:
     assert markdown_lines(text, 40) is None
-    as_markdown, as_it_is = (lay_out(one(text, "b"), 42, 5, Style(markdown=markdown)) for markdown in (True, False))
-    assert drawn(as_markdown.lines) == drawn(as_it_is.lines)
+    as_markdown, as_it_is = (laid_out(one(text, "b"), 42, markdown=markdown) for markdown in (True, False))
+    assert drawn(as_markdown) == drawn(as_it_is)
 
 
 async def test_hostile_texts_are_shown_and_change_nothing_else() -> None:
@@ -295,9 +297,8 @@ def test_unknown_figures_are_left_out() -> None:
 
 @given(st.lists(st.text("ab日", min_size=1, max_size=9), min_size=1, max_size=8), st.integers(4, 60))
 def test_figures_fit_their_line_and_all_of_them_their_lines(reported: list[str], width: int) -> None:
-    line = fitting(reported, ["g"], width)
-    assert cell_len(line) <= width
-    lines = in_lines(reported, width)
+    assert cell_len(progress_text(reported, ["g"], width)) <= width
+    lines = progress_text(reported, [], width, whole=True).splitlines()
     assert all(cell_len(line) <= width for line in lines)
     if all(cell_len(text) <= width for text in reported):
         assert [text for line in lines for text in line.split("   ")] == reported

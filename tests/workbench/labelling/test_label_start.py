@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ async def begin_at_once(_: SessionChoice) -> str:
 def start(
     runs: Sequence[Path] = (), sessions: Sequence[SessionRecord] = (), labeller: str = "ann", **more: Any
 ) -> LabelStartScreen:
-    given: dict[str, Any] = {"models": (), "options": SessionOptions(), "begin": begin_at_once}
-    return LabelStartScreen(runs, Path("preferences.db"), labeller, sessions, **given | more)
+    options = replace(more.pop("options", SessionOptions()), labeller=labeller)
+    given: dict[str, Any] = {"options": options, "begin": begin_at_once}
+    return LabelStartScreen(runs, Path("preferences.db"), sessions, **given | more)
 
 
 def starts(app: Host) -> list[str]:
@@ -166,8 +168,8 @@ async def test_naming_data_adds_it_to_a_new_session_and_taking_it_away_leaves_it
 
 async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() -> None:
     runs = [run_with_samples("b-0002"), run_with_samples("a-0001")]
-    models = [reward_model("m2"), reward_model("m1")]
-    async with opened(start(runs, [record(3)], models=models)) as (app, pilot):
+    model = reward_model("m1")
+    async with opened(start(runs, [record(3)], options=SessionOptions(model=model))) as (app, pilot):
         await pilot.press("tab", "space", *["down"] * 3, "space")  # no samples, but uncertain pairs
         await pilot.press("tab", "enter", "down", "enter")  # the other run
         await pilot.press("tab", "tab", "tab", "tab", *"20", "tab", *"10")
@@ -176,12 +178,12 @@ async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() 
         await until(pilot, lambda: app.answer is not NOTHING)
         begun = plan(app.answer)
         [queue] = begun.queues
-        assert (queue.queue, queue.source, queue.model) == ("uncertain", str(runs[1]), str(models[0]))
+        assert (queue.queue, queue.source, queue.model) == ("uncertain", str(runs[1]), str(model))
         assert (begun.limit, begun.repeats) == (20, 0.1)
 
 
 async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> None:
-    async with opened(start([run_with_samples("a-0001")], models=[])) as (app, pilot):
+    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
         shown = text_of(app)
         assert "needs a reward model" in shown
         app.screen.query_one(QueueList).focus()

@@ -33,7 +33,7 @@ from workbench.labelling.pane import LabelPane
 from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOptions, session_plan
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
-from workbench.reward_model.training import End, quality_text
+from workbench.reward_model.training import quality_text
 from workbench.run.view import RunView
 from workbench.runs.table import RunTable
 from workbench.screen.main_screen import MainScreen
@@ -54,7 +54,9 @@ def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> 
     """Return an opening that starts a session on the pairs at once."""
     plan = replace(session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit)), seed=7)
     choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
-    return LabelOpening(store=Path("preferences.db").resolve(), labeller=labeller, choice=choice)
+    return LabelOpening(
+        store=Path("preferences.db").resolve(), choice=choice, options=SessionOptions(labeller=labeller)
+    )
 
 
 def labels() -> list[tuple[str, str]]:
@@ -154,8 +156,6 @@ async def test_a_reward_model_that_cannot_be_trained_says_why() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
         await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))
-        screen.query_one(LabelPane).post_message(LabelPane.LabelsChanged())
-        await until(pilot, lambda: "no labels to train on yet" not in screen_text(screen))
         await pilot.press("T")
         await until(pilot, lambda: "No trained reward model yet" in screen_text(screen))
 
@@ -170,7 +170,7 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
             run=Path("runs", "labels-0001").absolute(), progress=lambda: "labels-0001: loading", done=False
         )
 
-    monkeypatch.setattr("workbench.screen.reward_models.RewardTraining", start)
+    monkeypatch.setattr("workbench.screen.labelling_controller.RewardTraining", start)
     with PreferenceStore(Path("preferences.db")) as store:
         store.add_many(labelled(12), source="")
     async with workbench() as (screen, pilot):
@@ -195,15 +195,15 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
 
 async def test_the_end_of_a_training_is_reported_once_by_how_it_ended() -> None:
     async with workbench() as (screen, pilot):
-        models, banner = screen.labelling._reward_models, screen.query_one(Banner)
-        end = End("failed", "labels-0001: no memory")
+        labelling, banner = screen.labelling, screen.query_one(Banner)
+        end = "failed", "labels-0001: no memory"
         training = SimpleNamespace(run=Path("labels-0001"), done=False, end=lambda: end)
-        models._training = training  # type: ignore[assignment]
-        models.watch()
-        assert models.training == Path("labels-0001")
+        labelling.training = training  # type: ignore[assignment]
+        labelling.watch()
+        assert labelling.training is training
         training.done = True
-        models.watch()
-        assert models.training is None
+        labelling.watch()
+        assert labelling.training is None
         await until(pilot, lambda: banner.display)
         assert "no memory" in str(banner.render())
 

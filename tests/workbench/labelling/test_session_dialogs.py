@@ -92,10 +92,15 @@ def labelled(
     return SessionItem(position=position, item=item, label=label)
 
 
+def listed(item: SessionItem) -> str:
+    assert item.label is not None
+    return history_line(item, item.label.judgement)
+
+
 def test_the_end_of_a_long_prompt_is_listed_and_shows_that_it_was_cut() -> None:
     prompt = f"{'word ' * 100}at the end"
-    assert history_line(labelled(0, prompt=prompt)).endswith(f"  …{prompt[-199:]}")
-    assert history_line(labelled(0, prompt="short")).endswith("  short")
+    assert listed(labelled(0, prompt=prompt)).endswith(f"  …{prompt[-199:]}")
+    assert listed(labelled(0, prompt="short")).endswith("  short")
 
 
 class Session:

@@ -1,90 +1,149 @@
-"""The configuration of a command line, and `ppo-workbench config`: show, validate, schema."""
+"""The configuration of a command line; `ppo-workbench config` (show, validate, schema) and `new`, a workspace."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from trainer.config import SCHEMAS, Config, config_warnings
-from trainer.config.fields import Section
+from trainer.config import SCHEMAS, Config, config_warnings, load_config
 from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names
 from trainer.config.problems import Schema, validate_as
-from trainer.config.reference import Setting, json_schema, reference_markdown, reference_rows
+from trainer.config.reference import json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
-from trainer.errors import UsageError
-from trainer.files import read_toml
+from trainer.errors import UsageError, cannot_write
+from trainer.files import read_toml, write_whole
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.parser import add, dir_override
 from workbench.run.metrics import training_command
 from workbench.system import output
+from workbench.text import visible
 
 # May change when a run is resumed: in a PPO run besides the live settings, and in a run on preferences.
 RESUMABLE = ("ppo.iterations", "checkpoint.every", "eval.every", "run.trackers")
 _RESUMABLE_ON_PREFERENCES = ("checkpoint.every", "checkpoint.keep", "eval.every", "run.trackers")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands and their options."""
-    actions = parser.add_subparsers(required=True, title="commands", metavar="")
-    for name, execute, help_text in (
-        ("show", show, "print the configuration as TOML, defaults included"),
-        ("validate", validate, "report every problem of a configuration"),
+CONFIG = "config.toml"
+RUNS = "runs"
+
+_PROMPTS = (
+    "The old lighthouse keeper climbed the stairs and",
+    "On the first day of the holidays, we",
+    "Nobody in the village knew why the bakery",
+    "The letter had been in the drawer for years, and",
+    "When the snow began to melt, the children",
+    "My grandmother always said that a good soup",
+    "The train stopped between two stations, and",
+    "In the garden behind the school there was",
+)
+
+_CONFIG = """\
+# Configuration of this workspace: ppo-workbench uses it in this folder. All settings: ppo-workbench config schema
+
+[model]
+path = {model}  # starter, a folder, or a name on the Hugging Face hub
+lora_targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+[data]
+prompts = "prompts.jsonl"  # one object a line, with a column "prompt"
+
+[rollout]
+batch_size = 8
+max_new_tokens = 32
+
+[reward]
+sources = [{reward}]  # "lexicon" scores cheerful words; "reward.py:score" is the function in reward.py
+
+[ppo]
+iterations = 40
+epochs = 2
+kl_coef = 0.05
+
+[optim]
+policy_lr = 3e-4
+value_lr = 3e-4
+"""
+
+_REWARD = '''\
+"""A reward of your own. To use it, set reward.sources = ["reward.py:score"] in config.toml or in the workbench."""
+
+
+def score(prompts, completions, **columns):
+    """Return one number for each completion; higher is better.
+
+    prompts, completions: lists of strings, of the same length. columns: the other columns of prompts.jsonl.
+    """
+    return [min(completion.count(","), 3) / 3 for completion in completions]
+'''
+
+_README = """\
+# {name}
+
+A workspace of ppo-workbench. In this folder:
+
+```
+ppo-workbench             # open the workbench: t trains config.toml
+ppo-workbench --no-ui     # train it without a screen
+ppo-workbench label       # choose the better of two responses
+```
+
+- `config.toml`: model, prompts, reward and all other settings
+- `prompts.jsonl`: the prompts; put yours in place of the examples
+- `reward.py`: an example of a reward of your own
+- `runs/`: one folder for each run
+"""
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the commands of `config` and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, title="commands", metavar="")
+    for name, help_text in (
+        ("show", "print the configuration as TOML, defaults included"),
+        ("validate", "report every problem of a configuration"),
     ):
         action = actions.add_parser(name, help=help_text)
-        action.set_defaults(execute=execute)
+        action.set_defaults(execute=check_config)
         add(action, "--config", metavar="PRESET_OR_FILE", help="preset or file")
         add(action, "--set")
     action = actions.add_parser("schema", help="list every setting: type, range, default, unit, help")
-    action.set_defaults(execute=schema)
+    action.set_defaults(execute=print_schema)
     action.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
     for action in actions.choices.values():
         action.add_argument("--kind", choices=tuple(SCHEMAS), default="ppo", help="kind of run (default: %(default)s)")
 
 
-def show(args: argparse.Namespace) -> int:
-    """Print the whole configuration as TOML, defaults included; warnings go to stderr."""
-    sys.stdout.write(config_text(_checked(args)))
+def check_config(args: argparse.Namespace) -> int:
+    """Load the configuration, and print it with its defaults, or ok; warnings go to stderr.
+
+    Raises UsageError, and ConfigError with every problem.
+    """
+    config = configuration(args, SCHEMAS[args.kind])
+    for warning in config_warnings(config):
+        output.warning(warning)
+    sys.stdout.write(config_text(config) if args.action == "show" else "ok\n")
     return 0
 
 
-def validate(args: argparse.Namespace) -> int:
-    """Print ok; warnings go to stderr. Raises ConfigError with every problem."""
-    _checked(args)
-    output.data("ok")
-    return 0
+def print_schema(args: argparse.Namespace) -> int:
+    """Print every setting: as a list to read, as JSON Schema, or as the Markdown page of all kinds of run.
 
-
-def schema(args: argparse.Namespace) -> int:
-    """Print every setting: as a list to read, as JSON Schema, or as the Markdown page of all kinds of run."""
+    The list has two lines for each: type and default, `live` if it may change in a run, then its help.
+    """
     if args.format == "json":
         output.data(json.dumps(json_schema(SCHEMAS[args.kind]), indent=2))
     elif args.format == "markdown":
         output.data(reference_markdown().rstrip())
     else:
-        output.data("\n".join(_listing(reference_rows(SCHEMAS[args.kind]))))
+        for row in reference_rows(SCHEMAS[args.kind]):
+            rule = ", ".join(filter(None, (row.type, row.rule)))
+            default = f"default {row.default} {row.unit}".rstrip() if row.default else ""
+            output.data("  ".join(filter(None, (row.key, rule, default, "live" * row.live))) + f"\n    {row.help}")
     return 0
-
-
-def _checked(args: argparse.Namespace) -> Section:
-    """Load the configuration of the command line and print its warnings. Raises UsageError and ConfigError."""
-    config = configuration(args, SCHEMAS[args.kind])
-    for warning in config_warnings(config):
-        output.warning(warning)
-    return config
-
-
-def _listing(rows: list[Setting]) -> list[str]:
-    """Return two lines for each setting: its type and default, then its help; `live` marks what may change in a run."""
-    lines = []
-    for row in rows:
-        rule = ", ".join(filter(None, (row.type, row.rule)))
-        default = f"default {row.default} {row.unit}".rstrip() if row.default else ""
-        lines.append("  ".join(filter(None, (row.key, rule, default, "live" * row.live))))
-        lines.append(f"    {row.help}")
-    return lines
 
 
 def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
@@ -143,3 +202,54 @@ def runs_dir(args: argparse.Namespace) -> Path:
     if args.dir is not None and not Path(args.dir).is_dir():
         raise UsageError(f"--dir {args.dir}: no such folder; the default is '{default}'")
     return Path(args.dir or default)
+
+
+def add_new(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `new`: the folder, and what may differ from the example."""
+    parser.set_defaults(execute=run_new)
+    parser.add_argument("folder", metavar="DIR", help="folder to make; it must be new or empty")
+    parser.add_argument("--model", metavar="MODEL", default="starter", help="folder or hub name (default: starter)")
+    parser.add_argument(
+        "--reward",
+        metavar="REWARD",
+        default="lexicon",
+        help="lexicon, FILE.py:FUNCTION, or the folder of a reward model (default: lexicon)",
+    )
+
+
+def run_new(args: argparse.Namespace) -> int:
+    """Make the workspace, and print what was made and how to go on. Raises UsageError and StorageError."""
+    folder = Path(args.folder)
+    made = make_workspace(folder, args.model, args.reward)
+    output.data("\n".join(f"made {visible(str(path))}" for path in made))
+    output.note(f"go on with: cd {visible(shlex.quote(str(folder)))} && {output.PROGRAM}")
+    return 0
+
+
+def make_workspace(folder: Path, model: str = "starter", reward: str = "lexicon") -> list[Path]:
+    """Lay out a workspace in `folder` and return what was made. Raises UsageError, ConfigError and StorageError.
+
+    Nothing is made if the folder has anything in it, or if the settings are not valid.
+    """
+    source: Any = {"kind": "model", "path": str(Path(reward).resolve())} if reward and Path(reward).is_dir() else reward
+    path = str(Path(model).resolve()) if model and Path(model).is_dir() else model
+    validate_as(Config, {"model": {"path": path}, "reward": {"sources": [source]}})
+    inline = f'{{ kind = "model", path = {json.dumps(source["path"])} }}' if isinstance(source, dict) else ""
+    name = folder.resolve().name
+    files = {
+        CONFIG: _CONFIG.format(model=json.dumps(path), reward=inline or json.dumps(source)),
+        "prompts.jsonl": "".join(f"{json.dumps({'prompt': prompt})}\n" for prompt in _PROMPTS),
+        "reward.py": _REWARD,
+        "README.md": _README.format(name=visible(name)),
+    }
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            what = "has files in it" if folder.is_dir() else "is a file"
+            raise UsageError(f"'{folder}' {what}: name a folder that is new or empty")
+        (folder / RUNS).mkdir(parents=True)
+        for file, text in files.items():
+            write_whole(folder / file, text)
+    except OSError as error:
+        raise cannot_write(f"'{folder}'", error, ", or name another folder") from None
+    load_config(folder / CONFIG)
+    return [*(folder / file for file in files), folder / RUNS]

@@ -15,11 +15,11 @@ from workbench.system import output
 PRESET = "quickstart"
 
 COMMANDS = {  # what adds the options of each, and its line in --help
-    "new": ("new:add_options", "make a workspace: configuration, prompts, an example of a reward"),
-    "config": ("config:add_options", "show, check and explain configurations"),
-    "estimate": ("estimate:add_options", "say how much memory a configuration needs, and what makes it fit"),
-    "runs": ("runs:add_options", "list the runs"),
-    "samples": ("samples:add_options", "print or export the samples of a run"),
+    "new": ("config:add_new", "make a workspace: configuration, prompts, an example of a reward"),
+    "config": ("config:add_config", "show, check and explain configurations"),
+    "estimate": ("machine:add_estimate", "say how much memory a configuration needs, and what makes it fit"),
+    "runs": ("runs:add_runs", "list the runs"),
+    "samples": ("runs:add_samples", "print or export the samples of a run"),
     "evaluate": ("evaluate:add_options", "compare a checkpoint of a run with its reference"),
     "compare": ("compare:add_options", "compare runs: numbers, score against KL, curves, settings, texts"),
     "branch": ("branch:add_options", "go on from a checkpoint of a run with settings changed, as new runs"),
@@ -28,10 +28,10 @@ COMMANDS = {  # what adds the options of each, and its line in --help
     "reward-model": ("reward_model:add_options", "train, evaluate and apply a reward model"),
     "dpo": ("train:add_options", "train a policy on preferences directly, as a baseline for PPO"),
     "launch": ("launch:add_options", "train one run in several processes on this machine"),
-    "export": ("export:add_options", "write a run for other trainers: policy, reward model, prompts, settings of TRL"),
+    "export": ("runs:add_export", "write a run for other trainers: policy, reward model, prompts, settings of TRL"),
     "label": ("label:add_options", "choose the better completion, one key per decision"),
     "watch": ("ui:add_options", "show a run that another process trains, or one that has ended"),
-    "doctor": ("doctor:add_options", "check what training would run on here and what would slow it down"),
+    "doctor": ("machine:add_doctor", "check what training would run on here and what would slow it down"),
 }
 
 EXIT_CODES = {
@@ -114,8 +114,7 @@ def parser(words: Sequence[str]) -> Parser:
         "--name": {"help": "name of the run's folder (default: the preset's and a number)"},
     }
     for name, options in OPTIONS.items():
-        if name.startswith("--"):
-            root.add_argument(name, **options | of_a_run.get(name, {}))
+        root.add_argument(name, **options | of_a_run.get(name, {}))
     commands = root.add_subparsers(dest="command", title="commands", metavar="")
     for name, (where, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text)

@@ -72,7 +72,6 @@ def _meant(word: str, choices: Iterable[str]) -> str:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "run": {"metavar": "RUN", "help": "the run's folder, or its name"},
     "--config": {"dest": "config_given", "metavar": "FILE", "help": "TOML file (default: none)"},
     "--set": {"metavar": "KEY=VALUE", "action": "append", "help": "change one setting, as in ppo.kl_coef=0.1"},
     "--name": {"metavar": "NAME"},
@@ -91,17 +90,29 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--dir": {"metavar": "DIR", "help": "folder of the runs (default: runs)"},
 }
-"""Arguments that several commands have, or that also come before a command."""
+"""Options of a run, which may also come before a command."""
+
+_SHARED: dict[str, dict[str, Any]] = {
+    "run": {"metavar": "RUN", "help": "the run's folder, or its name"},
+    "--json": {"action": "store_true", "help": "print one JSON object"},
+    "--checkpoint": {
+        "metavar": "N",
+        "default": "last",
+        "help": "number of an iteration, best, or last (default: last)",
+    },
+    "--average": {"action": "store_true"},
+}
+"""Other arguments of several commands."""
 
 
 def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
-    """Add some of `OPTIONS` to the parser of a command. changes: of what `OPTIONS` has about all of them.
+    """Add arguments that several commands have to the parser of one. changes: of what is set for all of them.
 
-    They have no default, which would override what was given before the command; --set has a list of its own.
+    `OPTIONS` have no default, which would override what was given before the command; --set has a list of its own.
     """
     for name in names:
         own = {"dest": "overrides_after", "default": []} if name == "--set" else {"default": argparse.SUPPRESS}
-        parser.add_argument(name, **OPTIONS[name] | (own if name.startswith("--") else {}) | changes)
+        parser.add_argument(name, **(OPTIONS[name] | own if name in OPTIONS else _SHARED[name]) | changes)
 
 
 def add_preference_training(parser: argparse.ArgumentParser, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import shlex
 import signal
@@ -13,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.confidence import mean_interval
 from trainer.config import config_warnings
-from trainer.config.schema import RewardConfig
 from trainer.engine.sweeping import (
     SUFFIX,
     Sweep,
@@ -28,7 +28,7 @@ from trainer.engine.sweeping import (
     sweep_names,
     with_more_seeds,
 )
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.plurals import counted
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, create_run
@@ -85,7 +85,9 @@ def run(args: argparse.Namespace) -> int:
     A run that fails does not keep the others from training; an interruption does. Raises TrainerError for what a user
     can fix.
     """
-    _check(args)
+    for option, value in (("--seeds", args.seeds), ("--jobs", args.jobs)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} {value}: must be at least 1")
     sweep, saved = _planned(args)
     check_folders(sweep)
     jobs = min(args.jobs or sweep.jobs, len(sweep.runs))
@@ -93,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         output.data("\n".join(_listing(sweep, jobs, peak, most)))
         return 0
-    _require_trust(args, sweep)
+    given = is_given(args) or any(text.partition("=")[0].strip() == "reward.sources" for text in args.vary)
+    for first, *_ in sweep.combinations.values():
+        require_trust(first.config.reward, given=given)
     warnings = [text for first, *_ in sweep.combinations.values() for text in config_warnings(first.config)]
     if peak and jobs > 1 and peak * jobs > most:
         warnings.append(
@@ -110,37 +114,26 @@ def run(args: argparse.Namespace) -> int:
     pool = _Pool(sweep, jobs)
     with held(sweep):
         code = pool.train()
-    given: str | None = args.dir
-    if given is None and runs_dir(args).resolve() != sweep.runs_dir:  # --set run.dir, or the configuration's
-        given = str(sweep.runs_dir)
+    where: str | None = args.dir
+    if where is None and runs_dir(args).resolve() != sweep.runs_dir:  # --set run.dir, or the configuration's
+        where = str(sweep.runs_dir)
     if not pool.stop_reason:
-        _compare(sweep, given)
+        _compare(sweep, where)
     if left := sum(not _is_done(_summary(sweep, one)) for one in sweep.runs):
-        option = "" if given is None else f" --dir {shlex.quote(given)}"
+        option = "" if where is None else f" --dir {shlex.quote(where)}"
         are = "1 run is" if left == 1 else f"{left} runs are"
         output.note(f"{are} not done; to go on: {output.PROGRAM} sweep --resume {sweep.name}{option}")
     return code
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that do not fit."""
-    for option, value in (("--seeds", args.seeds), ("--jobs", args.jobs)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option} {value}: must be at least 1")
-    if args.resume is None:
-        return
-    given = {"--config": args.config_given, "--name": args.name}
-    given |= {"--set": args.overrides[-1] if args.overrides else None, "--vary": args.vary[-1] if args.vary else None}
-    for option, value in given.items():
-        if value is not None:
-            raise UsageError(
-                f"{option} {value} cannot be used with --resume, which finishes the sweep as it was planned"
-            )
-
-
 def _planned(args: argparse.Namespace) -> tuple[Sweep, Sweep | None]:
     """Return the sweep of the command line, and its plan as an earlier command has saved it."""
     if args.resume is not None:
+        given = {"--config": args.config_given, "--name": args.name, "--vary": next(iter(args.vary), None)}
+        for option, value in (given | {"--set": next(iter(args.overrides), None)}).items():
+            if value is not None:
+                end = "cannot be used with --resume, which finishes the sweep as it was planned"
+                raise UsageError(f"{option} {value} {end}")
         name, where = args.resume.removesuffix(SUFFIX), runs_dir(args)
         if (saved := saved_sweep(name, where)) is None:
             others = ", ".join(f"'{other}'" for other in sweep_names(where))
@@ -155,17 +148,6 @@ def _planned(args: argparse.Namespace) -> tuple[Sweep, Sweep | None]:
         return wanted, None
     check_same(wanted, saved)
     return saved, saved
-
-
-def _require_trust(args: argparse.Namespace, sweep: Sweep) -> None:
-    """Check that the user trusts the code of all rewards. Raises UntrustedCodeError, RewardError, StorageError."""
-    given = is_given(args) or any(text.partition("=")[0].strip() == "reward.sources" for text in args.vary)
-    rewards: list[RewardConfig] = []
-    for first, *_ in sweep.combinations.values():
-        if first.config.reward not in rewards:
-            rewards.append(first.config.reward)
-    for reward in rewards:
-        require_trust(reward, given=given)
 
 
 def _listing(sweep: Sweep, jobs: int, peak: int | None, most: int) -> Iterator[str]:
@@ -207,17 +189,16 @@ class _Pool:
     def __init__(self, sweep: Sweep, jobs: int) -> None:
         self._sweep = sweep
         self._jobs = jobs
-        self._numbers = {one.name: number for number, one in enumerate(sweep.runs, 1)}
-        self._processes: dict[str, subprocess.Popen[bytes] | None] = {}  # None: another process trains the run
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by the place of the run, from 1
         self._code = 0
         self.stop_reason = ""  # the signal that has ended the training
 
     def train(self) -> int:
         """Train what is not done, and return the first exit code that is not 0."""
-        runs = {one.name: one for one in self._sweep.runs}
-        left = deque(one for one in runs.values() if not _is_done(_summary(self._sweep, one)))
+        runs = dict(enumerate(self._sweep.runs, 1))
+        left = deque(place for place, one in runs.items() if not _is_done(_summary(self._sweep, one)))
         began, before, is_reported = time.monotonic(), self._iterations(), False
-        started: dict[str, float] = {}
+        started: dict[int, float] = {}
         output.note(_in_words(self._sweep, self._jobs))
         output.note(f"to follow a run: {output.PROGRAM} watch RUN, or {LOG} in its folder")
         if done := len(runs) - len(left):
@@ -225,22 +206,20 @@ class _Pool:
         with stop_on_signals(self._stop, lambda: self._send(signal.SIGKILL)):
             while self._processes or (left and not self.stop_reason):
                 while left and len(self._processes) < self._jobs and not self.stop_reason:
-                    started[left[0].name] = time.monotonic()
+                    started[left[0]] = time.monotonic()
                     self._start(left.popleft())
                 if self.stop_reason and not is_reported:
                     is_reported = True
-                    saving = (
-                        f"{counted(len(self._processes), 'run')} {'saves' if len(self._processes) == 1 else 'save'}"
-                    )
+                    count = len(self._processes)
+                    saving = f"{counted(count, 'run')} {'saves' if count == 1 else 'save'}"
                     output.note(f"{self.stop_reason}: {saving} a checkpoint; Ctrl+C ends at once without one")
-                for name, process in [*self._processes.items()]:
-                    code = process.poll() if process else self._look_at(runs[name])
-                    if code is None:
-                        continue
-                    del self._processes[name]
-                    took = time.monotonic() - started[name]
-                    if not self._is_ended(runs[name], code, took, began, before, is_ours=process is not None):
-                        left.appendleft(runs[name])
+                for place, process in [*self._processes.items()]:
+                    if (code := process.poll()) is not None:
+                        del self._processes[place]
+                        now, trained = time.monotonic(), self._iterations() - before
+                        total = sum(one.config.ppo.iterations for one in self._sweep.runs)
+                        rest = (now - began) * (total - before - trained) / trained if trained > 0 else 0
+                        self._report_end(place, code, now - started[place], rest)
                 if self._processes:
                     time.sleep(_LOOK)
         return INTERRUPTED if self.stop_reason else self._code
@@ -252,79 +231,57 @@ class _Pool:
 
     def _send(self, number: signal.Signals) -> None:
         for process in [*self._processes.values()]:
-            if process:
-                process.send_signal(number)
+            process.send_signal(number)
 
-    def _look_at(self, one: SweepRun) -> int | None:
-        """Return None while another process trains a run, which is waited for until a signal comes."""
-        return None if self._sweep.folder(one).is_live() and not self.stop_reason else 0
-
-    def _start(self, one: SweepRun) -> None:
+    def _start(self, place: int) -> None:
+        one = self._sweep.runs[place - 1]
         folder, before = self._sweep.folder(one), _summary(self._sweep, one)
-        if before and before.state == "training":
-            self._note(one, "another process trains it: waiting for its end")
-            self._processes[one.name] = None
-            return
-        checkpoint, damaged = newest_checkpoint(folder) if before else (None, [])
         try:
+            if before and before.state == "training":
+                raise StorageError("another process trains it")
+            checkpoint, damaged = newest_checkpoint(folder) if before else (None, [])
             if before is None:
                 create_run(one.config, one.name)
             process = continue_headless(folder.root, environment=with_share_of_cores(self._jobs))
         except TrainerError as error:
-            self._failed(one, str(error), error.exit_code)
+            self._report(place, str(error), error.exit_code)
             return
-        self._processes[one.name] = process
+        self._processes[place] = process
         if self.stop_reason:  # a signal came while it was started
             process.send_signal(signal.SIGTERM)
-        self._note(one, "; ".join([f"resumed from {checkpoint.name}" if checkpoint else "started", *damaged]))
+        self._report(place, "; ".join([f"resumed from {checkpoint.name}" if checkpoint else "started", *damaged]))
 
-    def _is_ended(self, one: SweepRun, code: int, took: float, began: float, before: int, *, is_ours: bool) -> bool:
-        """Report the end of a process; return False if the run is to be trained, after another process left it.
-
-        began, before: the time and the finished iterations of all runs when the command began.
-        """
+    def _report_end(self, place: int, code: int, took: float, rest: float) -> None:
+        """Report the end of a process. took: its seconds. rest: the expected ones of all that is left."""
+        one = self._sweep.runs[place - 1]
         summary = _summary(self._sweep, one)
         after = f"after iteration {summary.iteration if summary else 0}"
         if summary and summary.state == "done":
-            seconds = f", {duration(took)}" if is_ours else ""
-            trained, total = self._iterations() - before, sum(each.config.ppo.iterations for each in self._sweep.runs)
-            rest = (time.monotonic() - began) * (total - before - trained) / trained if trained > 0 else 0
             left = f"; about {duration(rest)} left" if rest > 0 else ""
-            self._note(one, f"score {number(summary.score)}, KL {number(summary.kl, 2)}{seconds}{left}")
+            self._report(place, f"score {number(summary.score)}, KL {number(summary.kl, 2)}, {duration(took)}{left}")
         elif self.stop_reason:
-            self._note(one, f"stopped {after}" if is_ours else "another process goes on with it")
-        elif not is_ours:
-            return False
+            self._report(place, f"stopped {after}")
         elif code < 0:
-            self._failed(one, f"was killed by signal {-code}, {after}", 128 - code)
+            self._report(place, f"was killed by signal {-code}, {after}", 128 - code)
         elif code == INTERRUPTED:
-            self._failed(one, f"was stopped {after}", code)
+            self._report(place, f"was stopped {after}", code)
         else:
-            self._failed(one, _reason(self._sweep.folder(one), code), code or 1)
-        return True
+            log, reason = self._sweep.folder(one).root / LOG, ""
+            with contextlib.suppress(OSError), log.open("rb") as file:
+                reason = last_error(file)
+            reason = reason or f"failed with exit code {code}"
+            self._report(place, f"{reason} (all that it printed: {log})", code or 1)
 
     def _iterations(self) -> int:
         """Return the iterations that all runs have finished."""
         found = (_summary(self._sweep, one) for one in self._sweep.runs)
         return sum(summary.iteration for summary in found if summary)
 
-    def _failed(self, one: SweepRun, reason: str, code: int) -> None:
+    def _report(self, place: int, text: str, code: int = 0) -> None:
+        """Print a line about a run. code: not 0 if it failed."""
         self._code = self._code or code
-        output.error(f"{self._numbers[one.name]}/{len(self._numbers)} {one.name}: {' '.join(reason.split())}")
-
-    def _note(self, one: SweepRun, text: str) -> None:
-        output.note(f"{self._numbers[one.name]}/{len(self._numbers)} {one.name}: {text}")
-
-
-def _reason(folder: RunFolder, code: int) -> str:
-    """Return why a run failed, from what its process printed."""
-    log, reason = folder.root / LOG, ""
-    try:
-        with log.open("rb") as file:
-            reason = last_error(file)
-    except OSError:
-        pass
-    return f"{reason or f'failed with exit code {code}'} (all that it printed: {log})"
+        say = output.error if code else output.note
+        say(f"{place}/{len(self._sweep.runs)} {self._sweep.runs[place - 1].name}: {' '.join(text.split())}")
 
 
 def _summary(sweep: Sweep, one: SweepRun) -> RunSummary | None:

@@ -16,7 +16,7 @@ from token_samples import SETTINGS, sample_row
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.cli import main as cli
-from workbench.cli.samples import sample_card
+from workbench.cli.runs import sample_card
 from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_table import Sample, SampleKey
 

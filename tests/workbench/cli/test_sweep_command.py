@@ -202,24 +202,17 @@ def test_too_little_memory_for_all_runs_at_once_is_a_warning_before_they_train(
         assert said.endswith(f"--dir {Path('elsewhere').resolve()}\n"), "the command finds the runs"
 
 
-def test_a_run_that_another_process_trains_is_waited_for_not_trained_twice(
-    material: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_that_another_process_trains_is_left_to_it_and_so_is_a_sweep(
+    material: Path, trainer: Trainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live = set[str]()
-    is_live = RunFolder.is_live
-
-    def finished_elsewhere(seconds: float) -> None:
-        if live:
-            Trainer()(Path("runs") / live.pop())
-
-    monkeypatch.setattr(RunFolder, "is_live", lambda self: self.name in live or is_live(self))
-    monkeypatch.setattr("time.sleep", finished_elsewhere)
     trainer.accidents[RUNS[0]] = killed_at("update", 1)
     assert sweep(material, *VARY) == 137
-    live.add(RUNS[0])
     trainer.started.clear()
-    assert sweep(material, *VARY) == 0
-    assert f"1/2 {RUNS[0]}: another process trains it: waiting for its end" in capsys.readouterr().err
+    with RunFolder(Path("runs") / RUNS[0]).lock():
+        assert sweep(material, *VARY) == 3
+    said = capsys.readouterr().err
+    assert f"error: 1/2 {RUNS[0]}: another process trains it" in said
+    assert "1 run is not done; to go on: ppo-workbench sweep --resume kl" in said
     assert trainer.started == []
     with held(saved_sweep("kl", Path("runs")) or pytest.fail("no plan")):
         assert sweep(material, *VARY) == 2

@@ -14,7 +14,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import PPO
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add
+from workbench.cli.parser import add, whole_number
 from workbench.compare.as_json import plain_values
 from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs, seed_of
 from workbench.compare.report import report_lines
@@ -45,13 +45,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="PPO runs of one method, one for each seed: folders, names or patterns such as 'a-*'; two or more groups",
     )
     add(parser, "--dir")
-    parser.add_argument("--json", action="store_true", help="print one JSON object (see docs/experiments.md)")
-    parser.add_argument("--width", metavar="N", type=int, help="columns of the report (default: the terminal's)")
+    add(parser, "--json", help="print one JSON object (see docs/experiments.md)")
+    columns = "columns of the report (default: the terminal's)"
+    parser.add_argument("--width", metavar="N", type=whole_number(_LEAST, _MOST), help=columns)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; problems go to stderr, or into the JSON object. Raises UsageError and StorageError."""
-    width = _width(args.width)
     if args.groups and args.runs:
         raise UsageError(f"'{args.runs[0]}' is in no group: compare either runs or groups")
     where = runs_dir(args)
@@ -61,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         output.data(json.dumps(plain_values(groups), allow_nan=False, default=str))
     else:
-        print_report(groups, width)
+        print_report(groups, args.width)
     return 0
 
 
 def print_report(groups: Sequence[RunGroup], width: int | None = None) -> None:
     """Print the comparison; problems go to stderr. width: columns; None for those of the terminal."""
-    _print(report_lines(groups, width or _width(None)))
+    _print(report_lines(groups, width or min(max(shutil.get_terminal_size().columns, _LEAST), _MOST)))
     for group in groups:
         for run in group.runs:
             for problem in run.problems:
@@ -157,14 +157,6 @@ def _matching(group: str, run: str, where: Path) -> list[RunFolder]:
     if not found:
         raise UsageError(f"--group {group}: no run matches '{run}', neither in '{where}' nor as a path")
     return list(found.values())
-
-
-def _width(given: int | None) -> int:
-    if given is None:
-        return min(max(shutil.get_terminal_size().columns, _LEAST), _MOST)
-    if not _LEAST <= given <= _MOST:
-        raise UsageError(f"--width {given}: must be {_LEAST} to {_MOST} columns")
-    return given
 
 
 def _print(lines: Iterable[Line]) -> None:

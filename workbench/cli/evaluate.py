@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from trainer.config.problems import short
-from trainer.errors import UsageError
 from trainer.events import Event, PhaseProgress
 from trainer.plurals import counted
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add
+from workbench.cli.parser import add, whole_number
 from workbench.numbers import number, percent
 from workbench.system import output
 from workbench.system.code_trust import require_trust, trusted_code
@@ -24,11 +22,9 @@ from workbench.text import aligned, visible
 
 if TYPE_CHECKING:
     from trainer.confidence import Interval
-    from trainer.engine.checkpoint_evaluation import EvaluationOptions
     from trainer.evaluation.held_out import EvaluationReport
 
 _MOST = 1024  # responses to a prompt
-_DIGITS = 18  # of a number of prompts; Python reads no number of more than 4300
 _ROWS = (
     ("score", "score", 3),
     ("reward", "reward: score less KL penalty", 3),
@@ -42,39 +38,42 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
     add(parser, "run", help="the folder or name of a PPO or DPO run")
-    parser.add_argument(
-        "--checkpoint", metavar="N", default="last", help="number of an iteration, best, or last (default: last)"
-    )
-    parser.add_argument(
-        "--prompts",
-        metavar="N_OR_FILE",
-        help="number of held-out prompts (default: eval.prompts), or a file of prompts",
-    )
-    parser.add_argument(
-        "--samples", metavar="K", type=int, default=1, help="responses to each prompt (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--best-of", metavar="N", type=int, help="responses of the reference for best-of-n (default: eval.best_of)"
-    )
-    parser.add_argument(
-        "--average", action="store_true", help="evaluate the moving average of the policy instead of the policy"
-    )
-    parser.add_argument("--seed", metavar="N", type=int, help="seed of the sampling (default: that of the run)")
-    parser.add_argument(
-        "--reward", metavar="SOURCE", help="score by 'file.py:function', 'lexicon' or a list for reward.sources instead"
-    )
-    add(parser, "--trust-code", "--dir")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add(parser, "--checkpoint")
+    prompts = "number of held-out prompts (default: eval.prompts), or a file of prompts"
+    parser.add_argument("--prompts", metavar="N_OR_FILE", type=_number_or_file, help=prompts)
+    count = whole_number(1, _MOST)
+    samples = "responses to each prompt (default: %(default)s)"
+    parser.add_argument("--samples", metavar="K", type=count, default=1, help=samples)
+    best = "responses of the reference for best-of-n (default: eval.best_of)"
+    parser.add_argument("--best-of", metavar="N", type=count, help=best)
+    add(parser, "--average", help="evaluate the moving average of the policy instead of the policy")
+    seed = "seed of the sampling (default: that of the run)"
+    parser.add_argument("--seed", metavar="N", type=whole_number(0, 2**32 - 1), help=seed)
+    reward = "score by 'file.py:function', 'lexicon' or a list for reward.sources instead"
+    parser.add_argument("--reward", metavar="SOURCE", help=reward)
+    add(parser, "--trust-code", "--dir", "--json")
+
+
+def _number_or_file(text: str) -> int | str:
+    return whole_number(1)(text) if re.fullmatch(r"-?[0-9]+", text) else text
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the evaluation; warnings and progress go to stderr."""
     folder = open_run(args.run, runs_dir(args))
-    options = _options(args)
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
-    from trainer.engine.checkpoint_evaluation import evaluate_checkpoint, reward_of
+    from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint, reward_of
     from trainer.runs.checkpoint_files import find_checkpoint
 
+    options = EvaluationOptions(
+        prompts=args.prompts if isinstance(args.prompts, int) else None,
+        file=args.prompts if isinstance(args.prompts, str) else "",
+        samples=args.samples,
+        best_of=args.best_of,
+        average=args.average,
+        seed=args.seed,
+        reward=args.reward or "",
+    )
     path, damaged = find_checkpoint(folder, args.checkpoint)
     output.note(f"evaluating '{path.name}' of run '{folder.name}'")
     require_trust(reward_of(folder, options), given=args.trust_code or bool(options.reward))
@@ -84,33 +83,6 @@ def run(args: argparse.Namespace) -> int:
         output.warning(warning)
     output.data(json.dumps(report.as_dict(), allow_nan=False) if args.json else "\n".join(report_lines(report)))
     return 0
-
-
-def _options(args: argparse.Namespace) -> EvaluationOptions:
-    """Return the options of the evaluation. Raises UsageError for numbers out of range."""
-    for option, value in (("--samples", args.samples), ("--best-of", args.best_of)):
-        if value is not None and not 1 <= value <= _MOST:
-            raise UsageError(f"{option} {value}: must be 1 to {_MOST}")
-    if args.seed is not None and not 0 <= args.seed < 2**32:
-        raise UsageError(f"--seed {args.seed}: must be 0 to 4294967295")
-    count = None
-    if args.prompts and re.fullmatch(r"-?[0-9]+", args.prompts):
-        if len(args.prompts) > _DIGITS:
-            raise UsageError(f"--prompts {short(args.prompts)}: must be a smaller number, or the name of a file")
-        count = int(args.prompts)
-        if count < 1:
-            raise UsageError(f"--prompts {count}: must be at least 1, or the name of a file")
-    from trainer.engine.checkpoint_evaluation import EvaluationOptions
-
-    return EvaluationOptions(
-        prompts=count,
-        file="" if count else args.prompts or "",
-        samples=args.samples,
-        best_of=args.best_of,
-        average=args.average,
-        seed=args.seed,
-        reward=args.reward or "",
-    )
 
 
 @contextmanager

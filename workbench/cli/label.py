@@ -16,7 +16,7 @@ from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add, dir_override
+from workbench.cli.parser import add, dir_override, whole_number
 from workbench.cli.ui import open_workbench
 from workbench.labelling.plans import (
     QUEUES,
@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--dir")
     parser.add_argument("--guidelines", metavar="FILE", help="text file, shown first and saved with the labels")
     parser.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
-    parser.add_argument("--limit", metavar="N", type=int, help="number of items (default: all)")
+    add(parser, "--limit", type=whole_number(0), help="number of items (default: all)")
     parser.add_argument(
         "--repeats",
         metavar="SHARE",

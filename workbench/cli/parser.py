@@ -8,8 +8,7 @@ import itertools
 import json
 import re
 import shlex
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from workbench.system import output
@@ -41,9 +40,12 @@ class Parser(argparse.ArgumentParser):
             name, value, choices = found.groups()
             what, wrong = (name, ": invalid choice") if name else ("unknown command", "")
             message = f"{what} '{value[:_LONGEST]}'{wrong}{_meant(value, _WORD.findall(choices))}"
+        else:
+            message = re.sub(r"^argument (\S+): ", r"\1 ", message)
+        from trainer.errors import UsageError  # here, because `--help` needs nothing of the trainer
+
         see = " See" if message.endswith("?") else ": see"
-        output.error(f"{message}{see} '{self.prog} --help'")
-        sys.exit(2)
+        raise UsageError(f"{message}{see} '{self.prog} --help'")
 
     def check_options(self, words: Sequence[str]) -> None:
         """Report a long option that neither this parser nor a command among `words` has."""
@@ -61,6 +63,20 @@ class Parser(argparse.ArgumentParser):
     def options(self) -> set[str]:
         """Return the long options of this command and of all its subcommands."""
         return {*_OPTION.findall(self.format_help())}.union(*(each.options() for each in self.commands.values()))
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a type of options: a whole number from `least` to `most`."""
+
+    def convert(text: str) -> int:
+        if not re.fullmatch("[+-]?[0-9]{1,18}", text):
+            raise argparse.ArgumentTypeError(f"{text[:_LONGEST]}: must be a whole number of at most 18 digits")
+        if least <= (value := int(text)) and (most is None or value <= most):
+            return value
+        bounds = f"at least {least}" if most is None else f"{least} to {most}"
+        raise argparse.ArgumentTypeError(f"{text}: must be {bounds}")
+
+    return convert
 
 
 def _meant(word: str, choices: Iterable[str]) -> str:
@@ -101,6 +117,8 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "number of an iteration, best, or last (default: last)",
     },
     "--average": {"action": "store_true"},
+    "--seeds": {"metavar": "K", "type": whole_number(1)},
+    "--limit": {"metavar": "N", "type": whole_number(1)},
 }
 """Other arguments of several commands."""
 

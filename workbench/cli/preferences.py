@@ -26,6 +26,7 @@ from trainer.preferences.formats import (
 from trainer.preferences.records import Preference
 from trainer.preferences.rows import preference_values
 from trainer.preferences.store import PreferenceStore, check_store, default_store
+from workbench.cli.parser import add
 from workbench.labelling.plans import labeller_name, login_name
 from workbench.numbers import moment, number, percent
 from workbench.system import output
@@ -52,14 +53,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_selection(command)
     command = actions.add_parser("agreement", help="print how far labellers agree with each other and with themselves")
     command.set_defaults(execute=agree)
-    command.add_argument("--json", action="store_true", help="print one JSON object")
+    add(command, "--json")
     command = actions.add_parser("check", help="check the store; exit code 3 if it is damaged")
     command.set_defaults(execute=check)
     command = actions.add_parser("list", help="print the newest preferences")
     command.set_defaults(execute=list_)
     _add_selection(command)
-    command.add_argument("--limit", metavar="N", type=int, default=20, help="number of lines (default: %(default)s)")
-    command.add_argument("--json", action="store_true", help="print every field, one JSON object per line")
+    add(command, "--limit", default=20, help="number of lines (default: %(default)s)")
+    add(command, "--json", help="print every field, one JSON object per line")
     for command in actions.choices.values():
         command.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
 
@@ -226,8 +227,6 @@ def check(args: argparse.Namespace) -> int:
 
 def list_(args: argparse.Namespace) -> int:
     """Print the newest preferences, the last one first."""
-    if args.limit < 1:
-        raise UsageError(f"--limit {args.limit}: must be at least 1")
     with _store(args) as store:
         newest = store.newest(args.limit, labeller=args.labeller, source=args.source)
         found = list(_some(iter(newest), store.path, _selection(args)))

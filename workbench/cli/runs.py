@@ -118,7 +118,7 @@ def add_samples(parser: argparse.ArgumentParser) -> None:
         help="words and conditions that must all hold, as in 'joy score>0.5 kl<=10 len>20 stop:length is:marked'",
     )
     parser.add_argument("--sort", choices=("score", "kl", "length"), help="highest first (default: order of the batch)")
-    parser.add_argument("--limit", metavar="N", type=int, help="number of samples (default: 20 printed, all exported)")
+    add(parser, "--limit", help="number of samples (default: 20 printed, all exported)")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--jsonl", metavar="FILE", help="write all fields, one JSON object per line; - for stdout")
     files.add_argument("--markdown", metavar="FILE", help="write texts, scores and tables of the tokens")
@@ -131,8 +131,6 @@ def run_samples(args: argparse.Namespace) -> int:
     except ValueError as problem:
         raise UsageError(f"--filter {args.filter}: {problem}") from None
     order = Order(args.sort, descending=True) if args.sort else Order()
-    if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit {args.limit}: must be at least 1")
     folder = open_run(args.run, runs_dir(args))
     table = _read(folder, _iterations(folder, args.iteration))
     bookmarks = Bookmarks(folder)

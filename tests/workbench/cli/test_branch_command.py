@@ -99,7 +99,7 @@ def test_the_list_of_runs_says_where_a_branch_is_from(runs: Path, capsys: pytest
     [
         ("branch a --at 7", "no checkpoint of iteration 7: choose from 1, 2 "),
         ("branch a --at -1", "--at -1: must be at least 0"),
-        ("branch a --at 1 --seeds 0", "--seeds 0: must be at least 1"),
+        ("branch a --at 1 --seeds 0", "--seeds 0: must be 1 to 1024"),
         ("branch a --at 1 --iterations 0", "--iterations 0: must be at least 1"),
         ("branch a --at 1 --set ppo.kl_coeff=1", "ppo.kl_coef"),
         ("branch a --at 1 --name ../b", "must be letters, digits"),

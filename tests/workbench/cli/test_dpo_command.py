@@ -39,10 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = cli.main(arguments)
-        except SystemExit as end:
-            code = int(end.code or 0)
+        code = cli.main(arguments)
         output = capsys.readouterr()
         return code, output.out, output.err
 

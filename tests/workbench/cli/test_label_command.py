@@ -149,7 +149,7 @@ def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_ti
         (["--data", "nope.jsonl"], DataError, "no such file"),
         (["--guidelines", "nope.md"], UsageError, "nope.md"),
         (["--labeller", ""], UsageError, "labeller ''"),
-        (["--data", "pairs.jsonl", "--limit", "-1"], UsageError, "limit = -1"),
+        (["--data", "pairs.jsonl", "--limit", "-1"], UsageError, "--limit -1: must be at least 0"),
         (["--queue", "dataset", "--column", "a=x"], UsageError, "columns are named, but no data"),
         (["--data", "pairs.jsonl", "--repeats", "1"], UsageError, "repeats = 1"),
         (["--store", "nowhere/p.db"], UsageError, "its folder is missing"),

@@ -77,10 +77,7 @@ def test_wrong_usage_is_one_line_and_exit_2(
     argv: list[str], names: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    try:
-        code = cli.main(["launch", *argv])
-    except SystemExit as exit_:  # argparse's way
-        code = exit_.code  # type: ignore[assignment]
+    code = cli.main(["launch", *argv])
     out, err = lines(capsys)
     assert (code, out, len(err)) == (2, [], 1)
     assert names in err[0]

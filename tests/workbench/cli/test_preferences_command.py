@@ -36,11 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str], list[str]]:
     """Return exit code, lines of stdout and lines of stderr."""
     capsys.readouterr()
-    try:
-        code = cli.main(["preferences", *argv])
-    except SystemExit as exit_:  # argparse's way
-        code = exit_.code  # type: ignore[assignment]
-    return code, *lines(capsys)
+    return cli.main(["preferences", *argv]), *lines(capsys)
 
 
 def stored(**options: Any) -> list[Preference]:

@@ -183,10 +183,7 @@ def test_a_damaged_file_causes_a_warning_and_the_others_are_printed(
 def test_impossible_requests_print_one_line_on_stderr(
     argv: list[str], code: int, names: str, run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        returned = cli.main(["samples", *argv])
-    except SystemExit as exit_:  # argparse's way
-        returned = exit_.code  # type: ignore[assignment]
+    returned = cli.main(["samples", *argv])
     out, err = lines(capsys)
     assert (returned, out, len(err)) == (code, [], 1)
     assert err[0].startswith(ERROR)

@@ -1,9 +1,10 @@
-"""`ppo-workbench sweep`: every combination of some values of settings on several seeds, as runs of their own."""
+"""`ppo-workbench sweep` and `branch`: many runs of one configuration, and new runs from a checkpoint of one."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import math
 import shlex
 import signal
@@ -13,7 +14,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.confidence import mean_interval
-from trainer.config import config_warnings
+from trainer.config import config_warnings, load_config
+from trainer.engine.branching import BranchRequest, plan_branches, plan_warnings
 from trainer.engine.sweeping import (
     SUFFIX,
     Sweep,
@@ -31,20 +33,23 @@ from trainer.engine.sweeping import (
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.plurals import counted
 from trainer.runs.checkpoint_files import newest_checkpoint
-from trainer.runs.folder import RunFolder, create_run
+from trainer.runs.folder import RunFolder, create_run, open_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
-from workbench.cli.parser import add, compare_command, dir_override
+from workbench.cli.parser import add, compare_command, dir_override, whole_number
+from workbench.cli.train import choose_display, headless
 from workbench.numbers import duration, gigabytes, number
+from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.children import LOG, continue_headless, last_error, with_share_of_cores
 from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED, stop_on_signals
 from workbench.text import aligned, visible
 
+_MOST = 1024  # branches of one command
 _LOOK = 0.2  # seconds between two looks at the processes
 _LONGEST_GROUP = 40  # characters of a group's name; `compare` allows no more
-_DESCRIPTION = """\
+_SWEEP = """\
 Train every combination of some values of settings, each on the same seeds, as ordinary runs without the screen:
 
   ppo-workbench sweep --config quickstart --vary ppo.kl_coef=0.02,0.05 --seeds 3 --name kl --jobs 2
@@ -54,11 +59,22 @@ missing. See docs/experiments.md.
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.description = _DESCRIPTION
+_BRANCH = """\
+Go on from a checkpoint of a PPO run with settings changed, as new runs beside it. The run itself is not changed.
+
+  ppo-workbench branch cheerful --at 20 --set ppo.kl_coef=0.1
+  ppo-workbench branch cheerful --at 20 --set ppo.kl_coef=0.1 --seeds 3 --control --iterations 10
+
+The first branch goes on with the seed of the run, the others with the seeds after it. The same command again finishes
+what is missing. See docs/experiments.md.
+"""
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `sweep`."""
+    parser.description = _SWEEP
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.set_defaults(execute=run)
+    parser.set_defaults(execute=run_sweep)
     add(parser, "--config", metavar="PRESET_OR_FILE", help="preset or file of all runs")
     add(parser, "--set")
     parser.add_argument(
@@ -68,26 +84,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="values of one setting: a comma between two, or an array in TOML; may be repeated",
     )
-    parser.add_argument(
-        "--seeds", metavar="K", type=int, help="number of runs of each combination, with a seed each (default: 1)"
-    )
+    add(parser, "--seeds", help="number of runs of each combination, with a seed each (default: 1)")
     add(parser, "--name", help="name of the sweep, which those of its runs begin with")
-    parser.add_argument("--jobs", metavar="N", type=int, help="runs that train at once (default: 1)")
+    parser.add_argument("--jobs", metavar="N", type=whole_number(1), help="runs that train at once (default: 1)")
     resumed = "finish the sweep of that name; with --seeds K, with more seeds than it has, K in all"
     add(parser, "--resume", metavar="NAME", help=resumed)
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their states, but train nothing")
     add(parser, "--trust-code", "--dir")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_sweep(args: argparse.Namespace) -> int:
     """Train the runs that are not done, compare the combinations, and return the first exit code that is not 0.
 
     A run that fails does not keep the others from training; an interruption does. Raises TrainerError for what a user
     can fix.
     """
-    for option, value in (("--seeds", args.seeds), ("--jobs", args.jobs)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option} {value}: must be at least 1")
     sweep, saved = _planned(args)
     check_folders(sweep)
     jobs = min(args.jobs or sweep.jobs, len(sweep.runs))
@@ -333,3 +344,78 @@ def _ranking(begun: Mapping[str, Sequence[RunFolder]]) -> Iterator[str]:
     rows.sort(key=lambda row: -math.inf if math.isnan(row[0]) else row[0], reverse=True)
     heads = ("combination", "runs", "score last 5", "95% interval", "KL last 5")
     yield from aligned([heads, *(row for _, row in rows)], left=(0,))
+
+
+def add_branch(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `branch`."""
+    parser.description = _BRANCH
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.set_defaults(execute=run_branch)
+    add(parser, "run", help="the folder or name of a PPO run")
+    start = "iteration of the checkpoint to go on from"
+    parser.add_argument("--at", metavar="N", type=whole_number(0), required=True, help=start)
+    add(parser, "--set")
+    seeds = "number of branches, each with a seed of its own (default: 1)"
+    add(parser, "--seeds", type=whole_number(1, _MOST), default=1, help=seeds)
+    left = "iterations to train after N (default: as many as the run has left)"
+    parser.add_argument("--iterations", metavar="M", type=whole_number(1), help=left)
+    parser.add_argument("--control", action="store_true", help="also train the same seeds without the changes")
+    named = "name of the branch; with --seeds, a number follows (default: RUN-branch and a number)"
+    add(parser, "--name", help=named)
+    add(parser, "--accept-data", "--trust-code", "--display", "--dir")
+
+
+def run_branch(args: argparse.Namespace) -> int:
+    """Train the branches one after the other and return the first exit code that is not 0.
+
+    A branch that fails does not keep the others from training; an interruption does. Raises TrainerError for what a
+    user can fix.
+    """
+    for option, value in (("--config", args.config_given), ("--resume", args.resume)):
+        if value is not None:
+            raise UsageError(f"{option} {value} cannot be used with branch, which uses the configuration of the run")
+    parent = open_run(args.run, runs_dir(args))
+    asked = BranchRequest(
+        args.at, args.overrides, args.seeds, args.iterations, control=args.control, name=args.name or ""
+    )
+    plan = plan_branches(parent, asked)
+    for branch in plan.branches:
+        is_own = bool(branch.branched_from.changes)  # the command line says nothing about the reward of a control
+        require_trust(branch.config.reward, given=is_given(args) if is_own else bool(args.trust_code))
+    for warning in plan_warnings(plan):
+        output.warning(warning)
+    folders = [plan.create(branch) for branch in plan.branches]  # now: the run may delete the checkpoint meanwhile
+    code = 0
+    for place, (branch, folder) in enumerate(zip(plan.branches, folders, strict=True), 1):
+        exists = "" if branch.is_new else ", which exists already"
+        output.note(f"{visible(folder.name)}, {place} of {counted(len(folders), 'branch', 'branches')}{exists}")
+        ended = _train_branch(folder, args.display, accept_data=args.accept_data)
+        gc.collect()  # frees the model of this run before the next one loads its own
+        if ended == INTERRUPTED:
+            return ended
+        code = code or ended
+    names = [branch.name for branch in plan.branches]
+    changed = [branch.name for branch in plan.branches if branch.branched_from.changes]
+    controls = [name for name in names if name not in changed]
+    if len(changed) > 1 and controls:
+        groups = {"control": ",".join(controls), "branch": ",".join(changed)}
+        command = compare_command(args.dir, groups=groups)
+    else:
+        command = compare_command(args.dir, plan.parent.name, *names)
+    output.note(f"compare them: {visible(command)}")
+    return code
+
+
+def _train_branch(folder: RunFolder, display: str | None, *, accept_data: bool) -> int:
+    """Train a branch to its end, unless it was already, and return the exit code."""
+    summary = summary_of(folder)
+    if summary.state in ("done", "training"):
+        how = "is done" if summary.state == "done" else "is being trained by another process"
+        output.note(f"{visible(folder.name)} {how}, after {counted(summary.iteration, 'iteration')}")
+        return 0
+    try:
+        thread = TrainingThread(load_config(folder.config), resume=folder.root, accept_data=accept_data)
+        return headless(thread, choose_display(display))[0]
+    except TrainerError as error:
+        output.error(f"{folder.name}: {error}")
+        return error.exit_code

@@ -79,7 +79,7 @@ class Drawing:
 
     def __init__(self, plan: SessionPlan, store: Path, **context: Any) -> None:
         self.came = threading.Event()
-        context = {"labeller": "ann", "store": store, "wake": self.came.set, **context}
+        context = {"labeller": "ann", "path": store, "wake": self.came.set, **context}
         self.mixture = Mixture(plan, QueueContext(**context))
 
     def __iter__(self) -> Iterator[Item]:

@@ -335,7 +335,7 @@ class SessionWorker:
         run, ask = next((Path(source) for source in sources if source), None), self._ask
         self._context = QueueContext(
             labeller=record.labeller,
-            store=self.path,
+            path=self.path,
             served=session.served(),
             ask=None if ask is None or run is None else lambda question: ask(run, question, left),
             score=partial(score, closing=left),

@@ -1,6 +1,6 @@
 """Queues of comparisons for a labelling session, drawn lazily. Imports no MLX and no NumPy.
 
-A queue is a generator of a plan and `QueueInputs`; to add one, write it in a module beside this one, and a line in
+A queue is a generator that gets its `OpenQueue`; to add one, write it in a module beside this one, and a line in
 `mixture.QUEUES`.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from trainer.errors import Interrupted, ModelError, TrainerError, one_line
-from trainer.preferences.records import Comparison, Preference, Text
+from trainer.preferences.records import Comparison, Preference, QueuePlan, Text
 from trainer.preferences.store import PreferenceStore
 from trainer.questions import Answer, Question
 
@@ -25,29 +25,6 @@ Ask = Callable[[Question], Answer]
 """Function that asks a model of the run to write; blocks until it has. Raises TrainerError."""
 Score = Callable[[str, Sequence[tuple[Text, Text]]], list[float]]
 """Function that scores prompts with completions by a reward model (its run's folder); blocks. Raises TrainerError."""
-Report = Callable[[str], None]
-"""Function that shows the labeller a line, such as that a file cannot be read."""
-
-_SKIPPED = 200  # known comparisons in a row, after which other queues get a turn
-
-
-@dataclass(frozen=True, slots=True)
-class QueueContext:
-    """The labeller whom the queues ask for, and what they may use.
-
-    store: the file of the preferences. served: keys of the comparisons that are already in the session. ask: asks the
-    model of the plan's run; None if there is no model to ask. score: None if nothing can score. Both are called on the
-    queues' own threads. check: called between small steps; an error that it raises ends the drawing. wake: called on
-    any thread when an awaited result is there.
-    """
-
-    labeller: str
-    store: Path
-    served: Set[str] = frozenset()
-    ask: Ask | None = None
-    score: Score | None = None
-    check: Callable[[], None] = lambda: None
-    wake: Callable[[], None] = lambda: None
 
 
 class Wait(NamedTuple):
@@ -59,28 +36,37 @@ class Wait(NamedTuple):
 Drawn = Comparison | Wait
 
 
-class LabelHistory:
-    """Comparisons that are not asked again: those in the session, and those that its labeller has judged.
+@dataclass(slots=True)
+class QueueContext:
+    """The labeller whom the queues ask for, and what they may use; for one thread from the first look-up on.
 
-    Judgements are looked up one by one, because a store may hold 100,000. From the first look-up on, it is for one
-    thread. Every look-up may raise StorageError.
+    path: of the store. served: keys of the comparisons that are already in the session. ask: asks the model of the
+    plan's run; None if there is no model to ask. score: None if nothing can score. Both are called on the queues' own
+    threads. check: called between small steps; an error that it raises ends the drawing. wake: called on any thread
+    when an awaited result is there. Every look-up may raise StorageError.
     """
 
-    def __init__(self, context: QueueContext) -> None:
-        self.labeller = context.labeller
-        self.path = context.store
-        self.served = set(context.served)
-        self._store: PreferenceStore | None = None
+    labeller: str
+    path: Path
+    served: set[str] = field(default_factory=set)
+    ask: Ask | None = None
+    score: Score | None = None
+    check: Callable[[], None] = lambda: None
+    wake: Callable[[], None] = lambda: None
+    opened: PreferenceStore | None = None
 
     @property
     def store(self) -> PreferenceStore | None:
         """The store; None as long as there is none, before the first label."""
-        if self._store is None and self.path.exists():
-            self._store = PreferenceStore(self.path, create=False)
-        return self._store
+        if self.opened is None and self.path.exists():
+            self.opened = PreferenceStore(self.path, create=False)
+        return self.opened
 
     def is_new(self, comparison: Comparison) -> bool:
-        """Return whether the comparison is not in the session, and its labeller has not judged or skipped it."""
+        """Return whether the comparison is not in the session, and its labeller has not judged or skipped it.
+
+        Judgements are looked up one by one, because a store may hold 100,000.
+        """
         key = comparison.key
         return key not in self.served and not self.own_labels(key)
 
@@ -89,44 +75,24 @@ class LabelHistory:
         labels = self.store.labels_of(key) if self.store is not None else []
         return [one for one in labels if one.judgement.labeller == self.labeller]
 
-    def close(self) -> None:
-        """Close the store; call this on the thread that used it."""
-        if self._store is not None:
-            self._store.close()
-        self._store = None
-
 
 @dataclass(slots=True)
-class QueueInputs:
-    """Inputs of one queue, and how much it has.
+class OpenQueue:
+    """A queue that is drawn from.
 
-    random_share: smallest share of pairs that an ordered queue draws at random. total: number of its comparisons, those
-    included that are not new; None while that is not known. drawn: how many of them are used up.
+    report: shows the labeller a line, such as that a file cannot be read. random_share: smallest share of pairs that an
+    ordered queue draws at random. total: number of its comparisons, those included that are not new; None while that is
+    not known. drawn: how many of them are used up. given: how many became items.
     """
 
+    plan: QueuePlan
     context: QueueContext
-    history: LabelHistory
     rng: random.Random
-    report: Report
+    report: Callable[[str], None]
     random_share: float
     total: Callable[[], int | None] = lambda: None
     drawn: int = 0
-
-
-def only_new(found: Iterator[Drawn], inputs: QueueInputs) -> Iterator[Drawn]:
-    """Yield the new ones of `found`; after many known ones in a row, let other queues go first."""
-    skipped = 0
-    for drawn in found:
-        inputs.context.check()
-        inputs.drawn += isinstance(drawn, Comparison)
-        if isinstance(drawn, Wait) or inputs.history.is_new(drawn):
-            skipped = 0
-            yield drawn
-            continue
-        skipped += 1
-        if skipped % _SKIPPED == 0:
-            inputs.context.wake()
-            yield Wait("skipping comparisons judged before")
+    given: int = 0
 
 
 def in_background(work: Callable[[], T], what: str, wake: Callable[[], None]) -> Future[T]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,92 +13,85 @@ from trainer.data.readers import source_rows
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.formats import ColumnNames, read_preferences
-from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs, awaited, in_background, only_new
-from trainer.preferences.queues.run_pairs import policy_and_reference, samples, uncertain
-from trainer.preferences.records import Comparison, Item, Preference, Queue, QueuePlan, SessionPlan
+from trainer.preferences.queues import Drawn, OpenQueue, QueueContext, Wait, awaited, in_background
+from trainer.preferences.queues.run_pairs import samples, uncertain, written_pairs
+from trainer.preferences.records import Comparison, Item, Preference, Queue, SessionPlan
 
 _REPORTED = 20  # limit of lines about what was skipped
 _APART = 20  # fewest items between a label and its repeat
 _COUNTED = 50_000  # most rows of a source that are counted, in about a second
 _TRIES = 5  # at a time; what is not labelled yet is tried again later
+_SKIPPED = 200  # known comparisons in a row, after which other queues get a turn
 
 
-def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+def dataset(queue: OpenQueue) -> Iterator[Drawn]:
     """Yield the comparisons of a file, a folder or a dataset, in its order; its judgements are ignored.
 
     The source has preferences in any format that can be imported, or rows that are yet to be judged: prompt and
     completions, or prompt, a and b. Broken rows are skipped and reported. Raises DataError for what cannot be read.
     """
+    source, context = queue.plan.source, queue.context
     # Loading a dataset by its name imports the library, which takes seconds.
-    columns = ColumnNames.of(plan.columns)
-    work = partial(read_preferences, plan.source, columns=columns, skip_broken=True, unjudged=True)
-    reading = yield from awaited(work, f"reading '{plan.source}'", inputs.context)
-    rows = in_background(partial(_rows, plan.source), "counting rows", inputs.context.wake)
+    columns = ColumnNames.of(queue.plan.columns)
+    work = partial(read_preferences, source, columns=columns, skip_broken=True, unjudged=True)
+    reading = yield from awaited(work, f"reading '{source}'", context)
+
+    def count_rows() -> int | None:
+        if not Path(source).is_file():
+            return None
+        count = sum(1 for _ in islice(source_rows(source, "train", lambda _: None), _COUNTED + 1))
+        return count if count <= _COUNTED else None
+
+    rows = in_background(count_rows, "counting rows", context.wake)
 
     def total() -> int | None:
         count = rows.result() if rows.done() and rows.exception() is None else None
         return None if count is None else count - reading.broken
 
-    inputs.total = total
-    yield from only_new((preference.comparison for preference in reading), inputs)
+    queue.total = total
+    yield from (preference.comparison for preference in reading)
     if reading.broken:
-        inputs.report(
-            f"{counted(reading.broken, 'broken row')} of '{plan.source}' skipped, the first: {reading.problems[0]}"
-        )
+        queue.report(f"{counted(reading.broken, 'broken row')} of '{source}' skipped, the first: {reading.problems[0]}")
 
 
-def _rows(source: str) -> int | None:
-    """Return how many rows can be read in a file; None for more than `_COUNTED`, and for a dataset."""
-    if not Path(source).is_file():
-        return None
-    count = sum(1 for _ in islice(source_rows(source, "train", lambda _: None), _COUNTED + 1))
-    return count if count <= _COUNTED else None
-
-
-def again(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Comparison]:
+def again(queue: OpenQueue) -> Iterator[Comparison]:
     """Yield the comparisons of the store with the plan's keys, judged or not."""
-    history, missing = inputs.history, 0
-    keys = dict.fromkeys(key for key in plan.keys if key not in history.served)
-    inputs.total = lambda: len(keys.keys() - history.served)
+    context, missing = queue.context, 0
+    keys = dict.fromkeys(key for key in queue.plan.keys if key not in context.served)
+    queue.total = lambda: queue.drawn + len(keys.keys() - context.served)
     for key in keys:
-        if key not in history.served:
-            if comparison := history.store.comparison(key) if history.store is not None else None:
-                yield comparison
-            else:
-                missing += 1
+        if key in context.served:
+            continue
+        if comparison := context.store.comparison(key) if context.store is not None else None:
+            yield comparison
+        else:
+            missing += 1
     if missing:
-        inputs.report(
-            f"{missing} of {len(plan.keys)} comparisons are not in '{history.path}': import their source first"
+        queue.report(
+            f"{missing} of {len(queue.plan.keys)} comparisons are not in '{context.path}': import their source first"
         )
 
 
-QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
+QUEUES: dict[Queue, Callable[[OpenQueue], Iterator[Drawn]]] = {
     "samples": samples,
-    "policy-reference": policy_and_reference,
+    "policy-reference": partial(written_pairs, writers=("policy", "reference")),
     "dataset": dataset,
     "uncertain": uncertain,
     "again": again,
-    "repeat": lambda plan, inputs: iter(()),  # set by the session's `repeats`
+    "repeat": lambda queue: iter(()),  # set by the session's `repeats`
 }
 """Queues by name. Errors in a plan are raised when the first comparison is drawn."""
-
-
-@dataclass(slots=True)
-class _Queue:
-    plan: QueuePlan
-    inputs: QueueInputs
-    drawn: Iterator[Drawn]
-    given: int = 0
 
 
 class Mixture:
     """Items, made one at a time as they are drawn; for the thread that draws the first.
 
     Queues take turns by their weights; a queue that was passed over catches up later. If a queue cannot go on,
-    `problems` reports why, and the others go on. Where the session has comparisons whose only label may be repeated, at
-    least 20 items later, the plan's share of the items, which is never exceeded, are such repeats; items that the
-    session had when it was continued count as its newest. The sides of a comparison that was not shown before depend
-    only on the plan's seed, the labeller and the comparison, so they are the same when a session is continued.
+    `problems` reports why, and the others go on. What the labeller has judged is asked again only by the queue "again".
+    Where the session has comparisons whose only label may be repeated, at least 20 items later, the plan's share of the
+    items, which is never exceeded, are such repeats; items that the session had when it was continued count as its
+    newest. The sides of a comparison that was not shown before depend only on the plan's seed, the labeller and the
+    comparison, so they are the same when a session is continued.
 
     The caller applies the plan's limit. Raises StorageError if the store cannot be read, and whatever `context.check`
     raises.
@@ -109,21 +101,19 @@ class Mixture:
         self.problems: list[str] = []
         self.waiting = ""  # what the last call of `draw` is waiting for, in words
         self._plan = plan
-        self._history = LabelHistory(context)
+        self._context = context
         self._total = self._repeated = 0  # items given, and the repeats among them
         self._too_new = deque((0, key) for key in sorted(context.served))  # place in the session and key
         self._ready: list[str] = []  # keys that may be repeated
-        self._queues: list[_Queue] = []
-
-        def rng(what: object) -> random.Random:
-            # Another one when a session is continued, so that a model does not write the same again.
-            return random.Random(f"{plan.seed}/{context.labeller}/{what}/{len(context.served)}")
-
-        self._rng = rng("repeats")
+        self._queues: list[tuple[OpenQueue, Iterator[Drawn]]] = []
+        # Others when a session is continued, so that a model does not write the same again.
+        seed = partial("{}/{}/{}/{}".format, plan.seed, context.labeller)
+        self._rng = random.Random(seed("repeats", len(context.served)))
         for place, one in enumerate(plan.queues):
             if one.weight > 0:
-                inputs = QueueInputs(context, self._history, rng(place), self._report, plan.random)
-                self._queues.append(_Queue(one, inputs, QUEUES[one.queue](one, inputs)))
+                rng = random.Random(seed(place, len(context.served)))
+                queue = OpenQueue(one, context, rng, self._report, plan.random)
+                self._queues.append((queue, QUEUES[one.queue](queue)))
 
     @property
     def exhausted(self) -> bool:
@@ -134,11 +124,11 @@ class Mixture:
     def left(self) -> int | None:
         """Return how many items are still to come at most, without repeats; None if a queue does not know."""
         left = 0
-        for queue in self._queues:
-            total = queue.inputs.total()
+        for queue, _ in self._queues:
+            total = queue.total()
             if total is None:
                 return None
-            left += max(total - queue.inputs.drawn, 0)
+            left += max(total - queue.drawn, 0)
         return left
 
     def draw(self, *, hurry: bool = True) -> Item | None:
@@ -152,7 +142,7 @@ class Mixture:
             item = self._next(hurry)
         if item is not None:
             key = item.comparison.key
-            self._history.served.add(key)
+            self._context.served.add(key)
             if item.queue != "repeat":
                 self._too_new.append((self._total, key))
             self._total += 1
@@ -160,38 +150,56 @@ class Mixture:
 
     def close(self) -> None:
         """Close the store; call this on the thread that drew."""
-        self._history.close()
+        if self._context.opened is not None:
+            self._context.opened.close()
+        self._context.opened = None
 
     def _next(self, hurry: bool) -> Item | None:
-        for queue in sorted(self._queues, key=self._turn):
+        weights = sum(queue.plan.weight for queue, _ in self._queues)
+        given = sum(queue.given for queue, _ in self._queues)
+
+        def turn(one: tuple[OpenQueue, Iterator[Drawn]]) -> tuple[bool, float]:
+            """Return a sort key that is smallest for the queue whose turn is next.
+
+            Queues that have not had their share come first, and of these the one whose next item is due soonest. So no
+            queue is ever a whole item ahead of its share or behind it. Tijdeman 1980, "The chairman assignment
+            problem".
+            """
+            share = one[0].plan.weight / weights
+            return one[0].given >= share * (given + 1), (one[0].given + 1) / share
+
+        for queue, comparisons in sorted(self._queues, key=turn):
             try:
-                drawn = next(queue.drawn, None)
+                drawn = self._new(queue, comparisons)
             except TrainerError as error:
                 self._report(str(error))
                 drawn = None
             if isinstance(drawn, Comparison):
                 queue.given += 1
-                again = self._history.own_labels(drawn.key) if queue.plan.queue == "again" else []
+                mine = self._context.own_labels(drawn.key) if queue.plan.queue == "again" else []
                 # Not a repeat of these: it was chosen for what they say, so it would not measure self-agreement.
-                order = self._other_order(again[-1]) if again else self._order(drawn)
+                order = self._other_order(mine[-1]) if mine else self._order(drawn)
                 return Item(comparison=drawn, queue=queue.plan.queue, order=order)
             if drawn is None:
-                self._queues.remove(queue)
+                self._queues.remove((queue, comparisons))
             else:
                 self.waiting = self.waiting or drawn.why
                 if not hurry:
                     break
         return None
 
-    def _turn(self, queue: _Queue) -> tuple[bool, float]:
-        """Return a sort key that is smallest for the queue whose turn is next.
-
-        Queues that have not had their share come first, and of these the one whose next item is due soonest. So no
-        queue is ever a whole item ahead of its share or behind it. Tijdeman 1980, "The chairman assignment problem".
-        """
-        share = queue.plan.weight / sum(one.plan.weight for one in self._queues)
-        given = sum(one.given for one in self._queues)
-        return queue.given >= share * (given + 1), (queue.given + 1) / share
+    def _new(self, queue: OpenQueue, comparisons: Iterator[Drawn]) -> Drawn | None:
+        """Return the next comparison of a queue that is new, or a Wait; None if there is none."""
+        for _ in range(_SKIPPED):
+            self._context.check()
+            drawn = next(comparisons, None)
+            if not isinstance(drawn, Comparison):
+                return drawn
+            queue.drawn += 1
+            if queue.plan.queue == "again" or self._context.is_new(drawn):
+                return drawn
+        self._context.wake()
+        return Wait("skipping comparisons judged before")
 
     def _is_repeat_due(self) -> bool:
         while self._too_new and self._total - self._too_new[0][0] > _APART:
@@ -204,7 +212,7 @@ class Mixture:
             place = self._rng.randrange(len(self._ready))
             self._ready[place], self._ready[-1] = self._ready[-1], self._ready[place]
             key = self._ready.pop()
-            labels = self._history.own_labels(key)
+            labels = self._context.own_labels(key)
             if not labels:
                 self._ready.append(key)
             elif len(labels) == 1 and labels[0].judgement.verdict != "skip":
@@ -222,7 +230,7 @@ class Mixture:
 
     def _order(self, comparison: Comparison) -> tuple[int, ...]:
         places = list(range(len(comparison.completions)))
-        random.Random(f"{self._plan.seed}/{self._history.labeller}/{comparison.key}").shuffle(places)
+        random.Random(f"{self._plan.seed}/{self._context.labeller}/{comparison.key}").shuffle(places)
         return tuple(places)
 
     def _report(self, line: str) -> None:

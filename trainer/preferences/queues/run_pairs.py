@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import json
 import math
 import random
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from math import comb
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,19 +20,8 @@ from trainer.config import load_config
 from trainer.data import load_prompts
 from trainer.errors import DataError, ModelError, StorageError, TrainerError, UsageError, one_line
 from trainer.preferences.formats.columns import plain
-from trainer.preferences.queues import (
-    Ask,
-    Drawn,
-    QueueContext,
-    QueueInputs,
-    Report,
-    Score,
-    Wait,
-    awaited,
-    in_background,
-    only_new,
-)
-from trainer.preferences.records import Comparison, Messages, Origin, QueuePlan, Text, as_messages
+from trainer.preferences.queues import Ask, Drawn, OpenQueue, QueueContext, Score, Wait, awaited, in_background
+from trainer.preferences.records import Comparison, Messages, Origin, Text, as_messages
 from trainer.preferences.rows import text
 from trainer.questions import Question, Writer
 from trainer.runs.folder import RunFolder, open_run, read_config
@@ -48,6 +36,10 @@ _COMPLETIONS = 128  # scored at once, about: a minute of a small model on two co
 _PAIRS = 512  # of these, at most
 _LEAST = 16  # pairs in order; when fewer are left, the next ones are scored
 _IN_ADVANCE = 6  # random pairs that may come early, so that nobody waits for the first scores
+_ONE_SAMPLE = (
+    "run '{}' has one sample of each prompt, and no two to compare: train with rollout.samples_per_prompt = 2 or more, "
+    "or let its model write pairs: open it in the workbench"
+)
 
 
 class WrittenSample(NamedTuple):
@@ -73,28 +65,24 @@ class PromptSamples:
 
 
 class SampledIterations:
-    """The iterations of a run that have samples and are not used up. Raises UsageError if there is no such run."""
+    """The iterations of a queue's run that have samples. Raises UsageError if there is no such run."""
 
-    def __init__(self, source: str, report: Report) -> None:
-        path = Path(source).expanduser()
+    def __init__(self, queue: OpenQueue) -> None:
+        path = Path(queue.plan.source).expanduser()
         self.folder = open_run(path.name, path.parent)
-        self.found = 0  # iterations so far, those included that are used up
-        self._report = report
-        self._left: list[int] = []  # ascending
+        self.found = 0  # iterations so far
+        self.left: list[int] = []  # those that are not used up, ascending
+        self._report = queue.report
         self._newest = -1  # found so far
 
     def newest(self) -> int | None:
         """Return the newest iteration left; None if there is none now."""
-        if not self._left or self.folder.samples_file(self._newest + 1).exists():  # checks one file, not 2,000
+        if not self.left or self.folder.samples_file(self._newest + 1).exists():  # checks one file, not 2,000
             came = [one for one in kept_iterations(self.folder) if one > self._newest]
-            self._left += came
+            self.left += came
             self.found += len(came)
             self._newest = max([self._newest, *came])
-        return self._left[-1] if self._left else None
-
-    def drop(self, iteration: int) -> None:
-        """Remove `iteration` from those left."""
-        self._left.remove(iteration)
+        return self.left[-1] if self.left else None
 
     def read(self, iteration: int) -> list[PromptSamples]:
         """Return the samples of `iteration` by prompt; if its file cannot be read, report why and return none."""
@@ -118,12 +106,12 @@ class SampledIterations:
         for place, row in enumerate(table.to_pylist()):
             key = (row["prompt"], row["source_prompt"])
             if key not in found:
-                columns = _decoded(row["columns"])
-                columns = columns if isinstance(columns, dict) else {}
-                try:
-                    prompt = text(_decoded(row["source_prompt"]), "samples", "source_prompt")
-                except DataError:
-                    prompt = row["prompt"] or ""  # as rendered
+                prompt: Text = row["prompt"] or ""  # as rendered
+                columns: dict[str, Any] = {}
+                with contextlib.suppress(ValueError, RecursionError, DataError):
+                    columns = {**json.loads(row["columns"] or "{}")}
+                with contextlib.suppress(ValueError, RecursionError, DataError):
+                    prompt = text(json.loads(row["source_prompt"] or ""), "samples", "source_prompt")
                 found[key] = PromptSamples(prompt, row["prompt_tokens"] or None, columns)
             origin = Origin(
                 source="run",
@@ -146,7 +134,7 @@ class SampledIterations:
         while (newest := self.newest()) is not None:
             if prompts := self.read(newest):
                 return sum(comb(len(one.samples), 2) for one in prompts)
-            self.drop(newest)
+            self.left.remove(newest)
         if self._newest < 0 and self.are_over():
             raise UsageError(
                 f"run '{self.folder.name}' has no samples: train with run.save_samples = true, or choose another run"
@@ -161,26 +149,9 @@ class SampledIterations:
                 more_may_come = read_config(self.folder)["run"].get("save_samples", True) is not False
         return self.newest() is None and not more_may_come  # in this order, to find what came before the end
 
-    @property
-    def awaited(self) -> str:
-        """Reason to wait when nothing is left, in words."""
-        return f"waiting for the samples of iteration {max(self._newest, 0) + 1}"
-
-    @property
-    def one_sample_each(self) -> UsageError:
-        """The error that the run's samples cannot be compared."""
-        return UsageError(
-            f"run '{self.folder.name}' has one sample of each prompt, and no two to compare: "
-            "train with rollout.samples_per_prompt = 2 or more, or let its model write pairs: open it in the workbench"
-        )
-
-
-def _decoded(value: str | None) -> Any:
-    """Return JSON as its value; None for what is none."""
-    try:
-        return json.loads(value or "")
-    except (ValueError, RecursionError):
-        return None
+    def wait(self) -> Wait:
+        """Return the Wait for the next iteration."""
+        return Wait(f"waiting for the samples of iteration {max(self._newest, 0) + 1}")
 
 
 def checkpoint_of(folder: RunFolder, trained: int) -> str:
@@ -207,62 +178,58 @@ def newest_first(
         if newest is None:
             if not follow or iterations.are_over():
                 return
-            yield Wait(iterations.awaited)
+            yield iterations.wait()
             continue
         if newest not in begun:
             begun[newest] = parts(iterations.read(newest))
         part = next(begun[newest], None)
         if part is None:
             del begun[newest]
-            iterations.drop(newest)
+            iterations.left.remove(newest)
         else:
             yield part
 
 
-def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+def samples(queue: OpenQueue) -> Iterator[Drawn]:
     """Yield pairs of the samples of one prompt in one iteration, newest iteration first.
 
     If the newest iteration has one sample of each prompt, the policy is asked to write pairs. Raises UsageError if
     there are no samples, or no model to ask.
     """
-    iterations = SampledIterations(plan.source, inputs.report)
+    iterations = SampledIterations(queue)
     while (each := iterations.pairs_each()) is None:
-        inputs.context.check()
+        queue.context.check()
         if iterations.are_over():
             return  # none could be read, which was reported
-        yield Wait(iterations.awaited)
+        yield iterations.wait()
     if each:
-        inputs.total = lambda: each * iterations.found
-        pairs = partial(sampled_pairs, rng=inputs.rng)
-        yield from only_new(newest_first(iterations, pairs, inputs.context), inputs)
-    elif inputs.context.ask is None:
-        raise iterations.one_sample_each
+        queue.total = lambda: each * iterations.found
+        yield from newest_first(iterations, partial(sampled_pairs, rng=queue.rng), queue.context)
+    elif queue.context.ask is None:
+        raise UsageError(_ONE_SAMPLE.format(iterations.folder.name))
     else:
-        yield from _written_pairs(plan.source, ("policy", "policy"), inputs)
-
-
-def policy_and_reference(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
-    """Yield pairs of what the policy and the reference write to the prompts of a run, as `_written_pairs` does."""
-    return _written_pairs(plan.source, ("policy", "reference"), inputs)
+        yield from written_pairs(queue, writers=("policy", "policy"))
 
 
 def sampled_pairs(prompts: Sequence[PromptSamples], rng: random.Random) -> Iterator[Comparison]:
-    """Yield every two samples of a prompt once, in random order: one pair of each prompt before the second of any."""
-    waiting = deque(_pairs_of(one, rng) for one in rng.sample(prompts, len(prompts)))
+    """Yield every two samples of a prompt once, in random order: one pair of each prompt before the second of any.
+
+    From the beginning on, all samples of a prompt come about equally often.
+    """
+
+    def of_prompt(prompt: PromptSamples) -> Iterator[Comparison]:
+        samples = rng.sample(prompt.samples, len(prompt.samples))
+        count = len(samples)
+        for distance in range(1, count // 2 + 1):
+            for place in range(distance if 2 * distance == count else count):
+                yield _comparison(prompt.prompt, (samples[place], samples[(place + distance) % count]))
+
+    waiting = deque(map(of_prompt, rng.sample(prompts, len(prompts))))
     while waiting:
         pairs = waiting.popleft()
         if (pair := next(pairs, None)) is not None:
             yield pair
             waiting.append(pairs)
-
-
-def _pairs_of(prompt: PromptSamples, rng: random.Random) -> Iterator[Comparison]:
-    """Yield every two samples of `prompt` once; from the beginning on, all of them come about equally often."""
-    samples = rng.sample(prompt.samples, len(prompt.samples))
-    count = len(samples)
-    for distance in range(1, count // 2 + 1):
-        for place in range(distance if 2 * distance == count else count):
-            yield _comparison(prompt.prompt, (samples[place], samples[(place + distance) % count]))
 
 
 def _comparison(prompt: Text, written: Sequence[WrittenSample]) -> Comparison:
@@ -283,23 +250,23 @@ def _comparison(prompt: Text, written: Sequence[WrittenSample]) -> Comparison:
     )
 
 
-def _written_pairs(source: str, writers: tuple[Writer, Writer], inputs: QueueInputs) -> Iterator[Drawn]:
+def written_pairs(queue: OpenQueue, *, writers: tuple[Writer, Writer]) -> Iterator[Drawn]:
     """Yield pairs by two `writers` to the prompts of a run's samples, newest first and again and again, one at a time.
 
     Ends when the models write nothing new. Raises UsageError if there is no model to ask, DataError if there are no
     prompts, ModelError if the models do not answer.
     """
-    context, folder = inputs.context, SampledIterations(source, inputs.report).folder
+    context, folder = queue.context, SampledIterations(queue).folder
     if context.ask is None:
         raise UsageError(f"run '{folder.name}' has no model that could write pairs now: open it in the workbench")
     who = "the policy is" if writers[0] == writers[1] else "policy and reference are"
+    # Each has its own seed, because similar models write the same from one seed.
+    asked = [(writers[0], 2)] if writers[0] == writers[1] else [(writer, 1) for writer in writers]
     given = refused = known = 0
-    for prompt in _prompts(source, inputs):
+    for prompt in _prompts(queue):
         if isinstance(prompt, Wait):
             yield prompt
             continue
-        # Each has its own seed, because similar models write the same from one seed.
-        asked = [(writers[0], 2)] if writers[0] == writers[1] else [(writer, 1) for writer in writers]
         questions = [
             Question(
                 prompt=prompt.prompt,
@@ -307,7 +274,7 @@ def _written_pairs(source: str, writers: tuple[Writer, Writer], inputs: QueueInp
                 columns=prompt.columns,
                 writer=writer,
                 count=count,
-                seed=inputs.rng.randrange(2**32),
+                seed=queue.rng.randrange(2**32),
             )
             for writer, count in asked
         ]
@@ -318,38 +285,36 @@ def _written_pairs(source: str, writers: tuple[Writer, Writer], inputs: QueueInp
             if refused == _REFUSALS:
                 raise ModelError(f"run '{folder.name}' writes no more pairs: {written}")
             continue
-        refused = 0
-        if inputs.history.is_new(comparison := _comparison(prompt.prompt, written)):
+        refused, known = 0, known + 1
+        if context.is_new(comparison := _comparison(prompt.prompt, written)):
             given, known = given + 1, 0
             yield comparison
-            continue
-        known += 1
-        if known == _NOTHING_NEW:
-            inputs.report(f"run '{folder.name}' writes nothing new: train it further, or choose another queue")
+        elif known == _NOTHING_NEW:
+            queue.report(f"run '{folder.name}' writes nothing new: train it further, or choose another queue")
             return
 
 
-def _prompts(source: str, inputs: QueueInputs) -> Iterator[PromptSamples | Wait]:
+def _prompts(queue: OpenQueue) -> Iterator[PromptSamples | Wait]:
     """Yield the prompts of the run's samples, newest iteration first, or else those of its data.
 
     Starts again at the end.
     """
 
     def in_random_order(prompts: Sequence[PromptSamples]) -> Iterator[PromptSamples]:
-        return iter(inputs.rng.sample(prompts, len(prompts)))
+        return iter(queue.rng.sample(prompts, len(prompts)))
 
-    while True:
-        iterations, found = SampledIterations(source, inputs.report), False
+    found = True  # else none could be read, which was reported
+    while found:
+        iterations = SampledIterations(queue)
         if iterations.newest() is None:
             data = load_config(iterations.folder.config).data
-            rows = yield from awaited(partial(load_prompts, data), "reading the run's prompts", inputs.context)
+            rows = yield from awaited(partial(load_prompts, data), "reading the run's prompts", queue.context)
             yield from in_random_order([PromptSamples(row.prompt, None, row.columns) for row in rows])
             continue
-        for prompt in newest_first(iterations, in_random_order, inputs.context, follow=False):
+        found = False
+        for prompt in newest_first(iterations, in_random_order, queue.context, follow=False):
             found = True
             yield prompt
-        if not found:
-            return  # none could be read, which was reported
 
 
 def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[WrittenSample] | str:
@@ -374,26 +339,26 @@ def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[W
     return written
 
 
-def uncertain(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+def uncertain(queue: OpenQueue) -> Iterator[Drawn]:
     """Yield pairs of the samples of one prompt, each once: by |r(a) - r(b)|, smallest first, and random ones.
 
     The plan's reward model is least sure of those that come first. Some completions of the newest iterations are scored
     at once, in the background: newer iterations when they have come, older ones when these are used up. At least the
-    inputs' `random_share` of the pairs are random. Raises UsageError if there are no pairs, or no model that scores.
+    queue's `random_share` of the pairs are random. Raises UsageError if there are no pairs, or no model that scores.
     """
-    if not plan.model:
+    context, share, rng, model = queue.context, queue.random_share, queue.rng, queue.plan.model
+    if not model:
         raise UsageError("the queue of uncertain pairs needs a reward model: name one")
-    context, share, rng = inputs.context, inputs.random_share, inputs.rng
     if context.score is None:
         raise UsageError("nothing can score pairs here: choose another queue")
-    iterations = SampledIterations(plan.source, inputs.report)
+    iterations = SampledIterations(queue)
     if each := iterations.pairs_each():
-        inputs.total = lambda: each * iterations.found
-    why = f"scoring samples with {Path(plan.model).name}"
+        queue.total = lambda: each * iterations.found
+    why = f"scoring samples with {Path(model).name}"
     everything: list[Comparison] = []  # not drawn yet, scored or not
-    in_order: list[tuple[float, int, Comparison]] = []  # a heap of measures; a number orders equal ones
+    in_order: list[tuple[float, Comparison]] = []  # the smallest difference is last
     scoring: Future[list[tuple[float, Comparison]]] | None = None
-    numbers, read, at_random = count(), -1, 0
+    read, drawn, at_random = -1, 0, 0
 
     def take(*, randomly: bool) -> Comparison | None:
         """Take pairs until one is new; None if there are no more."""
@@ -401,51 +366,44 @@ def uncertain(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
             if randomly:
                 place = rng.randrange(len(everything))
                 everything[place], everything[-1] = everything[-1], everything[place]
-            pair = everything.pop() if randomly else heapq.heappop(in_order)[-1]
-            if inputs.history.is_new(pair):
+            pair = everything.pop() if randomly else in_order.pop()[1]
+            if context.is_new(pair):
                 return pair
         return None
 
     while True:
         context.check()
         if scoring is not None and scoring.done():
-            for value, scored in scoring.result():
-                heapq.heappush(in_order, (value, next(numbers), scored))
+            in_order = sorted([*in_order, *scoring.result()], key=lambda one: -one[0])
             scoring = None
         newest = iterations.newest()
         if scoring is None and newest is not None and (newest > read or len(in_order) < _LEAST):
-            found = _next_pairs(iterations, inputs)
+            found: list[Comparison] = []
+            completions = 0
+            while completions < _COMPLETIONS and (place := iterations.newest()) is not None:
+                context.check()
+                prompts = iterations.read(place)
+                iterations.left.remove(place)
+                completions += sum(len(one.samples) for one in prompts)
+                found += islice(sampled_pairs(prompts, rng), _PAIRS - len(found))
             if not found and read < 0 and not everything:
-                raise iterations.one_sample_each
+                raise UsageError(_ONE_SAMPLE.format(iterations.folder.name))
             read = max(newest, read)
             everything.extend(found)
-            scoring = in_background(partial(_measured, plan.model, context.score, found), why, context.wake)
-        randomly = at_random < share * (inputs.drawn + 1)
+            scoring = in_background(partial(_measured, model, context.score, found), why, context.wake)
+        randomly = at_random < share * (drawn + 1)
         pair = None if randomly else take(randomly=False)
-        if pair is None and (randomly or at_random < share * inputs.drawn + _IN_ADVANCE or scoring is None):
+        if pair is None and (randomly or at_random < share * drawn + _IN_ADVANCE or scoring is None):
             pair, randomly = take(randomly=True), True
         if pair is not None:
-            inputs.drawn, at_random = inputs.drawn + 1, at_random + randomly
+            drawn, at_random = drawn + 1, at_random + randomly
             yield pair
         elif scoring is not None:
             yield Wait(why)
         elif iterations.are_over():
             return
         elif iterations.newest() is None:
-            yield Wait(iterations.awaited)
-
-
-def _next_pairs(iterations: SampledIterations, inputs: QueueInputs) -> list[Comparison]:
-    """Return pairs of the newest iterations left, of as many completions as are scored at once."""
-    pairs: list[Comparison] = []
-    completions = 0
-    while completions < _COMPLETIONS and (newest := iterations.newest()) is not None:
-        inputs.context.check()
-        prompts = iterations.read(newest)
-        iterations.drop(newest)
-        completions += sum(len(one.samples) for one in prompts)
-        pairs += islice(sampled_pairs(prompts, inputs.rng), _PAIRS - len(pairs))
-    return pairs
+            yield iterations.wait()
 
 
 def _measured(model: str, score: Score, pairs: Sequence[Comparison]) -> list[tuple[float, Comparison]]:

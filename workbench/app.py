@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 from textual import work
@@ -98,7 +98,7 @@ class WorkbenchApp(App[str]):
         self.terminal_gone = False
         self.ended_by: signal.Signals | None = None
         self._loop_and_context: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
-        self._leaving: Screen[Any] | None = None  # the open dialog about what would be lost
+        self._leaving = False  # a dialog asks about what would be lost
         self.crashed = False  # ended by a bug, while a run goes on without the screen
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
@@ -219,7 +219,7 @@ class WorkbenchApp(App[str]):
 
         kind = _KINDS[severity]
         if self.main is not None and self.main.is_attached:
-            self.main.say(f"{title}: {message}" if title else message, kind)
+            self.main.panes.say(f"{title}: {message}" if title else message, kind)
         if self.screen is not self.main:
             Banner.of(self.screen).say(f"{title}: {message}" if title else message, kind)
 
@@ -274,24 +274,27 @@ class WorkbenchApp(App[str]):
         else:
             self.notify(f"Saved {path} in the current folder", markup=False)
 
-    def action_leave(self) -> None:
+    @work(group="asking to leave")
+    async def action_leave(self) -> None:
         """Ask what should happen to a run that is trained here. Without one, leave if nothing else would be lost."""
         if self.main is None:
             self.exit()
-            return
-        if self._leaving is not None and self._leaving in self.screen_stack:
-            return  # already asked
-        if not self.main.supervisor.trains_here:
-            self._leaving = self.main.steering.when_nothing_is_lost(self.exit)
+        elif not self._leaving:  # not asked yet
+            self._leaving = True
+            try:
+                await self._ask_to_leave(self.main)
+            finally:
+                self._leaving = False
+
+    async def _ask_to_leave(self, main: MainScreen) -> None:
+        if not main.supervisor.trains_here:
+            if await main.steering.may_discard():
+                self.exit()
             return
         from workbench.screen.dialogs import QuitScreen
 
-        view = self.main.supervisor.view
-        self._leaving = QuitScreen(view.started.name if view.started else "A run")
-        self.push_screen(self._leaving, self._leave_as)
-
-    def _leave_as(self, choice: str | None) -> None:
-        if choice is not None:
+        started = main.supervisor.view.started
+        if choice := await self.push_screen_wait(QuitScreen(started.name if started else "A run")):
             self.leave(choice)
 
     def handle_signal(self, number: signal.Signals) -> bool:
@@ -334,7 +337,7 @@ class WorkbenchApp(App[str]):
                 supervisor.stop("detached" if choice == "detach" else reason)
         while supervisor.trains_here and not supervisor.stuck:  # the screen keeps showing the progress
             await asyncio.sleep(0.05)
-            self.main.poll()
+            self.main.panes.poll()
         message = supervisor.failure
         if choice == "detach" and not message:
             from trainer.errors import TrainerError
@@ -342,6 +345,6 @@ class WorkbenchApp(App[str]):
             try:
                 message = supervisor.detach()
             except TrainerError as error:
-                self.main.say(str(error), about="steer")
+                self.main.panes.say(str(error), about="steer")
                 return
         self.exit(message)

@@ -64,5 +64,5 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     SetupScreen: lambda: SetupScreen(questions([])[0], 1, 3),
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
     TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
-    UnsavedScreen: lambda: UnsavedScreen("my.toml", lambda: None),
+    UnsavedScreen: lambda: UnsavedScreen("my.toml"),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -376,32 +375,32 @@ class ConfigPane(Pane):
         if source:
             self.post_message(self.OpenRequested(source.strip()))
 
-    def action_save(self) -> None:
-        self.save()
+    @work(group="save")
+    async def action_save(self) -> None:
+        await self.save()
 
     @work(group="save")
-    async def save(self, then: Callable[[], object] = lambda: None) -> None:
-        """Save the file, or a preset or a copy under a name that is asked for; call `then` once nothing is unsaved."""
-        if (path := self.document.path) is None:
-            self.action_save_as(then)
-        elif problem := await self._problem_of_saving(path):
-            self.notify(visible(problem), severity="error", markup=False)
-        elif not self.document.dirty:
-            then()
+    async def action_save_as(self) -> None:
+        await self._save_as()
 
-    def action_save_as(self, then: Callable[[], object] = lambda: None) -> None:
-        """Ask for a name and save the document under it; call `then` once that is done."""
+    async def save(self) -> bool:
+        """Save the file, or a preset or a copy under a name that is asked for; return whether nothing is unsaved."""
+        if (path := self.document.path) is None:
+            return await self._save_as()
+        if problem := await self._problem_of_saving(path):
+            self.notify(visible(problem), severity="error", markup=False)
+        return not problem and not self.document.dirty
+
+    async def _save_as(self) -> bool:
+        """Ask for a name and save the document under it; return whether that is done."""
 
         async def write(name: str) -> str:
             path = Path(name.strip())
             return await self._problem_of_saving(path, f"{path} exists: choose another name")
 
-        def saved(name: str | None) -> None:
-            if name is not None:
-                then()
-
         path = self.document.path or Path(f"my-{self.document.preset or 'run'}.toml")
-        self.app.push_screen(TextPromptScreen("Save as", str(path), no_name, write), saved)
+        prompt = TextPromptScreen("Save as", str(path), no_name, write)
+        return await self.app.push_screen_wait(prompt) is not None
 
     async def _problem_of_saving(self, path: Path, kept: str = "") -> str:
         """Save the document; return why that failed. kept: the result if the user keeps the existing file."""

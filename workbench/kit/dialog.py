@@ -85,52 +85,60 @@ class Dialog(MountedWhole, ModalScreen[T]):
 class ConfirmScreen(Dialog[bool]):
     """A question before an action. The button that does nothing has the focus, so enter by mistake does no harm.
 
-    question and detail: any text, shown without markup. yes and no: labels of the buttons.
+    question: any text, as are the labels `yes` and `no`. detail: a text, or widgets, of which the first that scrolls
+    does so with the keys for pages. wanted: the question says what the user has just asked for, so enter agrees.
     """
 
-    FOCUSED: ClassVar[str] = "#no"
-    KEYS: ClassVar[tuple[str, str]] = ("y", "n")  # that the buttons name
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes", id="confirm.yes", tooltip="Confirm"),
         Binding("n,escape", "dismiss(False)", "no", id="confirm.no", tooltip="Close without a change"),
         Binding(
             "left,right,up,down", "app.focus_next", "other", show=False, id="confirm.other", tooltip="Switch buttons"
         ),
+        Binding("pagedown", "read(1)", "read on", id="confirm.on", tooltip="Scroll what is asked about down"),
+        Binding("pageup", "read(-1)", "back", show=False, id="confirm.back", tooltip="Scroll what is asked about up"),
     ]
 
-    def __init__(self, question: str, detail: str = "", yes: str = "Yes", no: str = "No") -> None:
+    def __init__(
+        self,
+        question: str,
+        detail: str | Sequence[Widget] = "",
+        yes: str = "Yes",
+        no: str = "No",
+        *,
+        wanted: bool = False,
+        more: Sequence[Button] = (),
+    ) -> None:
         super().__init__()
-        self._question, self._detail = question, detail
-        self._yes, self._no = yes, no
+        self._question, self._wanted = question, wanted
+        self._detail = [detail_text(detail)] if isinstance(detail, str) else detail
+        keys = ("esc", "enter") if wanted else ("n", "y")
+        self._buttons = [
+            Button(button_label(keys[0], no), compact=True, id="no", action="screen.dismiss(False)"),
+            Button(button_label(keys[1], yes), compact=True, id="yes", action="screen.dismiss(True)"),
+            *more,
+        ]
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
-            yield from self.compose_detail()
-            with Horizontal(classes="buttons"):
-                yes, no = self.KEYS
-                yield Button(button_label(no, self._no), compact=True, id="no")
-                yield Button(button_label(yes, self._yes), compact=True, id="yes")
-                yield from self.compose_buttons()
-
-    def compose_buttons(self) -> ComposeResult:
-        """Yield more buttons, with actions of their own."""
-        yield from ()
-
-    def compose_detail(self) -> ComposeResult:
-        """Yield what is between the question and the buttons."""
-        yield Static(visible(self._detail, keep_newlines=True), markup=False, classes="detail")
+            yield from self._detail
+            yield Horizontal(*self._buttons, classes="buttons")
 
     def on_mount(self) -> None:
-        self.query_one(self.FOCUSED).focus()
+        self.query_one("#yes" if self._wanted else "#no").focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "read" or bool(self.query(VerticalScroll))
 
     def action_read(self, pages: int) -> None:
-        """Scroll the detail of a subclass that has one to scroll, and keys for it."""
-        detail = self.query_one(VerticalScroll)
+        detail = self.query(VerticalScroll).first()
         detail.scroll_relative(y=pages * max(detail.size.height - 1, 1), animate=False)
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id == "yes")
+
+def detail_text(text: str) -> Static:
+    """Return the widget of what a dialog says below its question."""
+    return Static(visible(text, keep_newlines=True), markup=False, classes="detail")
 
 
 def button_label(key: str, text: str) -> Content:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -23,7 +22,7 @@ from trainer.runs.folder import RunFolder, expected_run
 from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown, toml_line
-from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, button_label
+from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, button_label, detail_text
 from workbench.numbers import gigabytes
 from workbench.run.sentences import change_words
 from workbench.system.code_trust import code_text
@@ -51,50 +50,32 @@ class QuitScreen(AnswerScreen):
 
 
 class UnsavedScreen(ConfirmScreen):
-    """Dialog that asks whether to discard the changes of the configuration `name`.
-
-    save: saves them, and then does what would discard them.
-    """
+    """Dialog that asks whether to discard the changes of the configuration `name`. saves: to save them instead."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w", "save", "save", id="unsaved.save", tooltip="Save the configuration, then go on"),
     ]
 
-    def __init__(self, name: str, save: Callable[[], object]) -> None:
-        super().__init__(f"{name} has unsaved changes.", yes="Discard changes", no="Keep changes")
-        self._save = save
-
-    def compose_buttons(self) -> ComposeResult:
-        yield Button(button_label("w", "Save"), compact=True, id="save", action="screen.save")
+    def __init__(self, name: str) -> None:
+        save = Button(button_label("w", "Save"), compact=True, id="save", action="screen.save")
+        super().__init__(f"{name} has unsaved changes.", yes="Discard changes", no="Keep changes", more=[save])
+        self.saves = False
 
     def action_save(self) -> None:
-        self.dismiss(False)
-        self.app.call_later(self._save)
+        self.saves = True
+        self.dismiss(True)
 
 
 class TrustScreen(ConfirmScreen):
     """Dialog that shows the code that the reward would run, and asks whether it may."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("pagedown", "read(1)", "read on", id="trust.on", tooltip="Scroll the code down"),
-        Binding("pageup", "read(-1)", "back", show=False, id="trust.back", tooltip="Scroll the code up"),
-    ]
-
     def __init__(self, codes: Sequence[Code]) -> None:
-        super().__init__(
-            "You have not trusted this version of the reward's Python code.",
-            "It runs with all your permissions, now and in every later run that uses it.",
-            yes="Trust",
-            no="Cancel",
-        )
-        self._codes = codes
-
-    def compose_detail(self) -> ComposeResult:
-        with VerticalScroll(classes="code"):
-            for code in self._codes:
-                head = f"{visible(code.name)}\nSHA-256 {code.sha256 or 'unknown'}\n"
-                yield Static(f"{head}\n{code_text(code)}\n", markup=False)
-        yield from super().compose_detail()
+        shown = [f"{visible(code.name)}\nSHA-256 {code.sha256 or 'unknown'}\n\n{code_text(code)}\n" for code in codes]
+        detail = [
+            VerticalScroll(*(Static(text, markup=False) for text in shown), classes="code"),
+            detail_text("It runs with all your permissions, now and in every later run that uses it."),
+        ]
+        super().__init__("You have not trusted this version of the reward's Python code.", detail, "Trust", "Cancel")
 
 
 class Plan(NamedTuple):
@@ -184,24 +165,16 @@ def _memory(config: Config) -> tuple[str, str]:
 class RunQuestion(ConfirmScreen):
     """Asks whether to train as planned. Enter agrees: the question says what will happen."""
 
-    FOCUSED: ClassVar[str] = "#yes"
-    KEYS: ClassVar[tuple[str, str]] = ("enter", "esc")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "train", key_display="enter", id="confirm.yes", tooltip="Train as planned"),
         Binding("n,escape", "dismiss(False)", "cancel", id="confirm.no", tooltip="Close without a change"),
-        Binding("pagedown", "read(1)", "read on", show=False, id="run-question.on", tooltip="Scroll the plan down"),
-        Binding("pageup", "read(-1)", "back", show=False, id="run-question.back", tooltip="Scroll the plan up"),
     ]
 
     def __init__(self, plan: Plan, yes: str) -> None:
-        super().__init__(plan.question, yes=yes, no="Cancel")
-        self._plan = plan
-
-    def compose_detail(self) -> ComposeResult:
-        with VerticalScroll(classes="plan", can_focus=False):
-            for label, text in self._plan.facts:
-                with Horizontal():
-                    yield Static(label, classes="label")
-                    yield Static(visible(text), markup=False)
-            for warning in self._plan.warnings:
-                yield Static(Content.assemble(("⚠ ", "$text-warning"), visible(warning)))
+        facts = [
+            Horizontal(Static(label, classes="label"), Static(visible(text), markup=False))
+            for label, text in plan.facts
+        ]
+        warnings = [Static(Content.assemble(("⚠ ", "$text-warning"), visible(warning))) for warning in plan.warnings]
+        detail = VerticalScroll(*facts, *warnings, classes="plan", can_focus=False)
+        super().__init__(plan.question, [detail], yes, "Cancel", wanted=True)

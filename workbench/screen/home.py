@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from textual.app import App
+from typing import NamedTuple
 
 from trainer.config import Config, load_config
 from trainer.errors import TrainerError
@@ -17,13 +14,11 @@ from trainer.models import starter
 from trainer.plurals import counted
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore
-from workbench.config.document import ConfigDocument
 from workbench.config.estimates import largest_fitting, model_is_here
 from workbench.labelling.plans import labelling_material
 from workbench.run.run_listing import Workspace
-from workbench.run.supervisor import Supervisor
 from workbench.runs.choices import Choice, HomeFacts
-from workbench.runs.new_configuration import Given, Settings, SetupScreen, questions
+from workbench.screen.panes import Panes
 from workbench.system.machine import this_machine
 from workbench.text import fit, visible
 
@@ -44,39 +39,15 @@ class NextRun(NamedTuple):
     since: float  # the last visit, unix seconds
 
 
-def next_run(document: ConfigDocument, supervisor: Supervisor, runs_dir: Path, store: Path, since: float) -> NextRun:
+def next_run(panes: Panes, store: Path, since: float) -> NextRun:
     """Return what Home offers to train. store: of the labels."""
+    document, supervisor = panes.config.document, panes.supervisor
     quickstart = document.preset == "quickstart" and document.path is None and not document.dirty
     name = "the quickstart" if quickstart else visible(document.name)
     training = ""
     if supervisor.trains_here:
         training = visible(supervisor.folder.name) if supervisor.folder else "a run"
-    return NextRun(name, document.config, len(document.problems), training, runs_dir, store, since)
-
-
-async def ask_for_settings(app: App[Any], reward_models: Sequence[Path]) -> Settings | None:
-    """Ask for model, prompts and reward, one question after the other; None if the user closes the first."""
-    asked = questions(reward_models)
-    given: dict[int, Given] = {}
-    number = 0
-    while number < len(asked):
-        answer = await app.push_screen_wait(SetupScreen(asked[number], number + 1, len(asked), given.get(number)))
-        if answer is not None:
-            given[number] = answer
-            number += 1
-        elif number:
-            number -= 1
-        else:
-            return None
-    return {key: value for answer in given.values() for key, value in answer.settings.items()}
-
-
-def configured(source: str | Path, settings: Settings) -> ConfigDocument:
-    """Return the configuration `source` with these settings as unsaved changes. Raises UsageError."""
-    document = ConfigDocument.open(source)
-    for key, value in settings.items():
-        document.set(key, value)
-    return document
+    return NextRun(name, document.config, len(document.problems), training, panes.runs_dir, store, since)
 
 
 def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:

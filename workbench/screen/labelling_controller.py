@@ -37,9 +37,8 @@ from workbench.labelling.plans import (
 from workbench.labelling.session_worker import SessionWorker
 from workbench.reward_model.training import FEW, RewardTraining, change_text, quality_text, rewarded_by, settings_for
 from workbench.run.run_on_disk import whole_run
-from workbench.run.supervisor import Supervisor
 from workbench.run.threads import PolicyThread
-from workbench.screen.host import Host, attempt, tried
+from workbench.screen.panes import Panes
 from workbench.text import visible
 
 
@@ -49,9 +48,8 @@ class LabellingController:
     opening: what the workbench was opened to label, if anything.
     """
 
-    def __init__(self, screen: Host, supervisor: Supervisor, opening: LabelOpening | None) -> None:
-        self._screen = screen
-        self._supervisor = supervisor
+    def __init__(self, panes: Panes, opening: LabelOpening | None) -> None:
+        self._panes, self._supervisor = panes, panes.supervisor
         self._opening = opening
         self._labeller = opening.options.labeller if opening else ""  # the last labeller on this screen
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
@@ -64,9 +62,9 @@ class LabellingController:
     def open(self) -> None:
         """Begin the labelling that the workbench was opened for, if any."""
         if self._opening is not None:
-            self._screen.action_show_pane("label")
+            self._panes.go_to("label")
             choice = self._opening.choice
-            self._screen.ask(self._begin(choice) if choice else self._ask_what_to_label())
+            self._panes.ask(self._begin(choice) if choice else self._ask_what_to_label())
 
     def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
@@ -75,23 +73,21 @@ class LabellingController:
 
     def request(self, what: LabelRequest) -> None:
         """Do what a key of the pane requests; returns at once."""
-        screen = self._screen
+        panes = self._panes
         match what:
             case "start":
-                screen.ask(self._ask_what_to_label())
+                panes.ask(self._ask_what_to_label())
             case "leave":
                 self._leave()
             case "train":
-                screen.ask(self._train())
+                panes.ask(self._train())
             case "use":
-                screen.ask(self._use())
+                panes.ask(self._use())
             case "import" | "export":
                 from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 
                 dialog = ImportPreferencesScreen if what == "import" else ExportPreferencesScreen
-                screen.app.push_screen(
-                    dialog(self.worker.path), lambda line: screen.say(line, "done") if line else None
-                )
+                panes.app.push_screen(dialog(self.worker.path), lambda line: panes.say(line, "done") if line else None)
 
     def watch(self) -> None:
         """Report what goes on beside the labelling: the end of a training once it has come, and the win rate.
@@ -102,20 +98,20 @@ class LabellingController:
             raise self.worker.bug
         if (training := self.training) is not None and training.done:
             self.training = None
-            self._screen.run_worker(self._report(training), group="training")
+            self._panes.screen.run_worker(self._report(training), group="training")
         problem = self.worker.win_rate_problem
         line = f"Win rate not reported to the run: {problem}" if problem else ""
-        self._screen.say_once(line, about="win-rate")
+        self._panes.say_once(line, about="win-rate")
 
     async def label_again(self, keys: tuple[str, ...]) -> None:
         """Begin a session that asks for the comparisons with these keys again."""
-        kept = await tried(self._screen, asyncio.wrap_future(self.worker.kept()), "label")
+        kept = await self._panes.tried(asyncio.wrap_future(self.worker.kept()), "label")
         if kept is None:
             return
         labeller = self._labeller or default_labeller(kept[0])
         if not self._is_known(labeller):
             prompt = TextPromptScreen("Label again as", labeller, labeller_problem)
-            if (given := await self._screen.app.push_screen_wait(prompt)) is None:
+            if (given := await self._panes.app.push_screen_wait(prompt)) is None:
                 return
             labeller = labeller_name(given)
         plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
@@ -128,15 +124,15 @@ class LabellingController:
     async def _ask_what_to_label(self) -> None:
         from workbench.labelling.start_screen import LabelStartScreen
 
-        kept = await tried(self._screen, asyncio.wrap_future(self.worker.kept()), "label")
-        material = await tried(self._screen, asyncio.to_thread(labelling_material, self._screen.runs_dir), "label")
+        kept = await self._panes.tried(asyncio.wrap_future(self.worker.kept()), "label")
+        material = await self._panes.tried(asyncio.to_thread(labelling_material, self._panes.runs_dir), "label")
         if kept is None or material is None:
             return
         sessions, flagged = kept
         labeller = self._labeller or default_labeller(sessions)
         given = self._opening.options if self._opening else SessionOptions()
         model = given.model or next(iter(material.models), None)
-        self._screen.app.push_screen(
+        self._panes.app.push_screen(
             LabelStartScreen(
                 sorted(material.runs, key=lambda run: run != self._supervisor.folder),
                 self.worker.path,
@@ -149,7 +145,7 @@ class LabellingController:
 
     async def _begin(self, choice: SessionChoice) -> None:
         if problem := await self._open_session(choice):
-            self._screen.say(problem, about="label")
+            self._panes.say(problem, about="label")
 
     async def _open_session(self, choice: SessionChoice) -> str | None:
         """Begin or resume the session, once the user has read the guidelines of a new one.
@@ -159,7 +155,7 @@ class LabellingController:
         if choice.guidelines:
             from workbench.labelling.dialogs import GuidelinesScreen
 
-            if not await self._screen.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
+            if not await self._panes.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
                 return None
         self._leave()  # before the worker changes sessions, so that no key press reaches the new one
         try:
@@ -175,15 +171,15 @@ class LabellingController:
             self.worker.leave()  # it may have begun on its thread
             raise
         self._labeller = state.record.labeller
-        self._screen.settle("train")  # an error about missing labels
-        self._screen.action_show_pane("label")
-        self._screen.label.begin(self.worker, state)
+        self._panes.settle("train")  # an error about missing labels
+        self._panes.go_to("label")
+        self._panes.label.begin(self.worker, state)
         return ""
 
     def _leave(self) -> None:
         self.worker.leave()
         self._let_go()
-        self._screen.label.end()
+        self._panes.label.end()
 
     def _ask_run(self, folder: Path, question: Question, left: threading.Event) -> Answer:
         """Return what the model of the run in `folder` writes; called on threads of the queues.
@@ -196,7 +192,7 @@ class LabellingController:
                 raise Interrupted("labelling has ended", save=False)
             return self.ask_model(folder, question)
 
-        return self._screen.app.call_from_thread(ask).result()
+        return self._panes.app.call_from_thread(ask).result()
 
     def ask_model(self, folder: Path, question: Question) -> Future[Answer]:
         """Ask the model of the run in `folder`, loading it unless it is on the screen; at most one is loaded."""
@@ -227,16 +223,16 @@ class LabellingController:
 
         Its backbone is that of the run on the screen if that is a PPO run.
         """
-        screen = self._screen
+        panes = self._panes
         if self._starting:
             return
         if (training := self.training) is not None:
             if not training.done:  # else `watch` reports its end
-                screen.notify(await asyncio.to_thread(training.progress), markup=False)
-            screen.action_show_pane("reward-model")
+                panes.app.notify(await asyncio.to_thread(training.progress))
+            panes.go_to("reward-model")
             return
         folder = self._supervisor.folder if self._shows_ppo() else None
-        found = await tried(screen, asyncio.to_thread(self._settings, folder), "train")
+        found = await panes.tried(asyncio.to_thread(self._settings, folder), "train")
         if found is None:
             return
         labels, settings = found
@@ -245,49 +241,49 @@ class LabellingController:
         if labels < FEW:
             detail.append(f"⚠ With fewer than {FEW} labels, few are held out, and its accuracy says little.")
         question = f"Train a reward model on {counted(labels, 'label')}?"
-        if not await screen.app.push_screen_wait(ConfirmScreen(question, "\n".join(detail), "Train model", "Cancel")):
+        if not await panes.app.push_screen_wait(ConfirmScreen(question, "\n".join(detail), "Train model", "Cancel")):
             return
-        screen.settle("training")  # an error of the one before
+        panes.settle("training")  # an error of the one before
         self._starting = True
         assignments = [toml_line(key, value) for key, value in settings.items()]
-        screen.run_worker(self._start(assignments), group="training")  # a newer dialog must not cancel it
+        panes.screen.run_worker(self._start(assignments), group="training")  # a newer dialog must not cancel it
 
     async def _start(self, assignments: list[str]) -> None:
-        screen = self._screen
-        start = partial(RewardTraining, self.worker.path, screen.runs_dir, assignments)
+        panes = self._panes
+        start = partial(RewardTraining, self.worker.path, panes.runs_dir, assignments)
         try:
-            self.training = await tried(screen, asyncio.to_thread(start), "train")
+            self.training = await panes.tried(asyncio.to_thread(start), "train")
         finally:
             self._starting = False
         if self.training is not None:
-            key = screen.keys()["pane.reward-model"]
-            screen.notify(f"Training {self.training.run.name} on the labels; {key} shows it", markup=False)
+            key = panes.keys()["pane.reward-model"]
+            panes.app.notify(f"Training {self.training.run.name} on the labels; {key} shows it")
 
     async def _report(self, training: RewardTraining) -> None:
         state, line = await asyncio.to_thread(training.end)
         if state != "done":
-            self._screen.say(line, "note" if state == "stopped" else "error", about="training")
+            self._panes.say(line, "note" if state == "stopped" else "error", about="training")
             return
-        self._screen.settle("use")  # an error about a missing reward model
-        keys = self._screen.keys()
+        self._panes.settle("use")  # an error about a missing reward model
+        keys = self._panes.keys()
         hint = f"{keys['label.use']} in Label ({keys['pane.label']}) uses it as the reward."
-        self._screen.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
+        self._panes.app.notify(f"{line}. {hint}", title="Reward model")
 
     async def _use(self) -> None:
         """Use the newest reward model as reward: in the run under way, else in the configuration on the screen."""
-        screen, supervisor = self._screen, self._supervisor
-        material = await tried(screen, asyncio.to_thread(labelling_material, screen.runs_dir), "use")
+        panes, supervisor = self._panes, self._supervisor
+        material = await panes.tried(asyncio.to_thread(labelling_material, panes.runs_dir), "use")
         if material is None:
             return
         if not material.models:
-            key = screen.keys()["label.train"]
-            screen.say(f"No trained reward model yet; {key} in Label trains one on the labels", about="use")
+            key = panes.keys()["label.train"]
+            panes.say(f"No trained reward model yet; {key} in Label trains one on the labels", about="use")
             return
         view, folder, model = supervisor.view, supervisor.folder, material.models[0]
         live = supervisor.under_way and self._shows_ppo()
         before: list[dict[str, Any]] = []
         if live and folder is not None:
-            config = await tried(screen, asyncio.to_thread(load_config, RunFolder(folder).config), "use")
+            config = await panes.tried(asyncio.to_thread(load_config, RunFolder(folder).config), "use")
             if config is None:
                 return
             before = config.reward.model_dump()["sources"]
@@ -296,21 +292,21 @@ class LabellingController:
         question = f"Use {model.name} as the reward of {where}?"
         quality = quality_text(await asyncio.to_thread(whole_run, model))
         detail = "\n".join(filter(None, [quality, change_text(before, after)]))
-        agreed = await screen.app.push_screen_wait(ConfirmScreen(question, detail, yes="Use model", no="Cancel"))
+        agreed = await panes.app.push_screen_wait(ConfirmScreen(question, detail, yes="Use model", no="Cancel"))
         if agreed and supervisor.view is not view:
-            screen.say("Not applied: the screen shows another run", about="use")
+            panes.say("Not applied: the screen shows another run", about="use")
         elif agreed:
             change = partial(supervisor.set, "reward.sources") if live else self._configure
-            attempt(screen, lambda: change(after), about="use")
+            panes.attempt(lambda: change(after), about="use")
 
     def _configure(self, sources: list[dict[str, Any]]) -> None:
         """Set the reward sources of the configuration on the screen. Raises UsageError."""
-        config = self._screen.config
+        config = self._panes.config
         if config.document.kind != PPO:
             raise UsageError("Config shows no PPO run: open a PPO configuration first")
         config.document.set("reward.sources", sources)
         config.show_document(config.document)
-        self._screen.action_show_pane("config")
+        self._panes.go_to("config")
         config.focus_field("reward.sources")
 
     def _settings(self, folder: Path | None) -> tuple[int, dict[str, Any]]:

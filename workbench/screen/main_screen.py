@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -19,13 +19,13 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from trainer.config import load_config
-from trainer.config.schema import RolloutConfig, RunConfig
+from trainer.config.schema import RolloutConfig
 from trainer.errors import TrainerError
-from trainer.runs.folder import TRASH, RunFolder
+from trainer.runs.folder import RunFolder
 from workbench.config.document import ConfigDocument
 from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
-from workbench.kit.banner import Banner, Kind
+from workbench.kit.banner import Banner
 from workbench.kit.drawing import copy_selection
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
@@ -41,7 +41,7 @@ from workbench.reward_model.pane import RewardModelPane
 from workbench.run.metrics import DEFAULT
 from workbench.run.run_listing import Workspace
 from workbench.run.run_on_disk import whole_run
-from workbench.run.supervisor import Request, Supervisor
+from workbench.run.supervisor import Supervisor
 from workbench.runs.choices import HomeFacts
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
@@ -50,24 +50,13 @@ from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
 from workbench.screen.finders import FINDERS
 from workbench.screen.home import home_facts, next_run
-from workbench.screen.host import attempt
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
-from workbench.screen.steering import Steering
+from workbench.screen.steering import Steer, Steering
 from workbench.system.environment import config_dir
 from workbench.training.pane import TrainingPane
 
 _LOOK = 1.0  # seconds between two looks at the win rate, and at a reward model that is being trained
-
-
-class _Situation(NamedTuple):
-    """State on which the active keys depend."""
-
-    state: str
-    note: str
-    under_way: bool
-    alarms: list[tuple[str, int]]
-    runs_dir: Path
 
 
 class MainScreen(MountedWhole, Screen[None]):
@@ -84,11 +73,15 @@ class MainScreen(MountedWhole, Screen[None]):
         Binding("c", "ask('checkpoint')", "checkpoint", id="run.checkpoint", tooltip="Save a checkpoint now"),
         Binding("X", "ask('stop')", "stop", id="run.stop", tooltip="Save a checkpoint and end the run"),
         Binding(
-            "exclamation_mark", "open_alarm", "alarm", id="alarm.open", tooltip="Show the active alarms and their fixes"
+            "exclamation_mark",
+            "ask('alarm')",
+            "alarm",
+            id="alarm.open",
+            tooltip="Show the active alarms and their fixes",
         ),
         Binding(
             "F",
-            "fix_alarm",
+            "ask('fix')",
             "fix",
             id="alarm.fix",
             tooltip="Apply the first fix of the most severe alarm, if you agree",
@@ -126,32 +119,28 @@ class MainScreen(MountedWhole, Screen[None]):
     def __init__(self, opening: Opening, document: ConfigDocument, settings: ScreenSettings) -> None:
         super().__init__()
         self.supervisor = Supervisor(opening.train)
-        self.steering = Steering(self, self.supervisor)
-        self.labelling = LabellingController(self, self.supervisor, opening.label)
-        self._opening = opening
-        self._settings = settings
         self.config = ConfigPane(document, id="config")
+        self.label = LabelPane(lambda what: self.labelling.request(what), id="label")
         self._training = TrainingPane(id="training")
-        self.label = LabelPane(self.labelling.request, id="label")
-        self._panes = Panes(self, self.supervisor, self.settle, "training" if opening.has_run else "home")
-        self._listed = self.runs_dir  # the folder whose runs the panes list
+        self.panes = Panes(self, self.supervisor, self.config, self.label, "training" if opening.has_run else "home")
+        self.steering = Steering(self.panes)
+        self.labelling = LabellingController(self.panes, opening.label)
+        self._opening, self._settings = opening, settings
         self._since = settings.visits.get(str(Path.cwd()), 0.0)
         self._looking = Throttled(rests=False)
-        self._situation: _Situation | None = None
-        self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
         self.ready = False  # the panes exist and show the run
 
     def compose(self) -> ComposeResult:
         yield TopLines()
         yield Banner(id="banner")
         with Vertical(id="panes"):
-            yield RunsPane(self._listed, self._home_facts, self._since, id="home")
+            yield RunsPane(self.panes.listed, self._home_facts, self._since, id="home")
             with Horizontal(id="top"):
                 yield self.config
                 yield self._training
                 yield SamplesPane(self._ask_models, id="samples")
             yield self.label
-            yield RewardModelPane(self._listed, id="reward-model")
+            yield RewardModelPane(self.panes.listed, id="reward-model")
             with Horizontal(id="bottom"):
                 yield LogPane(self._opening.log, id="log")
         yield Static(id="too-small", markup=False)
@@ -165,15 +154,15 @@ class MainScreen(MountedWhole, Screen[None]):
         over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
         if (watched := self._opening.watch) is not None:
-            attempt(self, lambda: self.supervisor.watch(watched), about="start")
+            self.panes.attempt(lambda: self.supervisor.watch(watched), about="start")
         if (resumed := self._opening.resume) is not None:
-            self.steering.resume(resumed, self._opening.overrides, agreed=True)
+            self.panes.ask(self.steering.resume(resumed, self._opening.overrides, agreed=True))
         if self._settings.metrics:
             self._training.metrics_shown = self._settings.metrics
         self.label.facts_shown = self._settings.label_facts
         self.config.shows_all = self._settings.all_settings
-        self.action_show_pane(self._panes.current)
-        self.show_run()
+        self.panes.go_to(self.panes.current)
+        self.panes.show_run()
         self.labelling.open()
         self.set_interval(_LOOK, self._watch_labelling)
         self.ready = True
@@ -194,36 +183,14 @@ class MainScreen(MountedWhole, Screen[None]):
         self.query_one(RewardModelPane).show_training(training.run if training else None)
 
     def on_resize(self) -> None:
-        self._panes.resize()
+        self.panes.resize()
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        self._panes.follow(event.widget)
-
-    def action_show_pane(self, name: str) -> None:
-        """Go to a pane; it is shown as the terminal's size allows."""
-        self._panes.go_to(name)
-
-    def action_show_runs(self) -> None:
-        """Go to the runs, which are in Home."""
-        self.action_show_pane("home")
-        self.query_one(RunTable).focus()
-
-    def action_step_pane(self, step: int) -> None:
-        """Go to the pane that is `step` places further in the strip of panes, around its ends."""
-        panes = [pane.id for pane in self.query(Pane) if pane.id]
-        self.action_show_pane(panes[(panes.index(self._panes.current) + step) % len(panes)])
-
-    @on(PaneStrip.Chosen)
-    def _show_chosen(self, message: PaneStrip.Chosen) -> None:
-        self.action_show_pane(message.pane)
-
-    def action_zoom(self) -> None:
-        self._panes.zoom()
+        self.panes.follow(event.widget)
 
     def poll(self) -> None:
-        """Fold in the events since the last call, and show the result; look into the run's folder in a thread."""
-        if self.supervisor.take() or self._situation_now() != self._situation:
-            self.show_run()
+        """Show what has happened since the last call; look into the run's folder in a thread."""
+        self.panes.poll()
         if self.supervisor.has_to_look:
             self._look()
 
@@ -231,79 +198,44 @@ class MainScreen(MountedWhole, Screen[None]):
     async def _look(self) -> None:
         found = await self._looking.read(self.supervisor.look)
         if found is not None and self.supervisor.fold(found):
-            self.show_run()
+            self.panes.show_run()
 
-    def ask(self, flow: Coroutine[None, None, None]) -> None:
-        """Run a flow of reading and dialogs; a newer one takes the place of one that is still reading."""
-        self.run_worker(flow, group="dialog", exclusive=True)
+    # Keys
 
-    @property
-    def runs_dir(self) -> Path:
-        """Folder of the run on the screen, or else the one in which the configuration puts runs."""
-        if (run := self.supervisor.folder) is not None:
-            return run.parent.parent if run.parent.name == TRASH else run.parent
-        configured = self.config.document.get("run.dir")
-        usable = isinstance(configured, str) and configured and "\0" not in configured
-        return Path(os.path.expanduser(configured) if usable else RunConfig().dir)  # noqa: PTH111  it does not raise
+    def action_show_pane(self, name: str) -> None:
+        """Go to a pane; it is shown as the terminal's size allows."""
+        self.panes.go_to(name)
 
-    def show_run(self) -> None:
-        supervisor = self.supervisor
-        if (runs_dir := self.runs_dir) != self._listed:
-            self._listed = runs_dir
-            self.query_one(RunsPane).set_runs_dir(runs_dir)
-            self.query_one(RewardModelPane).set_runs_dir(runs_dir)
-        self.query_one(TopLines).show_run(supervisor.view, note=supervisor.note)
-        for pane in self.query(Pane):
-            # The charts show the scores of the samples, even if those are hidden.
-            pane.update_run(supervisor.view, shown=pane.display or isinstance(pane, SamplesPane))
-        view = supervisor.view
-        self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
-        if (situation := self._situation_now()) != self._situation:
-            if self._situation and self._situation.under_way != situation.under_way:
-                self.settle("start")
-                self.settle("steer")
-                if situation.under_way and self._panes.current == "home":
-                    self.action_show_pane("training")
-            self._situation = situation
-            self.config.set_running(supervisor.under_way)
-            self.query_one(RunsPane).refresh_runs()
-            self.refresh_bindings()
+    def action_show_runs(self) -> None:
+        """Go to the runs, which are in Home."""
+        self.panes.go_to("home")
+        self.query_one(RunTable).focus()
 
-    def _situation_now(self) -> _Situation:
-        alarms = [(alarm.code, alarm.iteration) for alarm in self.supervisor.view.alarms]
-        return _Situation(
-            self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way, alarms, self.runs_dir
-        )
+    def action_step_pane(self, step: int) -> None:
+        """Go to the pane that is `step` places further in the strip of panes, around its ends."""
+        panes = [pane.id for pane in self.query(Pane) if pane.id]
+        self.panes.go_to(panes[(panes.index(self.panes.current) + step) % len(panes)])
 
-    def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
-        """Show a message above the panes until it is dismissed or settled.
+    def action_zoom(self) -> None:
+        self.panes.zoom()
 
-        A message that does not concern all panes also goes when the user leaves its pane. What keeps a run from
-        starting or going on, or ended the training of a reward model, stays in the log: it may have no folder whose
-        journal says so.
-        """
-        if kind == "error" and about in ("start", "run", "training"):
-            for log in self.query(LogPane):
-                log.report(message)
-        for banner in self.query(Banner):  # there is none while the screen closes
-            banner.say(message, kind, {about} if about == "run" else {about, self._panes.current})
+    def action_copy_text(self) -> None:
+        copy_selection(self)
 
-    def say_once(self, problem: str, *, about: str) -> None:
-        """Show an error that lasts, once; "" settles it."""
-        if problem != self._problems.get(about, ""):
-            self._problems[about] = problem
-            self.settle(about)
-            if problem:
-                self.say(problem, about=about)
+    def action_put_away(self) -> None:
+        self.query_one(Banner).put_away()
 
-    def keys(self) -> dict[str, str]:
-        """Return the keys of this screen and of the Label pane, by the ids of their bindings."""
-        return keys_of(self, self.label)
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action != "ask":
+            return True
+        if self.panes.current == "label" and self.label.worker is not None:
+            return False  # a slip of the hand between two judgements must not stop a run
+        return self.steering.allows(parameters[0])  # type: ignore[arg-type]
 
-    def settle(self, about: str) -> None:
-        """Remove an error about this: it no longer applies."""
-        for banner in self.query(Banner):
-            banner.settle(about)
+    def action_ask(self, what: Steer) -> None:
+        self.steering.request(what)
+
+    # What panes ask for
 
     async def _ask_models(self, start: StartingPoint) -> None:
         """Show the dialog that asks the run's models: the trainer's if it is under way, else a saved one."""
@@ -323,29 +255,9 @@ class MainScreen(MountedWhole, Screen[None]):
                 AskScreen(ask, start, temperature=rollout.temperature, max_new_tokens=most, checkpoints=checkpoints)
             )
 
-    def action_copy_text(self) -> None:
-        copy_selection(self)
-
-    def action_put_away(self) -> None:
-        self.query_one(Banner).put_away()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("ask", "open_alarm", "fix_alarm"):
-            if self._panes.current == "label" and self.label.worker is not None:
-                return False  # a slip of the hand between two judgements must not stop a run
-            if action != "ask":
-                return self.steering.allows_alarm(action)
-            return self.supervisor.allows(parameters[0])  # type: ignore[arg-type]
-        return True
-
-    def action_ask(self, request: Request) -> None:
-        self.steering.request(request)
-
-    def action_open_alarm(self) -> None:
-        self.steering.open_alarm()
-
-    def action_fix_alarm(self) -> None:
-        self.steering.fix_alarm()
+    @on(PaneStrip.Chosen)
+    def _show_chosen(self, message: PaneStrip.Chosen) -> None:
+        self.panes.go_to(message.pane)
 
     @on(ConfigForm.LiveSettingChanged)
     def _set_live(self, message: ConfigForm.LiveSettingChanged) -> None:
@@ -354,11 +266,11 @@ class MainScreen(MountedWhole, Screen[None]):
     @on(ConfigPane.Changed)
     def _settle_configuration(self) -> None:
         if not self.config.document.problems:
-            self.settle("configuration")
+            self.panes.settle("configuration")
 
     @on(ConfigPane.OpenRequested)
     def _open_configuration(self, message: ConfigPane.OpenRequested) -> None:
-        self.steering.open_configuration(partial(ConfigDocument.open, message.source))
+        self.panes.ask(self.steering.open_configuration(partial(ConfigDocument.open, message.source)))
 
     @on(TrainingPane.IterationChosen)
     def _show_iteration(self, message: TrainingPane.IterationChosen) -> None:
@@ -371,12 +283,11 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(RewardModelPane.LabelAgain)
     def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
-        self.ask(self.labelling.label_again(message.keys))
+        self.panes.ask(self.labelling.label_again(message.keys))
 
     def _home_facts(self) -> Callable[[Workspace | None], HomeFacts]:
         """Return a function that reads what Home offers and says, as of now."""
-        store = self.labelling.worker.path
-        return partial(home_facts, next_run(self.config.document, self.supervisor, self.runs_dir, store, self._since))
+        return partial(home_facts, next_run(self.panes, self.labelling.worker.path, self._since))
 
     @on(RunsPane.Chosen)
     def _choose(self, message: RunsPane.Chosen) -> None:
@@ -384,13 +295,13 @@ class MainScreen(MountedWhole, Screen[None]):
             case "train":
                 self.steering.request("start")
             case "label":
-                self.action_show_pane("label")
+                self.panes.go_to("label")
                 if self.label.worker is None:
                     self.labelling.request("start")
             case "configure":
-                self.steering.new_configuration()
+                self.panes.ask(self.steering.new_configuration())
             case pane:
-                self.action_show_pane(pane)
+                self.panes.go_to(pane)
 
     @on(RunsPane.Requested)
     def _run_requested(self, message: RunsPane.Requested) -> None:
@@ -398,20 +309,20 @@ class MainScreen(MountedWhole, Screen[None]):
             case "open":
                 self.steering.open_run(message.folder)
             case "resume":
-                self.steering.resume(message.folder)
+                self.panes.ask(self.steering.resume(message.folder))
             case "branch":
-                self.steering.branch(message.folder)
+                self.panes.ask(self.steering.branch(message.folder))
             case "duplicate":
                 if self.supervisor.under_way:  # it is controlled through the document on the screen
-                    self.say("A run is training: duplicate once it has ended", about="configuration")
+                    self.panes.say("A run is training: duplicate once it has ended", about="configuration")
                 else:
                     read = partial(ConfigDocument.of_run, message.folder)
-                    self.steering.open_configuration(read, partial(self.action_show_pane, "config"))
+                    self.panes.ask(self.steering.open_configuration(read, "config"))
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
         if self.supervisor.shows(message.folder):
-            self.steering.follow(message.to)
+            self.panes.ask(self.steering.follow(message.to))
 
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")

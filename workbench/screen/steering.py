@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import Config, RewardConfig
 from trainer.engine.branching import BranchPlan, BranchRequest, branch_points, later_changes, plan_branches
-from trainer.errors import TrainerError
 from trainer.events import Alarm, Fix
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -19,8 +18,10 @@ from trainer.runs.listing import is_complete, summary_of
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.plans import labelling_material
+from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.sentences import title, urgent_first
-from workbench.run.supervisor import Request, Supervisor
+from workbench.run.supervisor import Found, Request
+from workbench.runs.new_configuration import Given, SetupScreen, questions
 from workbench.screen.dialogs import (
     Plan,
     RunQuestion,
@@ -30,42 +31,61 @@ from workbench.screen.dialogs import (
     resume_plan,
     start_plan,
 )
-from workbench.screen.home import ask_for_settings, configured
-from workbench.screen.host import Host, attempt, tried
+from workbench.screen.panes import Panes
 from workbench.system.code_trust import trusted_code, untrusted_code
 from workbench.training.alarms import AlarmScreen, FixScreen
 
+Steer = Request | Literal["alarm", "fix"]
+"""What a key of the main screen asks for: a request to the run, or to see its alarms or apply the first fix."""
+
 
 class Steering:
-    """Controller of the run on `screen`: asks what has to be asked, then hands the request to the supervisor.
+    """Controller of the run on the screen: asks what has to be asked, then hands the request to the supervisor.
 
     A request that fails changes nothing; the banner shows why.
     """
 
-    def __init__(self, screen: Host, supervisor: Supervisor) -> None:
-        self._screen = screen
-        self._supervisor = supervisor
+    def __init__(self, panes: Panes) -> None:
+        self._panes, self._supervisor, self._config = panes, panes.supervisor, panes.config
         self._sending = asyncio.Lock()
         self._branching: tuple[RunFolder, int, ConfigDocument] | None = None  # run, iteration and configuration
 
-    def request(self, request: Request) -> None:
+    # What keys and panes request
+
+    def allows(self, what: Steer) -> bool:
+        """Return whether the key for `what` applies now."""
+        alarms = self._supervisor.view.alarms
+        match what:
+            case "alarm":
+                return bool(alarms)
+            case "fix":
+                return bool(alarms) and bool(self._supervisor.fixes(urgent_first(alarms)[0]))
+            case _:
+                return self._supervisor.allows(what)
+
+    def request(self, what: Steer) -> None:
         """Do what a key requests of the run."""
-        if request == "start" or (request == "step" and not self._supervisor.under_way):
-            self._start(one_iteration=request == "step")
-        elif request == "stop":
-            self._stop()
+        match what:
+            case "alarm":
+                self._panes.ask(self._show_alarms())
+            case "fix":
+                self._panes.ask(self._fix_alarm())
+            case "stop":
+                self._panes.ask(self._stop())
+            case "pause" | "resume" | "checkpoint":
+                self._send(partial(self._supervisor.ask, what))
+            case "step" if self._supervisor.under_way:
+                self._send(partial(self._supervisor.ask, "step"))
+            case _:
+                self._panes.ask(self._start(one_iteration=what == "step"))
+
+    def set(self, key: str, value: Any) -> None:
+        """Change a live setting before the run's next iteration."""
+        change = partial(self._supervisor.set, key, value)
+        if key == "reward.sources":
+            self._panes.ask(self._once_trusted(RewardConfig(sources=value), change, about="steer"))
         else:
-            self._send(partial(self._supervisor.ask, request))
-
-    def follow(self, folder: Path) -> None:
-        """Show the run on the screen from `folder`, to which it was moved; the configuration on the screen stays."""
-
-        async def show() -> None:
-            opened = await tried(self._screen, asyncio.to_thread(self._supervisor.opened, folder), "start")
-            if opened is not None:
-                attempt(self._screen, lambda: self._supervisor.show(*opened), about="start")
-
-        self._screen.ask(show())
+            self._send(change)
 
     def open_run(self, folder: Path) -> None:
         """Show the run in `folder` in the Training pane, and its configuration.
@@ -74,114 +94,240 @@ class Steering:
         discards them. The one that trains here is on the screen already.
         """
         if self._supervisor.trains_here and self._supervisor.shows(folder):
-            self._screen.action_show_pane("training")
+            self._panes.go_to("training")
         else:
-            self._screen.ask(self._watch(folder, "training"))
+            self._panes.ask(self._watch(folder))
 
-    def resume(self, folder: Path, overrides: Sequence[str] = (), *, agreed: bool = False) -> None:
+    async def follow(self, folder: Path) -> None:
+        """Show the run on the screen from `folder`, to which it was moved; the configuration on the screen stays."""
+        if (opened := await self._opened(folder)) is not None:
+            self._panes.attempt(lambda: self._supervisor.show(*opened), about="start")
+
+    async def may_discard(self) -> bool:
+        """Return whether the configuration on the screen has no unsaved changes, or the user saves or discards them."""
+        document = self._config.document
+        if not document.dirty:
+            return True
+        question = UnsavedScreen(document.name)
+        agreed = await self._panes.app.push_screen_wait(question)
+        return await self._config.save() if question.saves else bool(agreed)
+
+    # Start, resume, branch
+
+    async def _start(self, *, one_iteration: bool) -> None:
+        panes, document = self._panes, self._config.document
+        config = document.config
+        if config is None:
+            problems = document.problems
+            panes.go_to("config")
+            self._config.focus_field(problems[0].key)
+            count = "a problem" if len(problems) == 1 else f"{len(problems)} problems; the first"
+            panes.say(f"The configuration has {count}: {problems[0].message}", about="configuration")
+            return
+        if self._branching and self._branching[2] is document:
+            run, at, _ = self._branching
+            await self._start_branch(run, BranchRequest(at, config=config), one_iteration=one_iteration)
+            return
+        preset = document.preset or str(document.path or "run")
+        changed = [key for key, change in document.changes.items() if change.from_preset]
+        plan = partial(start_plan, config, preset, changed, one_iteration=one_iteration)
+        found = await panes.tried(asyncio.to_thread(plan), "start")
+        if found is not None and await panes.app.push_screen_wait(RunQuestion(found, "Start run")):
+            start = partial(self._supervisor.start, config, preset=preset, one_iteration=one_iteration)
+            await self._once_trusted(config.reward, start, about="start")
+
+    async def resume(self, folder: Path, overrides: Sequence[str] = (), *, agreed: bool = False) -> None:
         """Resume the run in `folder` on this process's trainer thread, once the user agrees to the plan.
 
         A run that is complete asks for more iterations. Its configuration takes the place of the one on the screen;
         with unsaved changes, only if the user agrees. agreed: the user has asked for it by a command.
         """
-        self._train_another(partial(self._ask_to_resume, folder, overrides, agreed))
+        if await self._may_train_another():
+            await self._resume(folder, overrides, agreed=agreed)
 
-    def branch(self, folder: Path) -> None:
+    async def _resume(
+        self, folder: Path, overrides: Sequence[str] = (), *, agreed: bool, one_iteration: bool = False
+    ) -> None:
+        panes, app, run = self._panes, self._panes.app, RunFolder(folder)
+        if (found := await panes.tried(asyncio.to_thread(_read_run, folder, overrides), "start")) is None:
+            return
+        done = found[0].ppo.iterations
+        if await asyncio.to_thread(is_complete, run, done):
+            question = f"{run.name} is complete after {done} iterations. How many more?"
+            more = await app.push_screen_wait(TextPromptScreen(question, str(done), _problem_of_count))
+            if more is None:
+                return
+            longer = [*overrides, f"ppo.iterations={done + int(more)}"]
+            if (found := await panes.tried(asyncio.to_thread(_read_run, folder, longer), "start")) is None:
+                return
+        elif not agreed:
+            plan = await asyncio.to_thread(resume_plan, folder, found[0])
+            if not await app.push_screen_wait(RunQuestion(plan, "Resume run")):
+                return
+        config, document = found
+        past = await asyncio.to_thread(self._supervisor.opened, folder)
+
+        def train(*, accept_data: bool = False) -> None:
+            self._supervisor.start(
+                config,
+                resume=folder,
+                past=past,
+                one_iteration=one_iteration,
+                accept_data=accept_data,
+                on_changed_data=lambda problem: panes.ask(train_on_changed_data(problem)),
+            )
+            panes.go_to("training")
+            self._config.show_document(document)
+
+        async def train_on_changed_data(problem: str) -> None:
+            question = "Go on with the changed prompts, and begin a new series of evaluations?"
+            if await app.push_screen_wait(ConfirmScreen(question, problem, yes="Go on", no="Cancel")):
+                panes.attempt(partial(train, accept_data=True), about="start")
+
+        await self._once_trusted(config.reward, train, about="start")
+
+    async def branch(self, folder: Path) -> None:
         """Ask for a checkpoint of the run in `folder` and open the configuration that a branch begins with.
 
         Starting that configuration makes the branch and trains it here.
         """
-        self._train_another(partial(self._ask_to_branch, folder))
+        panes, run = self._panes, RunFolder(folder.absolute())
+        if not await self._may_train_another():
+            return
+        if (points := await panes.tried(asyncio.to_thread(branch_points, run), "start")) is None:
+            return
+        there = ", ".join(map(str, sorted(points)))
+        question = f"Branch {run.name} after which iteration? Checkpoints: {there}"
+        known = {str(point) for point in points}
+        prompt = TextPromptScreen(
+            question, str(points[0]), lambda text: "" if text.strip() in known else f"Enter one of {there}"
+        )
+        if (text := await panes.app.push_screen_wait(prompt)) is None:
+            return
+        at = int(text)
+        document = await panes.tried(asyncio.to_thread(_branch_document, run, at), "configuration")
+        if document is not None:
+            self._branching = run, at, document
+            self._config.show_document(document)
+            panes.go_to("config")
+            panes.say(f"{document.title}: change its settings, then start it", "note")
 
-    def set(self, key: str, value: Any) -> None:
-        """Change a live setting before the run's next iteration."""
-        change = partial(self._supervisor.set, key, value)
-        if key == "reward.sources":
-            reward = RewardConfig(sources=value)
-            self._screen.ask(self._once_trusted(reward, change, about="steer"))
+    async def _start_branch(self, run: RunFolder, request: BranchRequest, *, one_iteration: bool) -> None:
+        """Make the branch once the user agrees, and train it, or show one that has ended."""
+        panes = self._panes
+        if (found := await panes.tried(asyncio.to_thread(_plan_branch, run, request), "start")) is None:
+            return
+        plan, question = found
+        [branch] = plan.branches
+        if not await panes.app.push_screen_wait(RunQuestion(question, "Start branch")):
+            return
+        if not await panes.tried(self._trusts(branch.config.reward), "start"):
+            return
+        if (made := await panes.tried(asyncio.to_thread(plan.create, branch), "start")) is None:
+            return
+        if (await asyncio.to_thread(summary_of, made)).state in ("done", "training"):  # it existed
+            await self._watch(made.root)
         else:
-            self._send(change)
+            await self._resume(made.root, agreed=True, one_iteration=one_iteration)
 
-    def allows_alarm(self, action: str) -> bool:
-        """Return whether the key for `open_alarm` or `fix_alarm` applies now."""
-        alarms = self._supervisor.view.alarms
-        return bool(alarms) and (action == "open_alarm" or bool(self._supervisor.fixes(urgent_first(alarms)[0])))
+    async def _may_train_another(self) -> bool:
+        """Return whether another run can train here, and the configuration on the screen may go."""
+        return self._panes.attempt(self._supervisor.check_free, about="start") and await self.may_discard()
 
-    def open_alarm(self) -> None:
-        """Show the active alarms, the most severe one first."""
+    # Show
 
-        def answered(answer: tuple[Alarm, Fix | None] | None) -> None:
-            if answer is None:
+    async def _watch(self, folder: Path) -> None:
+        """Show the run in `folder` and its configuration, both read in threads."""
+        panes = self._panes
+        if (opened := await self._opened(folder)) is None:
+            return
+        document = await panes.tried(asyncio.to_thread(ConfigDocument.of_run, folder), "configuration")
+        live = opened[0].live  # it is controlled through its configuration
+        if live and not await self.may_discard():
+            return
+        if panes.attempt(lambda: self._supervisor.show(*opened), about="start"):
+            panes.go_to("training")
+            if document is not None and (live or await self.may_discard()):
+                self._config.show_document(document)
+
+    async def _opened(self, folder: Path) -> tuple[RunOnDisk, Found] | None:
+        return await self._panes.tried(asyncio.to_thread(self._supervisor.opened, folder), "start")
+
+    async def open_configuration(self, read: Callable[[], ConfigDocument], pane: str = "") -> None:
+        """Read a configuration in a thread and show it, unless the user keeps unsaved changes; then go to `pane`."""
+        document = await self._panes.tried(asyncio.to_thread(read), "configuration")
+        if document is not None and await self.may_discard():
+            self._config.show_document(document)
+            if pane:
+                self._panes.go_to(pane)
+
+    async def new_configuration(self) -> None:
+        """Ask for model, prompts and reward, and open the answers in Config, based on the quickstart or the file."""
+        if not await self.may_discard():
+            return
+        panes = self._panes
+        material = await panes.tried(asyncio.to_thread(labelling_material, panes.runs_dir), "configuration")
+        asked = questions(material.models if material else [])
+        given: dict[int, Given] = {}
+        number = 0
+        while number < len(asked):
+            screen = SetupScreen(asked[number], number + 1, len(asked), given.get(number))
+            if (answer := await panes.app.push_screen_wait(screen)) is not None:
+                given[number] = answer
+            elif not number:
                 return
-            alarm, fix = answer
-            if fix is None:
-                self._supervisor.view.put_away(alarm)
-                self._screen.show_run()
-            else:
-                self._apply(alarm, fix)
+            number += 1 if answer is not None else -1
+        settings = {key: value for answer in given.values() for key, value in answer.settings.items()}
+        source = self._config.document.path or "quickstart"
+        document = await panes.tried(asyncio.to_thread(ConfigDocument.open, source), "configuration")
+        if document is not None:
+            for key, value in settings.items():
+                document.set(key, value)
+            self._config.show_document(document)
+            panes.go_to("config")
 
+    # Steer
+
+    async def _show_alarms(self) -> None:
+        """Show the active alarms, the most severe one first, and do what the user chooses."""
         alarms = urgent_first(self._supervisor.view.alarms)
-        self._screen.app.push_screen(AlarmScreen(alarms, self._supervisor.fixes), answered)
+        answer = await self._panes.app.push_screen_wait(AlarmScreen(alarms, self._supervisor.fixes))
+        if answer is None:
+            return
+        alarm, fix = answer
+        if fix is not None:
+            self._apply(alarm, fix)
+        else:
+            self._supervisor.view.put_away(alarm)
+            self._panes.show_run()
 
-    def fix_alarm(self) -> None:
+    async def _fix_alarm(self) -> None:
         """Apply the likeliest fix of the most severe alarm, once the user agrees."""
         alarm = urgent_first(self._supervisor.view.alarms)[0]
         fix = self._supervisor.fixes(alarm)[0]
-        self._screen.app.push_screen(FixScreen(alarm, fix), lambda agreed: self._apply(alarm, fix) if agreed else None)
-
-    def open_configuration(self, read: Callable[[], ConfigDocument], then: Callable[[], None] = lambda: None) -> None:
-        """Read a configuration in a thread and show it, unless the user keeps unsaved changes; then call `then`."""
-
-        async def open_it() -> None:
-            document = await tried(self._screen, asyncio.to_thread(read), "configuration")
-            if document is not None:
-                self._edit(document)
-                then()
-
-        self._screen.ask(open_it())
-
-    def new_configuration(self) -> None:
-        """Ask for model, prompts and reward, and open the answers in Config, based on the quickstart or the file."""
-
-        async def ask() -> None:
-            screen = self._screen
-            material = await tried(screen, asyncio.to_thread(labelling_material, screen.runs_dir), "configuration")
-            settings = await ask_for_settings(screen.app, material.models if material else [])
-            if settings is None:
-                return
-            source = screen.config.document.path or "quickstart"
-            document = await tried(screen, asyncio.to_thread(configured, source, settings), "configuration")
-            if document is not None:
-                screen.config.show_document(document)
-                screen.action_show_pane("config")
-
-        self.when_nothing_is_lost(lambda: self._screen.ask(ask()))
-
-    def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
-        """Call `action`, which discards the configuration on the screen; ask first if it has unsaved changes.
-
-        Returns the question, if it is asked.
-        """
-        document = self._screen.config.document
-        if not document.dirty:
-            action()
-            return None
-        question = UnsavedScreen(document.name, partial(self._screen.config.save, action))
-        self._screen.app.push_screen(question, lambda agreed: action() if agreed else None)
-        return question
+        if await self._panes.app.push_screen_wait(FixScreen(alarm, fix)):
+            self._apply(alarm, fix)
 
     def _apply(self, alarm: Alarm, fix: Fix) -> None:
         """Hand the fix to the trainer, unless it no longer applies to the run."""
         name = title(alarm.code)
         if fix not in self._supervisor.fixes(alarm):
             message = f"{name} is no longer active, or its run has ended: nothing was changed"
-            self._screen.say(message, about="steer")
+            self._panes.say(message, about="steer")
         else:
-            requested = partial(self._screen.notify, f"Requested: {fix.label}", title=name, markup=False)
-            self._send(partial(self._supervisor.apply, fix, name), requested)
+            self._send(partial(self._supervisor.apply, fix, name), f"{name}: asked the run to {fix.label}")
 
-    def _send(self, request: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
-        """Send a request to the trainer in a thread, because to one of another process it is a file; then call `then`.
+    async def _stop(self) -> None:
+        """Stop the run once the user agrees: even a capital letter can be typed by mistake."""
+        folder = self._supervisor.folder
+        question = f"Stop {f'run {folder.name}' if folder else 'the run'} after a checkpoint?"
+        detail = "It can be resumed later, from that checkpoint."
+        screen = ConfirmScreen(question, detail, yes="Stop run", no="Keep training")
+        if await self._panes.app.push_screen_wait(screen) and self._supervisor.allows("stop"):
+            self._send(self._supervisor.stop)
+
+    def _send(self, request: Callable[[], None], done: str = "") -> None:
+        """Send a request to the trainer in a thread, because to one of another process it is a file; then say `done`.
 
         Requests arrive in the order in which they were sent.
         """
@@ -192,176 +338,18 @@ class Steering:
 
         async def send() -> None:
             async with self._sending:
-                if await tried(self._screen, asyncio.to_thread(sent), "steer"):
-                    then()
-                self._screen.show_run()
+                if await self._panes.tried(asyncio.to_thread(sent), "steer") and done:
+                    self._panes.say(done, "note")
+                self._panes.show_run()
 
-        self._screen.run_worker(send(), group="steer")
+        self._panes.screen.run_worker(send(), group="steer")
 
-    def _start(self, *, one_iteration: bool) -> None:
-        document = self._screen.config.document
-        config = document.config
-        if config is None:
-            problems = document.problems
-            self._screen.action_show_pane("config")
-            self._screen.config.focus_field(problems[0].key)
-            count = "a problem" if len(problems) == 1 else f"{len(problems)} problems; the first"
-            self._screen.say(f"The configuration has {count}: {problems[0].message}", about="configuration")
-            return
-        if self._branching and self._branching[2] is document:
-            run, at, _ = self._branching
-            self._screen.ask(self._ask_to_start_branch(run, at, config, one_iteration=one_iteration))
-            return
-        preset = document.preset or str(document.path or "run")
-        changed = [key for key, change in document.changes.items() if change.from_preset]
-        plan = partial(start_plan, config, preset, changed, one_iteration=one_iteration)
-        start = partial(self._supervisor.start, config, preset=preset, one_iteration=one_iteration)
-
-        async def ask() -> None:
-            found = await tried(self._screen, asyncio.to_thread(plan), "start")
-            if found is None:
-                return
-            if await self._screen.app.push_screen_wait(RunQuestion(found, "Start run")):
-                await self._once_trusted(config.reward, start, about="start")
-
-        self._screen.ask(ask())
-
-    def _train_another(self, ask: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Call `ask`, which leads to a run that trains here, unless one does or the user keeps unsaved changes."""
-
-        def open_it() -> None:
-            if attempt(self._screen, self._supervisor.check_free, about="start"):
-                self._screen.ask(ask())
-
-        self.when_nothing_is_lost(open_it)
-
-    async def _ask_to_resume(
-        self, folder: Path, overrides: Sequence[str], agreed: bool, *, one_iteration: bool = False
-    ) -> None:
-        """Show where the run would continue from, or ask how many iterations follow a complete run, and train it."""
-        app, run = self._screen.app, RunFolder(folder)
-
-        def read(more: int = 0) -> tuple[Config, ConfigDocument]:
-            tables = parse_overrides([*overrides, *([f"ppo.iterations={more}"] if more else [])])
-            return load_config(run.config, tables), ConfigDocument.of_run(folder, tables)
-
-        def plan(config: Config) -> Plan | None:
-            return None if is_complete(run, config.ppo.iterations) else resume_plan(folder, config)
-
-        if (found := await tried(self._screen, asyncio.to_thread(read), "start")) is None:
-            return
-        done = found[0].ppo.iterations
-
-        def problem(count: str) -> str:
-            count = count.strip()
-            whole = count.isdecimal() and len(count) < 10 and int(count)
-            return "" if whole else "Enter a number of iterations, 1 or more"
-
-        async def add(count: str) -> str:
-            nonlocal found
-            try:
-                found = await asyncio.to_thread(read, done + int(count))
-            except TrainerError as error:
-                return str(error)
-            return ""
-
-        if (planned := await asyncio.to_thread(plan, found[0])) is None:
-            question = f"{run.name} is complete after {done} iterations. How many more?"
-            if await app.push_screen_wait(TextPromptScreen(question, str(done), problem, add)) is None:
-                return
-        elif not agreed and not await app.push_screen_wait(RunQuestion(planned, "Resume run")):
-            return
-        config, document = found
-        past = await asyncio.to_thread(self._supervisor.opened, folder)
-
-        def ask_about_prompts(problem: str) -> None:
-            def answered(agreed: bool | None) -> None:
-                if agreed:
-                    attempt(self._screen, partial(train, accept_data=True), about="start")
-
-            question = "Go on with the changed prompts, and begin a new series of evaluations?"
-            app.push_screen(ConfirmScreen(question, problem, yes="Go on", no="Cancel"), answered)
-
-        def train(*, accept_data: bool = False) -> None:
-            self._supervisor.start(
-                config,
-                resume=folder,
-                past=past,
-                one_iteration=one_iteration,
-                accept_data=accept_data,
-                on_changed_data=ask_about_prompts,
-            )
-            self._screen.action_show_pane("training")
-            self._screen.config.show_document(document)
-
-        await self._once_trusted(config.reward, train, about="start")
-
-    async def _ask_to_branch(self, folder: Path) -> None:
-        """Ask after which iteration a branch begins, and open its configuration in the Config pane."""
-        run = RunFolder(folder.absolute())
-        points = await tried(self._screen, asyncio.to_thread(branch_points, run), "start")
-        if points is None:
-            return
-        there = ", ".join(map(str, sorted(points)))
-
-        def problem(text: str) -> str:
-            return "" if text.strip().isdecimal() and int(text) in points else f"Enter one of {there}"
-
-        question = f"Branch {run.name} after which iteration? Checkpoints: {there}"
-        at = await self._screen.app.push_screen_wait(TextPromptScreen(question, str(points[0]), problem))
-        if at is None:
-            return
-
-        def read() -> ConfigDocument:
-            document = ConfigDocument.of_run(run.root, later_changes(read_journal(run.events).events, int(at)))
-            document.title = f"branch of {run.name} after iteration {int(at)}"
-            return document
-
-        if (document := await tried(self._screen, asyncio.to_thread(read), "configuration")) is not None:
-            self._branching = run, int(at), document
-            self._screen.config.show_document(document)
-            self._screen.action_show_pane("config")
-            self._screen.notify("Change its settings, then start it", title=document.title, markup=False)
-
-    async def _ask_to_start_branch(self, run: RunFolder, at: int, config: Config, *, one_iteration: bool) -> None:
-        """Make the branch with `config` once the user agrees, and train it, or show one that has ended."""
-
-        def read() -> tuple[BranchPlan, Plan]:
-            plan = plan_branches(run, BranchRequest(at, config=config))
-            return plan, branch_question(plan)
-
-        if (found := await tried(self._screen, asyncio.to_thread(read), "start")) is None:
-            return
-        plan, question = found
-        [branch] = plan.branches
-        if not await self._screen.app.push_screen_wait(RunQuestion(question, "Start branch")):
-            return
-        if not await tried(self._screen, self._trusts(branch.config.reward), "start"):
-            return
-        made = await tried(self._screen, asyncio.to_thread(plan.create, branch), "start")
-        if made is None:
-            return
-        if (await asyncio.to_thread(summary_of, made)).state in ("done", "training"):  # it existed
-            await self._watch(made.root, "training")
-        else:
-            await self._ask_to_resume(made.root, (), agreed=True, one_iteration=one_iteration)
-
-    def _stop(self) -> None:
-        """Stop the run once the user agrees: even a capital letter can be typed by mistake."""
-
-        def answered(agreed: bool | None) -> None:
-            if agreed and self._supervisor.allows("stop"):
-                self._send(self._supervisor.stop)
-
-        folder = self._supervisor.folder
-        question = f"Stop {f'run {folder.name}' if folder else 'the run'} after a checkpoint?"
-        detail = "It can be resumed later, from that checkpoint."
-        self._screen.app.push_screen(ConfirmScreen(question, detail, yes="Stop run", no="Keep training"), answered)
+    # Code of the reward
 
     async def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
         """Call `action`, which runs `reward`, once the user has trusted the reward's code."""
-        if await tried(self._screen, self._trusts(reward), about):
-            attempt(self._screen, action, about=about)
+        if await self._panes.tried(self._trusts(reward), about):
+            self._panes.attempt(action, about=about)
 
     async def _trusts(self, reward: RewardConfig) -> bool:
         """Return whether the user trusts the code of `reward`, and ask if that is not known.
@@ -370,34 +358,31 @@ class Steering:
         """
         codes = await asyncio.to_thread(untrusted_code, reward)
         if codes:
-            if not await self._screen.app.push_screen_wait(TrustScreen(codes)):
+            if not await self._panes.app.push_screen_wait(TrustScreen(codes)):
                 return False
-            await tried(self._screen, asyncio.to_thread(trusted_code().remember, codes), "trust")
+            await self._panes.tried(asyncio.to_thread(trusted_code().remember, codes), "trust")
         return True
 
-    async def _watch(self, folder: Path, pane: str) -> None:
-        """Read the run in `folder` and its configuration in threads, and show both; then go to `pane`."""
-        opened = await tried(self._screen, asyncio.to_thread(self._supervisor.opened, folder), "start")
-        if opened is None:
-            return
-        run, found = opened
-        configuration = await asyncio.gather(asyncio.to_thread(ConfigDocument.of_run, folder), return_exceptions=True)
 
-        def show(edit: Callable[[ConfigDocument], None]) -> None:
-            def both() -> None:
-                self._supervisor.show(run, found)
-                if isinstance(document := configuration[0], BaseException):
-                    raise document
-                edit(document)
+def _read_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, ConfigDocument]:
+    """Return the configuration of the run in `folder` with these settings, and its document. Raises UsageError."""
+    tables = parse_overrides([*overrides])
+    return load_config(RunFolder(folder).config, tables), ConfigDocument.of_run(folder, tables)
 
-            if attempt(self._screen, both, about="start"):
-                self._screen.action_show_pane(pane)
 
-        if run.live:  # it is controlled through its configuration
-            self.when_nothing_is_lost(lambda: show(self._screen.config.show_document))
-        else:
-            show(self._edit)
+def _problem_of_count(text: str) -> str:
+    text = text.strip()
+    return "" if text.isdecimal() and len(text) < 10 and int(text) else "Enter a number of iterations, 1 or more"
 
-    def _edit(self, document: ConfigDocument) -> None:
-        """Show another configuration, unless the user keeps unsaved changes."""
-        self.when_nothing_is_lost(lambda: self._screen.config.show_document(document))
+
+def _branch_document(run: RunFolder, at: int) -> ConfigDocument:
+    """Return the configuration of `run` as it was after iteration `at`. Raises TrainerError."""
+    document = ConfigDocument.of_run(run.root, later_changes(read_journal(run.events).events, at))
+    document.title = f"branch of {run.name} after iteration {at}"
+    return document
+
+
+def _plan_branch(run: RunFolder, request: BranchRequest) -> tuple[BranchPlan, Plan]:
+    """Plan one branch, and the question about it. Raises TrainerError."""
+    plan = plan_branches(run, request)
+    return plan, branch_question(plan)

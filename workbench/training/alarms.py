@@ -197,8 +197,6 @@ def alarm_text(alarm: Alarm) -> Content:
 class FixScreen(ConfirmScreen):
     """Dialog that asks whether to apply `fix`. Yes has the focus: the user has just pressed the key for fixes."""
 
-    FOCUSED: ClassVar[str] = "#yes"
-
     def __init__(self, alarm: Alarm, fix: Fix) -> None:
         question = f"{fix.label[:1].upper()}{fix.label[1:]}?"
-        super().__init__(question, f"{title(alarm.code)}: {alarm.message}", yes="Apply", no="Cancel")
+        super().__init__(question, f"{title(alarm.code)}: {alarm.message}", yes="Apply", no="Cancel", wanted=True)

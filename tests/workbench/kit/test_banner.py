@@ -62,11 +62,11 @@ async def test_an_error_that_still_applies_returns_after_a_success(monkeypatch: 
     async with workbench(scripted_run.diverged) as (screen, pilot):
         await start_run(pilot)
         await until(pilot, lambda: "loss was NaN" in reported(screen))
-        screen.say("Imported 1 preference", "done")
+        screen.panes.say("Imported 1 preference", "done")
         assert reported(screen).startswith("✓ Imported 1 preference")
         await until(pilot, lambda: "loss was NaN" in reported(screen))
         assert not screen.query_one(Banner).has_class("-done")
-        screen.say("Imported 2 preferences", "done")
+        screen.panes.say("Imported 2 preferences", "done")
         await pilot.press("escape")
         assert "loss was NaN" in reported(screen), "the key hides the message that is on top"
         await pilot.press("escape")
@@ -76,9 +76,9 @@ async def test_an_error_that_still_applies_returns_after_a_success(monkeypatch: 
 async def test_an_error_that_is_settled_under_a_success_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     async with workbench() as (screen, pilot):
-        screen.say("cannot write it", about="steer")
-        screen.say("wrote another", "done")
-        screen.settle("steer")
+        screen.panes.say("cannot write it", about="steer")
+        screen.panes.say("wrote another", "done")
+        screen.panes.settle("steer")
         assert reported(screen).startswith("✓ wrote another")
         await until(pilot, lambda: reported(screen) == "")
 
@@ -150,7 +150,7 @@ async def test_the_key_that_hides_it_can_be_remapped(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "keys.toml").write_text('[keys]\n"app.put_away" = "ctrl+g"\n')
     async with workbench() as (screen, pilot):
-        screen.say("cannot write it")
+        screen.panes.say("cannot write it")
         assert reported(screen).endswith("^g hides this")
         await pilot.press("ctrl+g")
         assert reported(screen) == ""

@@ -67,7 +67,7 @@ async def test_an_alarm_is_a_badge_wherever_the_user_is_and_the_state_of_the_run
         def show(*events: Event) -> None:
             for event in events:
                 screen.supervisor.view.take(event)
-            screen.show_run()
+            screen.panes.show_run()
 
         lines = screen_text(screen).splitlines()
         assert lines[0].endswith("no run yet")

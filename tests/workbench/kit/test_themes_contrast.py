@@ -177,7 +177,7 @@ async def test_every_word_and_line_can_be_seen_as_it_is_drawn(tmp_path: Path, mo
     async with running(size=(120, 40), watch=run) as (screen, pilot):
         app = screen.app
         await until(pilot, lambda: bool(screen.query_one(SampleList).samples))
-        screen.say("cannot write it")
+        screen.panes.say("cannot write it")
         for stop, keys in STOPS.items():
             for key in keys:
                 await pilot.press(key)

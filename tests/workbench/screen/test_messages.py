@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from textual.color import Color
 from waiting import until
 from workbench_app import screen_text, with_background, workbench
 
+from trainer.errors import UsageError
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen
 
@@ -41,15 +43,32 @@ async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: py
         assert banner._timer is None, "it may need an answer, so it stays"
         await pilot.click(Banner)
         await until(pilot, lambda: not banner.display)
-        screen.say("cannot write it")
+        screen.panes.say("cannot write it")
         screen.notify("careful", severity="warning")
         await pilot.press("escape")
         assert "cannot write it" in screen_text(screen), "a warning covers an error, and does not remove it"
 
 
+async def test_what_fails_is_said_until_it_succeeds() -> None:
+    async with workbench(size=(80, 24)) as (screen, pilot):
+        panes, banner = screen.panes, screen.query_one(Banner)
+
+        def fail() -> None:
+            raise UsageError("no such run")
+
+        assert not panes.attempt(fail, about="start")
+        assert "no such run" in str(banner.render())
+        assert panes.attempt(lambda: None, about="start")
+        assert not banner.display
+        assert await panes.tried(asyncio.to_thread(fail), "use") is None
+        assert "no such run" in str(banner.render())
+        screen.labelling.request("use")
+        await until(pilot, lambda: "No trained reward model yet; t in Label trains one" in str(banner.render()))
+
+
 async def test_why_the_training_of_a_reward_model_failed_stays_in_the_log() -> None:
     async with workbench(size=(80, 24)) as (screen, pilot):
-        screen.say("labels-0001: failed: no room", about="training")
+        screen.panes.say("labels-0001: failed: no room", about="training")
         screen.action_show_pane("log")
         await until(pilot, lambda: screen_text(screen).count("labels-0001: failed: no room") == 1)
         await until(pilot, lambda: "Nothing yet" not in screen_text(screen))

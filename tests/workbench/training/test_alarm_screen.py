@@ -127,7 +127,7 @@ async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None
             assert "opens" not in screen_text(screen)
         banner = screen.query_one(Banner)
         assert banner.has_class("-note"), "no error"
-        assert "Requested:" in str(banner.render())
+        assert "asked the run to" in str(banner.render())
 
 
 @pytest.mark.parametrize(("key", "asked"), [("y", True), ("enter", True), ("n", False), ("escape", False)])
@@ -241,10 +241,10 @@ async def test_while_labelling_no_stray_key_applies_a_fix(monkeypatch: pytest.Mo
     async with workbench(Troubled(alarm(1))) as (screen, pilot):
         await troubled(screen, pilot)
         await pilot.press("f5")
-        assert screen.check_action("open_alarm", ())
+        assert screen.check_action("ask", ("alarm",))
         monkeypatch.setattr(screen.query_one(LabelPane), "worker", object())
-        assert not screen.check_action("open_alarm", ())
-        assert not screen.check_action("fix_alarm", ())
+        assert not screen.check_action("ask", ("alarm",))
+        assert not screen.check_action("ask", ("fix",))
 
 
 @pytest.mark.parametrize("size", [(60, 20), (120, 36)])

@@ -6,7 +6,7 @@ import math
 import string
 from array import array
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import combinations
@@ -133,6 +133,7 @@ class Agreement:
     """Agreement between labellers, and of each labeller with themselves.
 
     labellers: everyone who judged a unit, by name. units: number of units that two or more labellers judged.
+    comparisons: number of comparisons, those that were skipped included. repeated: of these, with more than one label.
     """
 
     labellers: tuple[str, ...]
@@ -140,87 +141,64 @@ class Agreement:
     alpha: float  # Krippendorff's, nominal, over all labellers; NaN where nothing varies
     pairs: tuple[PairAgreement, ...]
     selves: tuple[SelfAgreement, ...]
+    comparisons: int
+    repeated: int
 
 
 def measure_agreement(preferences: Iterable[Preference]) -> Agreement:
-    """Measure the agreement between labellers, and of each labeller with themselves, as `AgreementCounter` does."""
-    counter = AgreementCounter()
-    for preference in preferences:
-        counter.add(preference)
-    return counter.agreement()
-
-
-class AgreementCounter:
-    """Counter of who said what of which two completions. It holds no texts.
+    """Measure the agreement between labellers, and of each labeller with themselves. Holds no texts.
 
     A unit is two completions to a prompt; its value is first, second, tie or both_bad. Two completions are the same
     unit in whatever order they were shown. A ranking of k completions gives k (k - 1) / 2 units. These are not
     independent, but standard errors treat them as if they were. Skips are ignored. Where a labeller judged a comparison
     more than once, only the last judgement counts between labellers; all of them count within the labeller.
     """
-
-    def __init__(self) -> None:
-        # By the comparison's key: the order first seen, then each label as its labeller and values.
-        self._seen: dict[bytes, tuple[Any, ...]] = {}
-        self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # most are alike, so each is stored once
-
-    @property
-    def comparisons(self) -> int:
-        """Number of comparisons, those that were skipped included."""
-        return len(self._seen)
-
-    @property
-    def repeated(self) -> int:
-        """Number of comparisons with more than one label, skips included."""
-        return sum(len(one) > 2 for one in self._seen.values())
-
-    def add(self, preference: Preference) -> None:
-        """Count a label."""
+    # By the comparison's key: the order first seen, then each label as its labeller and values.
+    seen: dict[bytes, tuple[Any, ...]] = {}
+    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # most are alike, so each is stored once
+    for preference in preferences:
         comparison, judgement = preference.comparison, preference.judgement
-        key, order, k = bytes.fromhex(comparison.key), comparison.order, len(comparison.completions)
-        seen = self._seen.get(key, (order,))
-        if order != seen[0]:
-            judgement = preference.at(*(here for _, here in sorted(zip(seen[0], order, strict=True)))).judgement
+        key, order = bytes.fromhex(comparison.key), comparison.order
+        labels = seen.get(key, (order,))
+        if order != labels[0]:
+            judgement = preference.at(*(here for _, here in sorted(zip(labels[0], order, strict=True)))).judgement
         values = [(min(pair), max(pair), "tie") for pair in tied_pairs(judgement)]
         for better, worse in ranked_pairs(judgement):
             values.append((min(better, worse), max(better, worse), "first" if better < worse else "second"))
         if judgement.verdict == "both_bad":
-            values = [(i, j, "both_bad") for i, j in combinations(range(k), 2)]
-        seen = (*seen, (judgement.labeller, tuple(values)))
-        self._seen[key] = self._known.setdefault(seen, seen)
-
-    def agreement(self) -> Agreement:
-        """Return the agreement on what was counted so far."""
-        found: dict[str, dict[Unit, list[str]]] = {}
-        for key, (_, *labels) in self._seen.items():
-            for labeller, values in labels:
-                units = found.setdefault(labeller, {}) if values else {}
-                for i, j, value in values if len(labels) > 1 else ():  # a single label says nothing of agreement
-                    units.setdefault((key, i, j), []).append(value)
-        labellers = tuple(sorted(found))
-        last: dict[Unit, list[str]] = {}
-        for name in labellers:
-            for unit, given in found[name].items():
-                last.setdefault(unit, []).append(given[-1])
-        pairs = []
-        for first, second in combinations(labellers, 2):
-            both = [
-                (found[first][unit][-1], given[-1]) for unit, given in found[second].items() if unit in found[first]
-            ]
-            pairs.append(PairAgreement(first, second, cohen_kappa([one for one, _ in both], [two for _, two in both])))
-        selves = []
-        for name in labellers:
-            repeated = [given for given in found[name].values() if len(given) > 1]
-            same = [one == other for given in repeated for one, other in combinations(given, 2)]
-            observed = sum(same) / len(same) if same else math.nan
-            selves.append(SelfAgreement(name, len(repeated), observed, krippendorff_alpha(repeated)))
-        return Agreement(
-            labellers=labellers,
-            units=sum(len(given) > 1 for given in last.values()),
-            alpha=krippendorff_alpha(last.values()),
-            pairs=tuple(pairs),
-            selves=tuple(selves),
-        )
+            values = [(i, j, "both_bad") for i, j in combinations(range(len(order)), 2)]
+        labels = (*labels, (judgement.labeller, tuple(values)))
+        seen[key] = known.setdefault(labels, labels)
+    found: dict[str, dict[Unit, list[str]]] = {}
+    for key, (_, *given) in seen.items():
+        for labeller, units in given:
+            own = found.setdefault(labeller, {}) if units else {}
+            for i, j, value in units if len(given) > 1 else ():  # a single label says nothing of agreement
+                own.setdefault((key, i, j), []).append(value)
+    labellers = tuple(sorted(found))
+    last: dict[Unit, list[str]] = {}
+    for name in labellers:
+        for unit, judged in found[name].items():
+            last.setdefault(unit, []).append(judged[-1])
+    pairs = []
+    for first, second in combinations(labellers, 2):
+        both = [(found[first][unit][-1], values[-1]) for unit, values in found[second].items() if unit in found[first]]
+        pairs.append(PairAgreement(first, second, cohen_kappa([one for one, _ in both], [two for _, two in both])))
+    selves = []
+    for name in labellers:
+        repeated = [values for values in found[name].values() if len(values) > 1]
+        same = [one == other for values in repeated for one, other in combinations(values, 2)]
+        observed = sum(same) / len(same) if same else math.nan
+        selves.append(SelfAgreement(name, len(repeated), observed, krippendorff_alpha(repeated)))
+    return Agreement(
+        labellers=labellers,
+        units=sum(len(values) > 1 for values in last.values()),
+        alpha=krippendorff_alpha(last.values()),
+        pairs=tuple(pairs),
+        selves=tuple(selves),
+        comparisons=len(seen),
+        repeated=sum(len(one) > 2 for one in seen.values()),
+    )
 
 
 def render_data_card(preferences: Iterable[Preference]) -> str:
@@ -233,32 +211,34 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
     completions, shown_first = Counter[int](), Counter[bool]()
     contents, times = set[int](), array("d")
     better, worse = array("q"), array("q")  # characters of each pair
-    agreement = AgreementCounter()
-    total = ties = notes = 0
-    for preference in preferences:
-        comparison, judgement = preference.comparison, preference.judgement
-        total += 1
-        agreement.add(preference)
-        contents.add(content_hash(preference))
-        completions[len(comparison.completions)] += 1
-        ties += is_tie(judgement)
-        notes += bool(judgement.note)
-        if judgement.time is not None:
-            times.append(judgement.time)
-        if judgement.order_shown and judgement.choice in ("a", "b"):
-            shown_first[judgement.order_shown[0] in judgement.ranking[0]] += 1
-        counts["Sources"][", ".join(sorted({origin.source for origin in comparison.origins}))] += 1
-        counts["Labellers"][judgement.labeller] += 1
-        counts["Choices"][_CHOICES.get(judgement.choice, str(judgement.choice))] += 1
-        if len(judgement.ranking) > 1:
-            counts["Strength, without ties"][str(judgement.strength)] += 1
-        counts["Flags"].update(judgement.flags)
-        counts["Guidelines"][judgement.guidelines] += 1
-        lengths = [length_in_characters(completion) for completion in comparison.completions]
-        for first, second in ranked_pairs(judgement):
-            better.append(lengths[first])
-            worse.append(lengths[second])
-    found = agreement.agreement()
+    totals = Counter[str]()
+
+    def counting() -> Iterator[Preference]:
+        for preference in preferences:
+            yield preference
+            comparison, judgement = preference.comparison, preference.judgement
+            totals["judgements"] += 1
+            contents.add(content_hash(preference))
+            completions[len(comparison.completions)] += 1
+            totals["ties"] += is_tie(judgement)
+            totals["notes"] += bool(judgement.note)
+            if judgement.time is not None:
+                times.append(judgement.time)
+            if judgement.order_shown and judgement.choice in ("a", "b"):
+                shown_first[judgement.order_shown[0] in judgement.ranking[0]] += 1
+            counts["Sources"][", ".join(sorted({origin.source for origin in comparison.origins}))] += 1
+            counts["Labellers"][judgement.labeller] += 1
+            counts["Choices"][_CHOICES.get(judgement.choice, str(judgement.choice))] += 1
+            if len(judgement.ranking) > 1:
+                counts["Strength, without ties"][str(judgement.strength)] += 1
+            counts["Flags"].update(judgement.flags)
+            counts["Guidelines"][judgement.guidelines] += 1
+            lengths = [length_in_characters(completion) for completion in comparison.completions]
+            for first, second in ranked_pairs(judgement):
+                better.append(lengths[first])
+                worse.append(lengths[second])
+
+    found, total = measure_agreement(counting()), totals["judgements"]
     longer, unequal = sum(map(gt, better, worse)), sum(map(ne, better, worse))
     low, high = wilson_interval(longer, unequal)
     interval = f"{longer / max(unequal, 1):.1%} of {unequal} pairs (95% interval {low:.1%} to {high:.1%})"
@@ -267,11 +247,11 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
     again = [f"{_name(one.labeller)} {one.observed:.1%}" for one in found.selves if one.units]
     numbers = {
         "judgements": str(total),
-        "comparisons": str(agreement.comparisons),
+        "comparisons": str(found.comparisons),
         "duplicates": str(total - len(contents)),
-        "comparisons judged more than once": str(agreement.repeated),
+        "comparisons judged more than once": str(found.repeated),
         "completions per comparison": ", ".join(f"{k} ({n})" for k, n in sorted(completions.items())) or "-",
-        "ties": _share(ties, total),
+        "ties": _share(totals["ties"], total),
         "both bad": _share(counts["Choices"]["both bad"], total),
         "skipped": _share(counts["Choices"]["skip"], total),
         "the better one was shown first": _share(shown_first[True], shown_first.total()),
@@ -280,7 +260,7 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
         "characters of the worse one, median": f"{median(worse):g}" if worse else "-",
         "agreement between labellers": f"{alpha} in {found.units} common units" if found.units else "-",
         "agreement with oneself": ", ".join(again) or "-",
-        "with a note": str(notes),
+        "with a note": str(totals["notes"]),
         "judged": f"{' to '.join(days)} (UTC)" if days else "-",
     }
     lines = ["# Preferences", "", *_table(("", ""), numbers.items()), "", "Licence: *to be filled in*", ""]

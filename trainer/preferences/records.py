@@ -66,8 +66,8 @@ class Comparison:
     @property
     def order(self) -> tuple[int, ...]:
         """Places of the completions, sorted by their text as JSON; equal ones stay in their order."""
-        said = list(map(_canonical, self.completions))
-        return tuple(sorted(range(len(said)), key=said.__getitem__))
+        texts = list(map(_canonical, self.completions))
+        return tuple(sorted(range(len(texts)), key=texts.__getitem__))
 
     def places_of(self, other: Comparison) -> list[int]:
         """Return where each completion of `other`, which has the same key, is here."""
@@ -326,5 +326,5 @@ def content_hash(preference: Preference) -> int:
     comparison, judgement = preference.comparison, preference.judgement
     texts = [str(completion) for completion in comparison.completions]
     ranked = tuple(tuple(sorted(texts[place] for place in group)) for group in judgement.ranking)
-    said = (judgement.verdict, judgement.strength, judgement.labeller, judgement.note, judgement.time)
-    return hash((str(comparison.prompt), *sorted(texts), ranked, said))
+    rest = (judgement.verdict, judgement.strength, judgement.labeller, judgement.note, judgement.time)
+    return hash((str(comparison.prompt), *sorted(texts), ranked, rest))

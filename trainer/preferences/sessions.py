@@ -352,8 +352,9 @@ def label_figures(item: SessionItem) -> LabelFigures:
         lengths = [length_in_characters(completion) for completion in item.item.comparison.completions]
         left = item.item.order[0] == chosen
         longer = lengths[chosen] == max(lengths) if lengths[0] != lengths[1] else None
-    said = (item.label.id, item.item.repeats, judgement.outcome, judgement.time, judgement.seconds)
-    return LabelFigures(*said, left, longer)
+    return LabelFigures(
+        item.label.id, item.item.repeats, judgement.outcome, judgement.time, judgement.seconds, left, longer
+    )
 
 
 def measure_progress(labels: Sequence[LabelFigures], firsts: Mapping[int, Outcome], left: int | None) -> Progress:

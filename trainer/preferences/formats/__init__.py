@@ -19,7 +19,7 @@ from trainer.data.readers import SourceRow, source_rows
 from trainer.errors import DataError, StorageError, UsageError, one_line
 from trainer.files import whole_file
 from trainer.plurals import counted
-from trainer.preferences.formats.columns import ColumnNames, Ties, WriteOptions, plain_json, same_completions
+from trainer.preferences.formats.columns import SAME_COMPLETIONS, ColumnNames, Ties, WriteOptions, plain_json
 from trainer.preferences.formats.published import (
     arena_sides,
     column_rows,
@@ -171,7 +171,7 @@ def _preferences(
             if not format.verbatim:
                 ranked = ranked_pairs(preference.judgement)
                 if any(completions[better] == completions[worse] for better, worse in ranked):
-                    raise same_completions(row.place)
+                    raise DataError(f"{row.place}: {SAME_COMPLETIONS}")
                 if any(not "".join(contents(completion)).strip() for completion in completions):
                     raise DataError(f"{row.place}: a completion is empty: remove the row")
         except RecursionError:
@@ -216,7 +216,7 @@ def _detect(row: SourceRow, names: ColumnNames) -> str:
     raise DataError(
         f"{row.place}: the columns are {listed}; preferences have {names.prompt}, {names.chosen} and {names.rejected}, "
         f"or {names.prompt}, {names.a}, {names.b} and {names.choice}, or completions and ranking: name them, as in "
-        "--column prompt=question; to train, import them first"
+        "`preferences import --column prompt=question`"
     )
 
 
@@ -254,10 +254,18 @@ def write_preferences(
         raise UsageError(f"'{path}': format {format} is written to {' or '.join(chosen.suffixes)}")
     options, count = WriteOptions(ties, provenance, Counter()), 0
 
+    def rows_of(preference: Preference) -> Iterator[Row]:
+        comparison = preference.comparison
+        kinds = {isinstance(text, str) for text in (comparison.prompt, *comparison.completions)}
+        if not chosen.verbatim and (chosen.conversational or len(kinds) > 1):
+            preference = _conversation(preference)
+        assert chosen.rows is not None
+        return chosen.rows(preference, options)
+
     def made() -> Iterator[Row]:
         nonlocal count
         is_text = None
-        for row in _rows(preferences, chosen, options):
+        for row in chain.from_iterable(map(rows_of, preferences)):
             count += 1
             first = isinstance(next(iter(row.values())), str)
             is_text = first if is_text is None else is_text
@@ -276,16 +284,6 @@ def write_preferences(
 
     write_rows(path, made(), overwrite=overwrite)
     return ExportSummary(path, count, dict(sorted(options.left_out.items())))
-
-
-def _rows(preferences: Iterable[Preference], format: Format, options: WriteOptions) -> Iterator[Row]:
-    assert format.rows is not None
-    for preference in preferences:
-        comparison = preference.comparison
-        kinds = {isinstance(text, str) for text in (comparison.prompt, *comparison.completions)}
-        if not format.verbatim and (format.conversational or len(kinds) > 1):
-            preference = _conversation(preference)
-        yield from format.rows(preference, options)
 
 
 def _conversation(preference: Preference) -> Preference:

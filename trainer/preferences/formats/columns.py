@@ -11,10 +11,11 @@ from typing import Any, Literal, NamedTuple
 
 from trainer.data.readers import SourceRow
 from trainer.errors import DataError, UsageError
-from trainer.preferences.records import ASSISTANT, HUMAN, Messages, Origin, Preference, Text, contents
+from trainer.preferences.records import ASSISTANT, HUMAN, Messages, Preference, Text, contents
 from trainer.preferences.rows import Row, cell, from_json, read_origin, text, values_of
 
 Ties = Literal["keep", "drop"]
+SAME_COMPLETIONS = "the chosen and the rejected completion are the same: remove the row"
 
 _as_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
@@ -78,7 +79,7 @@ def split_cells(row: SourceRow, first: str, second: str) -> tuple[Text, Text, Te
     one, other = text_cell(row, first), text_cell(row, second)
     parts: tuple[Text, Text, Text] | None = None
     if one == other and isinstance(one, str):  # nothing shows where the prompt ends
-        raise same_completions(row.place)
+        raise DataError(f"{row.place}: {SAME_COMPLETIONS}")
     if isinstance(one, list) and isinstance(other, list):
         parts = split_messages(one, other)
     elif isinstance(one, str) and isinstance(other, str):
@@ -90,11 +91,6 @@ def split_cells(row: SourceRow, first: str, second: str) -> tuple[Text, Text, Te
             "give the prompt a column of its own"
         )
     return parts
-
-
-def same_completions(place: str) -> DataError:
-    """Return the error for a row that prefers a completion to the same one."""
-    return DataError(f"{place}: the chosen and the rejected completion are the same: remove the row")
 
 
 def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
@@ -125,6 +121,10 @@ def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
     return (first[:end], first[end:], second[end:]) if end else None
 
 
+def _without_last_word(text: str) -> str:
+    return text.rsplit(None, 1)[0] if len(text.split(None, 1)) > 1 else ""
+
+
 def split_messages(first: Messages, second: Messages) -> tuple[Messages, Messages, Messages]:
     """Split two conversations into (prompt, first completion, second completion).
 
@@ -148,10 +148,6 @@ def common_length(first: str, second: str) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _without_last_word(text: str) -> str:
-    return text.rsplit(None, 1)[0] if len(text.split(None, 1)) > 1 else ""
 
 
 def other_columns(row: SourceRow, *used: str) -> Row:
@@ -182,40 +178,32 @@ def number_of(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class Provenance(NamedTuple):
-    """Contents of the columns for what is known besides texts and choice.
+def provenance_values(preference: Preference, sides: Sequence[str]) -> Row:
+    """Return columns with what is known of `preference` besides its texts, whose completions are called `sides`.
 
     What has no fixed shape is JSON in a string there, so that every row has the same types.
     """
-
-    judgement: Row
-    origins: tuple[Origin, ...]
-    columns: Row
-
-
-def provenance_values(preference: Preference, sides: Sequence[str]) -> Row:
-    """Return the columns of `preference`, whose completions are called `sides` in their order."""
     comparison, judgement = preference.comparison, values_of(preference.judgement)
-    origins: list[Row | None] = [values_of(one) | {"sampling": plain_json(one.sampling)} for one in comparison.origins]
     del judgement["verdict"], judgement["ranking"]  # each format writes these its own way
-    values = (*(origins or [None] * len(sides)), judgement, plain_json(comparison.columns))
-    return dict(zip(_provenance_columns(sides), values, strict=True))
+    origins: list[Row | None] = [values_of(one) | {"sampling": plain_json(one.sampling)} for one in comparison.origins]
+    names = [f"{side}_origin" for side in sides]
+    values = dict(zip(names, origins or [None] * len(sides), strict=True))
+    return {**values, "judgement": judgement, "columns": plain_json(comparison.columns)}
 
 
-def read_provenance(row: SourceRow, sides: Sequence[str]) -> Provenance | None:
-    """Read what `provenance_values` wrote; None if the row lacks one of the columns. Raises DataError."""
-    names = _provenance_columns(sides)
-    if not row.columns.keys() >= set(names):
+def read_provenance(row: SourceRow, sides: Sequence[str]) -> Row | None:
+    """Return judgement, origins and columns in what `provenance_values` wrote; None if the row lacks one of them.
+
+    Raises DataError.
+    """
+    names = [f"{side}_origin" for side in sides]
+    if not row.columns.keys() >= {*names, "judgement", "columns"}:
         return None
-    *given, judgement, columns = (from_json(row.columns[name] or None, row.place, name) for name in names)
-    origins = tuple(read_origin(origin, row.place) for origin in given if origin is not None)
+    given = {name: from_json(row.columns[name] or None, row.place, name) for name in (*names, "judgement", "columns")}
+    origins = tuple(read_origin(given[name], row.place) for name in names if given[name] is not None)
     if len(origins) not in (0, len(sides)):
-        raise DataError(f"{row.place}: {' and '.join(names[: len(sides)])} must be given together or not at all")
-    for name, value in (("judgement", judgement), ("columns", columns)):
-        if not isinstance(value or {}, dict):
+        raise DataError(f"{row.place}: {' and '.join(names)} must be given together or not at all")
+    for name in ("judgement", "columns"):
+        if not isinstance(given[name] or {}, dict):
             raise DataError(f"{row.place}: {name} must be an object")
-    return Provenance(judgement or {}, origins, columns or {})
-
-
-def _provenance_columns(sides: Sequence[str]) -> tuple[str, ...]:
-    return (*(f"{side}_origin" for side in sides), "judgement", "columns")
+    return {"judgement": given["judgement"] or {}, "origins": origins, "columns": given["columns"] or {}}

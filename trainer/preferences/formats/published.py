@@ -13,7 +13,6 @@ from trainer.data.readers import SourceRow
 from trainer.errors import DataError, UsageError, shortened
 from trainer.preferences.formats.columns import (
     ColumnNames,
-    Provenance,
     WriteOptions,
     number_of,
     other_columns,
@@ -49,7 +48,6 @@ from trainer.preferences.rows import (
     read_judgement,
     read_preference,
     text,
-    values_of,
 )
 
 _TRL_SIDES = ("chosen", "rejected")
@@ -213,9 +211,8 @@ def _choice(row: SourceRow, names: ColumnNames) -> Choice:
     if isinstance(value, bool) or value == 0:
         # Not a broken row to be skipped: the rows with a 1 would then be read as if the first were 1 and the second 2.
         raise UsageError(
-            f"{wrong}: which one means that {names.a} is better? Name it among the columns, as in --column first=0 "
-            "(0 is the first, 1 the second) or --column first=1 (1 is the first, 0 the second); to train, import it "
-            "first"
+            f"{wrong}: which one means that {names.a} is better? Name it among the columns, as in `preferences "
+            "import --column first=0` (0 is the first, 1 the second) or first=1 (1 is the first, 0 the second)"
         )
     if isinstance(value, int | float) and value not in (1, 2):
         raise UsageError(f"{wrong}: numbers must be 1 for {names.a} and 2 for {names.b}; write the choices as words")
@@ -356,14 +353,14 @@ def _pair(
         given = {field: row.columns.get(name) for field, name in roles.items() if name}
         if "strength" in given:
             given["strength"] = number_of(given["strength"])
-        known = Provenance(
-            {field: value for field, value in given.items() if value != ""},
-            _origins(row, source, 2),
-            other_columns(row, *used, *roles.values()),
-        )
-    chosen = values_of(Judgement.chosen(choice))
-    judgement = {**known.judgement, "verdict": chosen["verdict"], "ranking": chosen["ranking"]}
+        known = {
+            "judgement": {field: value for field, value in given.items() if value != ""},
+            "origins": _origins(row, source, 2),
+            "columns": other_columns(row, *used, *roles.values()),
+        }
+    chosen = Judgement.chosen(choice)
+    judgement = known.pop("judgement") | {"verdict": chosen.verdict, "ranking": chosen.ranking}
     return Preference(
-        comparison=Comparison(prompt=parts[0], completions=parts[1:], origins=known.origins, columns=known.columns),
+        comparison=Comparison(prompt=parts[0], completions=parts[1:], **known),
         judgement=read_judgement(judgement, 2, row.place),
     )

@@ -488,7 +488,7 @@ def test_duplicate_rows_are_counted_whichever_side_the_completions_are_on(tmp_pa
             b'{"question": "p"}',
             "the columns are question; preferences have prompt, chosen and",
         ),
-        ("odd.csv", b"question,answer\np,x\n", "name them, as in --column prompt=question; to train, import"),
+        ("odd.csv", b"question,answer\np,x\n", "name them, as in `preferences import --column prompt=question`"),
         ("pairs.csv", b"prompt,a,b\np,x,y\n", "the pairs have no choice (columns prompt, a, b): label them with"),
         ("kto.jsonl", b'{"prompt": "p", "completion": "x", "label": true}', "unpaired rows"),
         ("rows.xlsx", b"", "unknown suffix '.xlsx'"),

@@ -36,7 +36,7 @@ from trainer.errors import ModelError, shortened
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import LoRA
 from trainer.models.backbone import cast_backbone, quantize_backbone
-from trainer.models.cpu.kernels import use_faster_functions
+from trainer.models.kernels import use_faster_functions
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.decoding import Decoding

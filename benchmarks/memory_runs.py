@@ -33,7 +33,7 @@ from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, cast_backbone, precision, quantize_backbone
-from trainer.models.cpu.kernels import use_faster_functions
+from trainer.models.kernels import use_faster_functions
 from trainer.pairs.comparisons import policy_comparisons, reward_comparisons
 from trainer.ppo.loop import PPO
 from trainer.preferences.records import Comparison, Judgement, Preference

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from trainer.models.cpu import blas
+from trainer.models import blas
 
 blas.load_blas()  # before anything imports mlx.core
 blas.keep_freed_memory()

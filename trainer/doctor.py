@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 
 import psutil
 
-from trainer.models import starter
-from trainer.models.cpu import blas
+from trainer.models import blas, starter
 
 QUICKSTART_BYTES = 3_000_000_000  # 1.5 GB of MLX at its peak, the libraries, and some room
 STARTER_BYTES = 545_000_000  # of the converted model on disk
@@ -104,7 +103,7 @@ def _matmul() -> Check:
     if mx.default_device() == mx.Device(mx.gpu):
         return Check("matmul", "ok", f"bfloat16 products at {_gpu_tflops(8192):.1f} TFLOP/s, by the GPU")
     gflops = blas.measure_matmul()
-    detail = f"float32 products at {gflops:.0f} GFLOP/s, by {blas.loaded_blas().name}"
+    detail = f"float32 products at {gflops:.0f} GFLOP/s, by {blas.load_blas().name}"
     if slow := blas.blas_warning(gflops):
         return Check("matmul", "warn", detail, slow)
     return Check("matmul", "ok", detail)

@@ -122,9 +122,9 @@ class DivergedError(TrainerError):
     exit_code = 4
 
 
-def one_line(error: BaseException) -> str:
-    """Return the message of `error` in one line; the name of its type if it has none."""
-    return " ".join(str(error).split()) or type(error).__name__
+def one_line(error: BaseException, most: int = 10_000) -> str:
+    """Return the message of `error` in one line of at most `most` characters; the name of its type if it has none."""
+    return shortened(" ".join(str(error).split()) or type(error).__name__, most)
 
 
 def shortened(text: str, most: int = 60) -> str:

@@ -19,7 +19,6 @@ from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt, PromptRow, render_prompt
 from trainer.errors import DataError, Interrupted, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.trunk import vocabulary_size
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
@@ -30,7 +29,7 @@ from trainer.rewards.code import trust_none
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
-from trainer.runs.checkpoint_files import checkpoints, newest_checkpoint, read_newest
+from trainer.runs.checkpoint_files import checkpoints, read_newest
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 
@@ -84,7 +83,7 @@ def answer(
     except (Interrupted, TrainerError):
         raise
     except Exception as error:  # noqa: BLE001  a question, whatever is wrong with it, must not end a run
-        problem = f"the model could not answer: {reason_of(error)}"
+        problem = f"the model could not answer: {one_line(error, 200)}"
     finally:
         clear_cache()  # training uses other shapes
     seconds = time.perf_counter() - began
@@ -229,9 +228,7 @@ class SavedPolicy:
         self._config = load_config(folder.config)
         self._model = load_backbone(self._config.model)
         key = key_for(self._config.run.seed, Purpose.ADAPTER)
-        newest, _ = newest_checkpoint(folder)  # `use` reports damaged ones
-        config = with_saved_layers(self._config, newest / "policy") if newest else self._config
-        self._actor = ActorCriticLLM(self._model.backbone, config.model, key=key)
+        self._actor = ActorCriticLLM(self._model.backbone, self._config.model, key=key)
         self._reward_problem = ""
         try:
             self._rewards = build_run_rewards(self._config, self._model, trust=trust)

@@ -30,7 +30,6 @@ from trainer.evaluation.intervals import (
 from trainer.events import Event
 from trainer.files import read_regular
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.pairs.comparisons import load_preferences, policy_comparisons
 from trainer.plurals import counted
@@ -71,7 +70,7 @@ def evaluate_checkpoint(
     """
     run = _load(folder, options, trust)
     key = key_for(run.config.run.seed, Purpose.ADAPTER)
-    actor = ActorCriticLLM(run.model.backbone, with_saved_layers(run.config, path / "policy").model, key=key)
+    actor = ActorCriticLLM(run.model.backbone, run.config.model, key=key)
     snapshot = load_checkpoint(path, actor.adapter_config)
     if options.average and snapshot.average is None:
         raise UsageError(

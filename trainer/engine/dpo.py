@@ -22,7 +22,7 @@ from trainer.files import read_regular
 from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, LoadedTokenizer
-from trainer.models.grad_checkpoint import check_grad_checkpoint
+from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.pairs.groups import changed_preferences
 from trainer.plurals import counted
@@ -43,7 +43,6 @@ class DPO(StepTraining):
     """
 
     config: DPOConfig
-    adapter = "policy"
     step_event = DPOStep
 
     def __init__(

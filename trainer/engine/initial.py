@@ -9,9 +9,9 @@ import mlx.core as mx
 
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import ModelConfig
-from trainer.errors import ModelError, StorageError, TrainerError
+from trainer.errors import ModelError, StorageError, TrainerError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, check_adapter, read_adapter_config, reason_of
+from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, check_adapter, read_adapter_config
 from trainer.models.backbone import LoadedModel
 from trainer.models.peft_adapters import check_peft, is_peft, read_peft
 from trainer.models.trunk import family_of
@@ -68,7 +68,7 @@ def _read_mlx(folder: Path) -> tuple[Parameters, float]:
         kind, scale = settings.get("fine_tune_type", "lora"), float(settings["lora_parameters"]["scale"])
         arrays: Parameters = dict(mx.load(str(folder / ADAPTER_FILE)))  # type: ignore[arg-type]
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, StorageError) as error:
-        raise ModelError(f"{_WHAT} = '{folder}' cannot be read ({reason_of(error)}): copy it again") from error
+        raise ModelError(f"{_WHAT} = '{folder}' cannot be read ({one_line(error, 200)}): copy it again") from error
     if kind != "lora":
         raise ModelError(f"{_WHAT} = '{folder}' is of the kind {kind}: name it in model.adapter, which takes any kind")
     return {name: array.astype(mx.float32) for name, array in arrays.items()}, scale

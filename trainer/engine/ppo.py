@@ -54,7 +54,7 @@ class PPOTraining:
 
     model: LoadedModel
     ppo: PPO
-    adapter, fingerprint = "policy", ""
+    fingerprint = ""
 
     def __init__(
         self, config: Config, ranks: Ranks, hooks: Hooks, *, trust: Trust = trust_all, accept_data: bool = False

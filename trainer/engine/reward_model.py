@@ -20,7 +20,7 @@ from trainer.engine.trainable import Hooks
 from trainer.events import Alert, Phase, RewardModelEvaluation, ignored
 from trainer.files import PRIVATE, SHARED
 from trainer.models.backbone import ScalarHead
-from trainer.models.grad_checkpoint import check_grad_checkpoint
+from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.pairs.groups import Group, changed_preferences
 from trainer.plurals import counted
@@ -71,7 +71,6 @@ class RewardModelTraining(StepTraining):
     """
 
     config: RewardModelConfig
-    adapter = "adapter"
 
     def __init__(
         self,

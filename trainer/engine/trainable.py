@@ -35,10 +35,6 @@ class Trainable(Protocol):
     warnings: list[str]
 
     @property
-    def adapter(self) -> str:
-        """Folder of the trained adapter in a checkpoint."""
-
-    @property
     def fingerprint(self) -> str:
         """Hash of the data, where a run's folder is to remember it; else empty."""
 

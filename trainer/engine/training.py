@@ -23,7 +23,7 @@ from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
 from trainer.engine.reward_model import RewardModelTraining
 from trainer.engine.run import Run, closing, hooks_of
 from trainer.engine.trainable import Hooks, Trainable
-from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError
+from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError, one_line
 from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged, ignored
 from trainer.fitting.memory_limit import (
     REFUSED,
@@ -36,9 +36,8 @@ from trainer.fitting.memory_limit import (
     until_it_fits,
 )
 from trainer.memory.estimate import changed
-from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import quantize_warning
-from trainer.models.cpu.blas import blas_warning, measure_matmul
+from trainer.models.blas import blas_warning, measure_matmul
 from trainer.monitoring import Monitor
 from trainer.plurals import counted
 from trainer.policy_checkpoint import Rollback
@@ -172,9 +171,8 @@ class Training:
         self.memory_limit = _load(kind, ranks, run.folder if run.resume else None)  # bytes
         ranks.idle = True
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
-        config = with_saved_layers(self.config, saved / kind.adapter) if saved else self.config
-        ranks.send("begin", config=config.model_dump(mode="json"))
-        kind.build(config)
+        ranks.send("begin", config=self.config.model_dump(mode="json"))
+        kind.build(self.config)
         ranks.idle = True
         if saved is None:
             kind.initialise()
@@ -450,7 +448,7 @@ class Training:
             return kind.build_rewards(self.requested), warnings
         except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
             self.requested = self.requested.model_copy(update={"reward": self.config.reward})
-            reason = str(error) if isinstance(error, TrainerError) else reason_of(error)
+            reason = str(error) if isinstance(error, TrainerError) else one_line(error, 200)
             self.run.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is unchanged")
             return None, []
         finally:

@@ -28,7 +28,7 @@ def adapter_layers(
     backbone: nn.Module, config: BackboneConfig, arrays: Parameters, prefix: str = ""
 ) -> dict[str, LoRA]:
     """Return LoRA layers around the targets of `backbone` with `arrays`, named as in `lora_parameters`."""
-    layers = new_adapter(backbone, config, mx.random.key(0)).layers
+    layers, _ = new_adapter(backbone, config, mx.random.key(0))
     update_lora(layers, arrays, prefix)
     return layers
 

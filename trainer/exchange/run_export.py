@@ -22,7 +22,7 @@ from trainer.exchange.checkpoints import adapter_layers, write_classifier, write
 from trainer.exchange.prompts import write_prompts
 from trainer.exchange.trl import TRAINERS, RunFacts, Translated, only_source, readme, translated, trl_files
 from trainer.files import is_folder, read_json, replace_folder
-from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config, with_saved_layers
+from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config
 from trainer.models.backbone import LoadedModel, ScalarHead, load_backbone
 from trainer.models.peft_adapters import is_peft, write_peft
 from trainer.models.trunk import family_of
@@ -229,7 +229,6 @@ def _fill_ppo(export: _Export) -> None:
     path = export.checkpoint()
     settings = read_adapter_config(path / "policy")
     snapshot = load_checkpoint(path, settings)
-    config = with_saved_layers(config, path / "policy")
     loaded = load_backbone(config.model)
     base = export.policy(snapshot, settings, loaded, config.model)
     contents, warning = write_prompts(export.root, config, loaded.tokenizer)

@@ -20,8 +20,7 @@ from trainer.config.reward_model import RewardOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import Ranks
 from trainer.models.adapters import Parameters
-from trainer.models.grad_checkpoint import checkpointed
-from trainer.models.trunk import differentiable
+from trainer.models.trunk import checkpointed, differentiable
 
 Tree = TypeVar("Tree")  # of parameters or gradients
 Part = TypeVar("Part")  # a micro-batch

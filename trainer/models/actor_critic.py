@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -23,39 +23,10 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
-from trainer.models.logprobs import Columns, Compute, Head, at_positions, token_logprobs
-from trainer.models.trunk import check_family, hidden_size, hidden_states, logits_of
+from trainer.models.logprobs import Forward
+from trainer.models.trunk import check_family, hidden_states, logits_of
 
 Want = Literal["both", "logits", "values"]
-
-
-class Forward(NamedTuple):
-    """Outputs of one pass over B sequences, at the T response positions of each."""
-
-    states: mx.array | None  # [B, T, D] of the policy before token t; None if only values were requested
-    values: mx.array | None  # [B, T + 1] V(s_t), then V after the last token (at index length of each row)
-    head: Head  # from states to logits
-
-    @property
-    def logits(self) -> mx.array | None:
-        """Logits [B, T, V] before token t, all at once; for the memory, use `at_positions`."""
-        return None if self.states is None else self.head(self.states)
-
-    def at_positions(
-        self, mask: mx.array, compute: Compute, columns: Columns, *, gradient: bool = False
-    ) -> tuple[mx.array, ...]:
-        """Return the results of `compute` on the logits of the real positions, as in `vocabulary.at_positions`."""
-        return at_positions(self.head, filled(self.states), mask, compute, columns, gradient=gradient)
-
-    def logprobs(
-        self, tokens: mx.array, mask: mx.array, temperature: float = 1.0, *, gradient: bool = False
-    ) -> mx.array:
-        """Return the log-prob of each real token, 0 elsewhere. tokens, mask: [B, T]. Returns [B, T], float32."""
-
-        def compute(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
-            return (token_logprobs(logits, tokens, temperature),)
-
-        return self.at_positions(mask, compute, {"tokens": tokens}, gradient=gradient)[0]
 
 
 class ActorCriticLLM:
@@ -74,10 +45,11 @@ class ActorCriticLLM:
         self._layers, self.adapter_config = new_adapter(backbone, config, policy_key)
         self._places = linear_places(backbone)
         for name, layer in self._layers.items():
-            self._places[name].put(layer)
+            self._places[name].parent[self._places[name].key] = layer
         self.shares_trunk = config.value_model == "head"
         # Zero, so that the first advantages are the rewards themselves and not the noise of a random head.
-        self._value = {"head.weight": mx.zeros((hidden_size(backbone),)), "head.bias": mx.zeros(())}
+        width = hidden_states(backbone, mx.array([[0]])).shape[-1]
+        self._value = {"head.weight": mx.zeros((width,)), "head.bias": mx.zeros(())}
         self.value_scale: float | None = None
         """Unit of the values: the head predicts multiples of it. None, before the first returns, counts as 1."""
         if not self.shares_trunk:
@@ -109,8 +81,12 @@ class ActorCriticLLM:
         values = None
         if want != "logits":
             if not self.shares_trunk:
-                with self._value_adapter_on():
+                policy = self.policy_parameters()
+                try:
+                    update_lora(self._layers, self._value, ADAPTER)
                     states = self._response_states(sequences, prompt_lengths, width)
+                finally:
+                    update_lora(self._layers, policy)
             multiples = filled(states).astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
             values = multiples * (self.value_scale or 1.0)
         return Forward(before, values, partial(logits_of, self.backbone))
@@ -156,15 +132,6 @@ class ActorCriticLLM:
         factor = (self.value_scale or 1.0) / scale
         self._value |= {name: self._value[name] * factor for name in ("head.weight", "head.bias")}
         self.value_scale = scale
-
-    @contextmanager
-    def _value_adapter_on(self) -> Iterator[None]:
-        policy = self.policy_parameters()
-        try:
-            update_lora(self._layers, self._value, ADAPTER)
-            yield
-        finally:
-            update_lora(self._layers, policy)
 
     def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
         hidden = hidden_states(self.backbone, sequences)  # [B, L, D]

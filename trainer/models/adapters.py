@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,9 +15,8 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.tuner.lora import LoRALinear, LoRASwitchLinear
 from mlx_lm.tuner.utils import load_adapters
 
-from trainer.config import AnyConfig
 from trainer.config.schema import BackboneConfig
-from trainer.errors import ModelError, StorageError, one_line, shortened
+from trainer.errors import ModelError, StorageError, one_line
 from trainer.files import open_regular, read_json
 from trainer.format_versions import FileFormat
 
@@ -39,7 +38,6 @@ _AUTO = frozenset(  # by the end of the name: what makes queries and values, or 
 _NOT_AUTO = ("indexer", "compressor")  # they choose what attention reads, by a top-k that has no gradient
 
 Parameters = dict[str, mx.array]  # arrays by full name
-Configured = TypeVar("Configured", bound=AnyConfig)
 LoRA: TypeAlias = LoRALinear | LoRASwitchLinear
 _EXPERT_LAYERS = (SwitchLinear, QuantizedSwitchLinear)
 
@@ -49,29 +47,7 @@ class Place(NamedTuple):
 
     parent: Any  # a module, a list or a dict of modules
     key: str | int
-
-    @property
-    def module(self) -> nn.Module:
-        """Module that is at this place now."""
-        module: nn.Module = self.parent[self.key]
-        return module
-
-    @property
-    def linear(self) -> nn.Module:
-        """Linear layer at this place, without an adapter around it."""
-        module = self.module
-        return module.linear if isinstance(module, LoRA) else module
-
-    def put(self, module: nn.Module) -> None:
-        """Put `module` at this place."""
-        self.parent[self.key] = module
-
-
-class NewAdapter(NamedTuple):
-    """LoRA layers that are not in the backbone yet, and what mlx-lm's adapter_config.json says of them."""
-
-    layers: dict[str, LoRA]  # by full name, sorted
-    config: dict[str, Any]
+    linear: nn.Module  # without an adapter around it
 
 
 def linear_places(backbone: nn.Module) -> dict[str, Place]:
@@ -80,54 +56,56 @@ def linear_places(backbone: nn.Module) -> dict[str, Place]:
     wrapped = {f"{name}.{_WRAPPED}" for name, module in modules.items() if isinstance(module, LoRA)}
     # Not their subclasses: those of afm7 return several arrays, which a LoRA layer cannot add to.
     kinds = (nn.Linear, nn.QuantizedLinear, *_EXPERT_LAYERS, LoRALinear, LoRASwitchLinear)
-    names = sorted(name for name, module in modules.items() if type(module) in kinds and name not in wrapped)
-    return {name: _place(backbone, name) for name in names}
+    places = {}
+    for name in sorted(name for name, module in modules.items() if type(module) in kinds and name not in wrapped):
+        *path, last = name.split(".")
+        parent: Any = backbone
+        for part in path:
+            parent = parent[int(part)] if isinstance(parent, list) else parent[part]
+        module = modules[name]
+        linear = module.linear if isinstance(module, LoRA) else module
+        places[name] = Place(parent, int(last) if isinstance(parent, list) else last, linear)
+    return places
 
 
-def new_adapter(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> NewAdapter:
-    """Return LoRA layers around the configured targets of `backbone`, which stays as it is.
+def new_adapter(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> tuple[dict[str, LoRA], dict[str, Any]]:
+    """Return LoRA layers around the configured targets of `backbone`, which stays as it is, by full name, sorted.
 
-    A is drawn from `key`, uniform in +-1/sqrt(inputs) as in mlx-lm; B is 0, so a model starts as the backbone. Raises
-    ModelError for a target that the model does not have; the message lists its linear layers.
+    The other result is what mlx-lm's adapter_config.json says of them. A is drawn from `key`, uniform in
+    +-1/sqrt(inputs) as in mlx-lm; B is 0, so a model starts as the backbone. Raises ModelError for a target that the
+    model does not have; the message lists its linear layers.
     """
     blocks = backbone.layers
     count = config.lora_layers or len(blocks)
     known = {name: place.linear for block in blocks for name, place in linear_places(block).items()}  # hybrids differ
-    keys = sorted(name for name, linear in known.items() if _is_target(name, linear, config.lora_targets))
-    _check_targets(config.lora_targets, known)
-    chosen = [linear_places(block) for block in blocks[-count:]]
-    targets = {id(places[name].module) for places in chosen for name in keys if name in places}
-    layers: dict[str, LoRA] = {}
-    for name, place in linear_places(backbone).items():
-        if id(place.module) in targets:
-            kind = LoRASwitchLinear if isinstance(place.linear, _EXPERT_LAYERS) else LoRALinear
-            layers[name] = kind.from_base(place.linear, r=config.lora_rank, dropout=0.0, scale=config.lora_scale)
-    draw_lora(layers.values(), key)
-    parameters = {"rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys}
-    return NewAdapter(layers, {"fine_tune_type": "lora", "num_layers": count, "lora_parameters": parameters})
-
-
-def _is_target(name: str, linear: nn.Module, targets: Sequence[str]) -> bool:
-    """Return whether `targets` mean the layer `name` of a block. Experts are meant by their full name or as a whole."""
-    end = name.rpartition(".")[2]
-    if isinstance(linear, _EXPERT_LAYERS):
-        return EXPERTS in targets or name in targets
-    automatic = AUTO in targets and end in _AUTO and not any(part in name for part in _NOT_AUTO)
-    return automatic or end in targets or name in targets
-
-
-def _check_targets(targets: Sequence[str], known: Mapping[str, nn.Module]) -> None:
-    """Raise ModelError for targets that mean none of the layers `known`, by their names in the blocks."""
-
-    def is_known(target: str) -> bool:
-        return any(_is_target(name, linear, [target]) for name, linear in known.items())
-
-    if lost := [target for target in targets if not is_known(target)]:
+    meant = {target: {name for name in known if _is_meant(name, known[name], target)} for target in config.lora_targets}
+    if lost := [target for target, names in meant.items() if not names]:
         ends = {name.rpartition(".")[2] for name, linear in known.items() if not isinstance(linear, _EXPERT_LAYERS)}
         raise ModelError(
             f"model.lora_targets names {', '.join(lost)}, but the model's blocks have the linear layers "
             f"{', '.join(sorted(ends))}"
         )
+    keys = sorted(set().union(*meant.values()))
+    chosen = [linear_places(block) for block in blocks[-count:]]
+    targets = {id(places[name].linear) for places in chosen for name in keys if name in places}
+    layers: dict[str, LoRA] = {}
+    for name, place in linear_places(backbone).items():
+        if id(place.linear) in targets:
+            kind = LoRASwitchLinear if isinstance(place.linear, _EXPERT_LAYERS) else LoRALinear
+            layers[name] = kind.from_base(place.linear, r=config.lora_rank, dropout=0.0, scale=config.lora_scale)
+    draw_lora(layers.values(), key)
+    parameters = {"rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys}
+    return layers, {"fine_tune_type": "lora", "num_layers": count, "lora_parameters": parameters}
+
+
+def _is_meant(name: str, linear: nn.Module, target: str) -> bool:
+    """Return whether `target` means the layer `name` of a block. Experts are meant by their full name or as a whole."""
+    end = name.rpartition(".")[2]
+    if isinstance(linear, _EXPERT_LAYERS):
+        return target in (EXPERTS, name)
+    if target == AUTO:
+        return end in _AUTO and not any(part in name for part in _NOT_AUTO)
+    return target in (end, name)
 
 
 @contextmanager
@@ -136,14 +114,14 @@ def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRA]) -> Ite
 
     Without layers, the backbone is the base model, bit for bit.
     """
-    before = {name: place.module for name, place in places.items()}
+    before = {name: place.parent[place.key] for name, place in places.items()}
     try:
         for name, place in places.items():
-            place.put(layers.get(name, place.linear))
+            place.parent[place.key] = layers.get(name, place.linear)
         yield
     finally:
         for name, place in places.items():
-            place.put(before[name])
+            place.parent[place.key] = before[name]
 
 
 def draw_lora(layers: Iterable[LoRA], key: mx.array) -> None:
@@ -154,14 +132,6 @@ def draw_lora(layers: Iterable[LoRA], key: mx.array) -> None:
         bound = layer.lora_a.shape[-1 if isinstance(layer, LoRASwitchLinear) else 0] ** -0.5
         layer.lora_a = mx.random.uniform(-bound, bound, layer.lora_a.shape, key=draw)
         layer.lora_b = mx.zeros_like(layer.lora_b)
-
-
-def _place(root: nn.Module, name: str) -> Place:
-    *path, last = name.split(".")
-    node: Any = root
-    for part in path:
-        node = node[int(part)] if isinstance(node, list) else node[part]
-    return Place(node, int(last) if isinstance(node, list) else last)
 
 
 def lora_parameters(layers: Mapping[str, LoRA], prefix: str = "") -> Parameters:
@@ -191,22 +161,6 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     return ADAPTER_FORMAT.current(read_json(folder / _SIDECAR), f"adapter '{folder}'")
 
 
-def with_saved_layers(config: Configured, folder: Path) -> Configured:
-    """Return `config` with the layers of the adapter in `folder` in place of `auto`, whose layers a version may change.
-
-    An adapter that cannot be read leaves `config` as it is: loading it reports why. Raises StorageError if a newer
-    version wrote it.
-    """
-    if AUTO not in config.model.lora_targets:
-        return config
-    try:
-        keys = read_adapter_config(folder)["lora_parameters"]["keys"]
-        model = type(config.model).model_validate(config.model.model_dump() | {"lora_targets": keys})
-    except (OSError, ValueError, KeyError, TypeError):
-        return config
-    return cast("Configured", config.model_copy(update={"model": model}))
-
-
 def check_adapter(folder: Path, what: str = "model.adapter") -> None:
     """Raise ModelError unless `folder` holds an adapter in mlx-lm's format, which no newer version of ours wrote.
 
@@ -230,18 +184,13 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
         load_adapters(backbone, str(folder))
     except Exception as error:  # mlx-lm computes with the settings unseen
         raise ModelError(
-            f"model.adapter = '{folder}' does not fit the model ({reason_of(error)}): "
+            f"model.adapter = '{folder}' does not fit the model ({one_line(error, 200)}): "
             "use the model that it was trained on, or leave model.adapter empty"
         ) from error
     # Dequantised: rounded to a few bits again, a small change would be lost.
     modules = [(name, module) for name, module in backbone.named_modules() if hasattr(module, "fuse")]
     if fused := [(name, module.fuse(dequantize=True)) for name, module in modules]:
         backbone.update_modules(tree_unflatten(fused))
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the message of an exception in one line of at most 200 characters."""
-    return shortened(one_line(error), 200)
 
 
 def write_arrays(path: Path, arrays: Parameters) -> None:

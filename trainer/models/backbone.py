@@ -16,11 +16,11 @@ from mlx.utils import tree_map_with_path
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from trainer.config.schema import BackboneConfig
-from trainer.errors import ModelError, shortened
+from trainer.errors import ModelError, one_line, shortened
 from trainer.files import read_json
-from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
-from trainer.models.cpu.blas import start_compute_threads
-from trainer.models.cpu.kernels import own_kernel_folder, use_faster_functions
+from trainer.models.adapters import check_adapter, fuse_adapter
+from trainer.models.blas import start_compute_threads
+from trainer.models.kernels import own_kernel_folder, use_faster_functions
 from trainer.models.peft_adapters import CLASSIFIER, check_peft, fuse_peft, is_peft
 from trainer.models.starter import starter_model
 from trainer.models.trunk import vocabulary_size
@@ -77,10 +77,22 @@ def load_tokenizer(config: BackboneConfig) -> LoadedTokenizer:
     folder = model_folder(config)
     try:
         settings = mlx_lm.utils.load_config(folder)
-        context, rows = _context(settings), int(_of_text(settings).get("vocab_size") or _MOST)
+        text = _of_text(settings)
+        context, rows = int(text.get("max_position_embeddings") or 0), int(text.get("vocab_size") or _MOST)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _unloadable(config, error) from error
-    tokenizer = _tokenizer(config.path, folder, settings.get("eos_token_id"))
+    try:
+        tokenizer = mlx_lm.utils.load_tokenizer(
+            folder,
+            # Otherwise transformers asks on the terminal whether to run the model's code.
+            tokenizer_config_extra={"trust_remote_code": False},
+            eos_token_ids=settings.get("eos_token_id"),
+        )
+    except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
+        raise ModelError(
+            f"model.path = '{config.path}': its tokenizer cannot be loaded ({one_line(error, 200)}): fetch the model "
+            "again; tokenizers with custom code are not supported"
+        ) from error
     _check_ids(config.path, folder, tokenizer, rows)
     return LoadedTokenizer(tokenizer, folder, context)
 
@@ -98,9 +110,8 @@ def load_backbone(
 
     own_kernel_folder()
     start_compute_threads()
-    _check_adapter(config)
-    folder = model_folder(config) if tokenizer is None else tokenizer.folder
-    names: set[str] = set()
+    found = tokenizer or load_tokenizer(config)
+    folder, names = found.folder, set[str]()
     for file in folder.glob("model*.safetensors"):
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # loading reports it
             names.update(dict(mx.load(str(file))))  # type: ignore[arg-type]  # reads the names alone
@@ -121,24 +132,38 @@ def load_backbone(
     # mlx-lm computes with the settings unseen, and leaves the program where a package that the family needs is missing.
     except (Exception, SystemExit) as error:
         raise _unloadable(config, error) from error
-    found = _tokenizer(config.path, folder, settings.get("eos_token_id")) if tokenizer is None else tokenizer.tokenizer
-    _check_ids(config.path, folder, found, vocabulary_size(backbone))  # of the weights, which config.json may not state
-    dtype = cast_backbone(backbone, config.dtype)
-    head = _scalar_head(heads[0], settings) if heads else None
+    # Of the weights, which config.json may not state.
+    _check_ids(config.path, folder, found.tokenizer, vocabulary_size(backbone))
+    dtype, head = cast_backbone(backbone, config.dtype), None
+    if heads:
+        if (labels := heads[0].shape[0]) != 1:
+            raise ModelError(f"the model has {labels} labels: a reward model has 1 (num_labels in its config.json)")
+        mean, std, weight = settings.get("mean"), settings.get("std"), heads[0][0].astype(mx.float32)
+        scaled = isinstance(mean, int | float) and isinstance(std, int | float) and std > 0
+        head = ScalarHead(weight, float(mean), float(std)) if scaled else ScalarHead(weight)
     if config.adapter:
         # After the cast, so that small changes are not rounded away in 4 or 16 bits.
-        head = _fused(backbone, Path(config.adapter).expanduser(), head, classifier=classifier)
+        adapter = Path(config.adapter).expanduser()
+        if not is_peft(adapter):
+            fuse_adapter(backbone, adapter)
+        elif (own := fuse_peft(backbone, adapter)) is not None:
+            if not classifier:
+                raise ModelError(
+                    f"model.adapter = '{adapter}' is of a sequence classifier, which writes no text: name it in "
+                    "reward.sources, or in model.adapter of a reward model"
+                )
+            head = ScalarHead(own)
         cast_backbone(backbone, config.dtype)  # an adapter with full weights has its own precision
     if config.quantize != "off":
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
         cast_backbone(backbone, config.dtype)
-    if mx.default_device() == mx.Device(mx.cpu):
+    if not _on_gpu():
         use_faster_functions(backbone)
     try:
         mx.eval(backbone)  # reads the weights, which are lazy until here, on this thread
     except (RuntimeError, ValueError) as error:
-        raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
-    return LoadedModel(backbone, found, folder, dtype, _context(settings), config.adapter, config.quantize, head)
+        raise ModelError(f"model.path = '{config.path}' cannot be read: {one_line(error, 200)}") from error
+    return LoadedModel(backbone, found.tokenizer, folder, dtype, found.context, config.adapter, config.quantize, head)
 
 
 def _headless(heads: list[mx.array]) -> Callable[[dict[str, Any]], tuple[type[nn.Module], type]]:
@@ -163,16 +188,6 @@ def _headless(heads: list[mx.array]) -> Callable[[dict[str, Any]], tuple[type[nn
     return classes
 
 
-def _scalar_head(weight: mx.array, settings: dict[str, Any]) -> ScalarHead:
-    """Return a classifier's head; settings: its config.json. Raises ModelError for several labels."""
-    if (labels := weight.shape[0]) != 1:
-        raise ModelError(f"the model has {labels} labels: a reward model has 1 (num_labels in its config.json)")
-    mean, std, weight = settings.get("mean"), settings.get("std"), weight[0].astype(mx.float32)
-    if isinstance(mean, int | float) and isinstance(std, int | float) and std > 0:
-        return ScalarHead(weight, float(mean), float(std))
-    return ScalarHead(weight)
-
-
 def check_local(config: BackboneConfig) -> None:
     """Raise ModelError if the model or its adapter is missing or damaged; fetch and load nothing."""
     _check_adapter(config)
@@ -188,28 +203,9 @@ def _check_adapter(config: BackboneConfig) -> None:
 
 def _unloadable(config: BackboneConfig, error: BaseException) -> ModelError:
     return ModelError(
-        f"model.path = '{config.path}' cannot be loaded ({reason_of(error)}): fetch the model again, or choose one "
+        f"model.path = '{config.path}' cannot be loaded ({one_line(error, 200)}): fetch the model again, or choose one "
         "of a family that mlx-lm supports"
     )
-
-
-def _context(settings: dict[str, Any]) -> int:
-    """Return the longest sequence that a model with these settings was made for, tokens; 0 if they do not say."""
-    return int(_of_text(settings).get("max_position_embeddings") or 0)
-
-
-def _fused(backbone: nn.Module, adapter: Path, head: ScalarHead | None, *, classifier: bool) -> ScalarHead | None:
-    """Fold the adapter in the folder `adapter` into `backbone`; return its head, or else `head`. Raises ModelError."""
-    if not is_peft(adapter):
-        fuse_adapter(backbone, adapter)
-        return head
-    own = fuse_peft(backbone, adapter)
-    if own is not None and not classifier:
-        raise ModelError(
-            f"model.adapter = '{adapter}' is of a sequence classifier, which writes no text: name it in "
-            "reward.sources, or in model.adapter of a reward model"
-        )
-    return head if own is None else ScalarHead(own)
 
 
 def quantize_backbone(backbone: nn.Module, bits: int) -> None:
@@ -248,7 +244,19 @@ def model_folder(config: BackboneConfig) -> Path:
     """
     if config.path == "starter":
         return starter_model()
-    return _local_folder(config) or _checked(config.path, _hub_snapshot(config))
+    if folder := _local_folder(config):
+        return folder
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]  # never *.py
+    try:
+        found = snapshot_download(config.path, revision=config.revision or None, allow_patterns=patterns)
+    except Exception as error:  # the hub client raises a dozen unrelated types: not found, gated, offline, no space
+        raise ModelError(
+            f"model.path = '{config.path}' could not be fetched from the hub ({type(error).__name__}): check the name "
+            "and the connection, or give the path of a local folder"
+        ) from error
+    return _checked(config.path, Path(found))
 
 
 def _local_folder(config: BackboneConfig) -> Path | None:
@@ -266,72 +274,37 @@ def _local_folder(config: BackboneConfig) -> Path | None:
     return None
 
 
-def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -> Any:
-    import mlx_lm.utils
-
-    try:
-        tokenizer = mlx_lm.utils.load_tokenizer(
-            folder,
-            # Otherwise transformers asks on the terminal whether to run the model's code.
-            tokenizer_config_extra={"trust_remote_code": False},
-            eos_token_ids=eos_token_ids,
-        )
-    except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
-        raise ModelError(
-            f"model.path = '{path}': its tokenizer cannot be loaded ({reason_of(error)}): fetch the model "
-            "again; tokenizers with custom code are not supported"
-        ) from error
-    return tokenizer
-
-
 def _check_ids(path: str, folder: Path, tokenizer: Any, rows: int) -> None:
-    """Raise ModelError if `tokenizer` can produce ids beyond an embedding of `rows` rows, or has no end token in it."""
+    """Raise ModelError if `tokenizer` can produce ids beyond an embedding of `rows` rows, or has no end token in it.
+
+    Tokens beyond that no text needs are taken out of the tokenizer: a text that contains one is encoded like any other
+    then. They are markers of images and sounds, such as gemma-3-1b's `<image_soft_token>`, or what no file in `folder`
+    names and the tokenizer's class has added.
+    """
     if beyond := {number: token for token, number in tokenizer.get_vocab().items() if number >= rows}:
-        _remove_unused(path, folder, tokenizer, beyond, rows)
+        names = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json")
+        named = "".join((folder / name).read_text(errors="replace") for name in names if (folder / name).is_file())
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        state = json.loads(backend.to_str()) if backend else {"added_tokens": []}
+        for token in state["added_tokens"]:
+            text = token["content"]
+            if _MARKER.search(text) or not (text in named or json.dumps(text)[1:-1] in named):
+                beyond.pop(token["id"], None)
+        if beyond:
+            number = max(beyond)
+            raise ModelError(
+                f"model.path = '{path}': its tokenizer has ids up to {number} ({shortened(repr(beyond[number]))}), but "
+                f"its embedding has {rows} rows, for the ids 0 to {rows - 1}: resize the embedding where the tokens "
+                "were added (model.resize_token_embeddings), or take them out of the tokenizer"
+            )
+        state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < rows]
+        backend.__setstate__(json.dumps(state).encode())
     tokenizer.eos_token_ids = {number for number in tokenizer.eos_token_ids if number in range(rows)}
     if not tokenizer.eos_token_ids:
         raise ModelError(
             f"model.path = '{path}': its tokenizer has no end token, so no response could end: set eos_token_id in "
             "the model's config.json"
         )
-
-
-def _remove_unused(path: str, folder: Path, tokenizer: Any, beyond: dict[int, str], rows: int) -> None:
-    """Remove the tokens `beyond`, by id, from `tokenizer`: a text that contains one is encoded like any other then.
-
-    They are markers of images and sounds, such as gemma-3-1b's `<image_soft_token>`, or what no file in `folder` names
-    and the tokenizer's class has added. Raises ModelError for any other.
-    """
-    names = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json")
-    named = "".join((folder / name).read_text(errors="replace") for name in names if (folder / name).is_file())
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    state = json.loads(backend.to_str()) if backend else {"added_tokens": []}
-    for token in state["added_tokens"]:
-        text = token["content"]
-        if _MARKER.search(text) or not (text in named or json.dumps(text)[1:-1] in named):
-            beyond.pop(token["id"], None)
-    if beyond:
-        number = max(beyond)
-        raise ModelError(
-            f"model.path = '{path}': its tokenizer has ids up to {number} ({shortened(repr(beyond[number]))}), but its "
-            f"embedding has {rows} rows, for the ids 0 to {rows - 1}: resize the embedding where the tokens were added "
-            "(model.resize_token_embeddings), or take them out of the tokenizer"
-        )
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < rows]
-    backend.__setstate__(json.dumps(state).encode())
-
-
-def _hub_snapshot(config: BackboneConfig) -> Path:
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]  # never *.py
-    try:
-        return Path(snapshot_download(config.path, revision=config.revision or None, allow_patterns=patterns))
-    except Exception as error:  # the hub client raises a dozen unrelated types: not found, gated, offline, no space
-        raise ModelError(
-            f"model.path = '{config.path}' could not be fetched from the hub ({type(error).__name__}): check the name "
-            "and the connection, or give the path of a local folder"
-        ) from error
 
 
 def _checked(path: str, folder: Path) -> Path:
@@ -370,7 +343,7 @@ def _json_object(file: Path) -> dict[str, Any]:
     try:
         content = read_json(file, _JSON_BYTES)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{file} is not JSON ({reason_of(error)}): fetch the model again") from error
+        raise ModelError(f"{file} is not JSON ({one_line(error, 200)}): fetch the model again") from error
     if not isinstance(content, dict):
         raise ModelError(f"{file} is not a JSON object: fetch the model again")
     return content
@@ -382,17 +355,15 @@ def _of_text(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, **text} if isinstance(text, dict) else settings
 
 
-def precision(wanted: str) -> mx.Dtype:
-    """Return the dtype that `model.dtype` means on this device."""
+def precision(wanted: str, backbone: nn.Module | None = None) -> mx.Dtype:
+    """Return the dtype that `model.dtype` means on this device.
+
+    On a CPU, a `backbone` with experts is held in float32: it multiplies no other type of theirs.
+    """
+    if not _on_gpu() and backbone and any(isinstance(module, SwitchLinear) for module in backbone.modules()):
+        return mx.float32
     dtypes = {"float32": mx.float32, "bfloat16": mx.bfloat16}
     return dtypes["bfloat16" if _on_gpu() else "float32"] if wanted == "auto" else dtypes[wanted]
-
-
-def held_precision(backbone: nn.Module, wanted: str) -> mx.Dtype:
-    """Return the dtype in which `backbone` is held: float32 for experts on a CPU, which multiplies no other type."""
-    if not _on_gpu() and any(isinstance(module, SwitchLinear) for module in backbone.modules()):
-        return mx.float32
-    return precision(wanted)
 
 
 def _on_gpu() -> bool:
@@ -413,7 +384,7 @@ def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
             if {"scales", "biases"} <= module.keys():  # the weights get their type, and would be rounded to it
                 module.scales, module.biases = (module[name].astype(mx.float32) for name in ("scales", "biases"))
         dequantize_model(backbone)
-    dtype = held_precision(backbone, wanted)
+    dtype = precision(wanted, backbone)
     casts = getattr(backbone, "cast_predicate", lambda name: True)
 
     def cast(name: str, array: mx.array) -> mx.array:

@@ -1,19 +1,20 @@
 """Log-probs and entropy of a model's logits at a temperature, by the fastest exact method on this device.
 
-`at_positions` computes them some positions at a time: logits are by far the largest arrays of scoring and training. A
-vocabulary of 150,000 words takes 600 KB a position, and the gradient several times that.
+`Forward.at_positions` computes them some positions at a time: logits are by far the largest arrays of scoring and
+training. A vocabulary of 150,000 words takes 600 KB a position, and the gradient several times that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
 from trainer import maths
-from trainer.models.cpu import kernels as cpu
+from trainer.arrays import filled
+from trainer.models import kernels as cpu
 
 _BLOCK = 64  # tokens; nearly every vocabulary size is a multiple of it
 CHUNK = 128
@@ -115,37 +116,52 @@ def _on_cpu() -> bool:
     return mx.default_device() == mx.Device(mx.cpu)
 
 
-def at_positions(
-    head: Head, states: mx.array, mask: mx.array, compute: Compute, columns: Columns, *, gradient: bool = False
-) -> tuple[mx.array, ...]:
-    """Return the results of `compute` at the real positions of a batch: [B, T, ...] each, 0 elsewhere.
+class Forward(NamedTuple):
+    """Outputs of one pass over B sequences, at the T response positions of each."""
 
-    Nothing at other positions is read. Without `gradient`, the results are evaluated. With it, they are lazy, and the
-    first one is differentiable by `states`; the others are constants. Its gradient is computed along with it, while the
-    logits are there, so it takes no pass over them later.
+    states: mx.array | None  # [B, T, D] of the policy before token t; None if only values were requested
+    values: mx.array | None  # [B, T + 1] V(s_t), then V after the last token (at index length of each row)
+    head: Head  # from states to logits
 
-    states: [B, T, D]; mask: [B, T], 1.0 on the real positions. compute: takes logits [n, V] and `columns` [n, ...] of n
-    positions, and returns arrays [n, ...]; a result may depend on its own position alone. columns: [B, T, ...].
-    """
-    places = mx.array(np.flatnonzero(np.array(mask) > 0).astype(np.int32))
+    def at_positions(
+        self, mask: mx.array, compute: Compute, columns: Columns, *, gradient: bool = False
+    ) -> tuple[mx.array, ...]:
+        """Return the results of `compute` at the real positions of a batch: [B, T, ...] each, 0 elsewhere.
 
-    def real(x: mx.array) -> mx.array:
-        return x.reshape(-1, *x.shape[2:])[places]
+        Nothing at other positions is read. Without `gradient`, the results are evaluated. With it, they are lazy, and
+        the first one is differentiable by `states`; the others are constants. Its gradient is computed along with it,
+        while the logits are there, so it takes no pass over them later.
 
-    def scattered(x: mx.array) -> mx.array:
-        flat = mx.zeros((mask.size, *x.shape[1:]), dtype=x.dtype).at[places].add(x)
-        return flat.reshape(*mask.shape, *x.shape[1:])
+        mask: [B, T], 1.0 on the real positions. compute: takes logits [n, V] and `columns` [n, ...] of n positions, and
+        returns arrays [n, ...]; a result may depend on its own position alone. columns: [B, T, ...].
+        """
+        states = filled(self.states)
+        places = mx.array(np.flatnonzero(np.array(mask) > 0).astype(np.int32))
 
-    def of_chunk(states: mx.array, columns: Columns) -> tuple[mx.array, ...]:
-        return compute(head(states[None])[0], **columns)
+        def of_chunk(states: mx.array, columns: Columns) -> tuple[mx.array, ...]:
+            return compute(self.head(states[None])[0], **columns)
 
-    if not places.size:  # one position gives the shapes, and is not evaluated
-        shapes = of_chunk(states[:1, 0], {name: x[:1, 0] for name, x in columns.items()})
-        return tuple(mx.zeros((*mask.shape, *x.shape[1:]), dtype=x.dtype) for x in shapes)
-    chosen = {name: real(x) for name, x in columns.items()}
-    size = CHUNK if mx.default_device() == mx.Device(mx.cpu) else 2 * CHUNK
-    run = _with_gradient if gradient else _evaluated
-    return tuple(map(scattered, run(of_chunk, real(states), chosen, size)))
+        if not places.size:  # one position gives the shapes, and is not evaluated
+            shapes = of_chunk(states[:1, 0], {name: x[:1, 0] for name, x in columns.items()})
+            return tuple(mx.zeros((*mask.shape, *x.shape[1:]), dtype=x.dtype) for x in shapes)
+        real, *chosen = (x.reshape(-1, *x.shape[2:])[places] for x in (states, *columns.values()))
+        size = CHUNK if _on_cpu() else 2 * CHUNK
+        run = _with_gradient if gradient else _evaluated
+        results = []
+        for x in run(of_chunk, real, dict(zip(columns, chosen, strict=True)), size):
+            flat = mx.zeros((mask.size, *x.shape[1:]), dtype=x.dtype).at[places].add(x)
+            results.append(flat.reshape(*mask.shape, *x.shape[1:]))
+        return tuple(results)
+
+    def logprobs(
+        self, tokens: mx.array, mask: mx.array, temperature: float = 1.0, *, gradient: bool = False
+    ) -> mx.array:
+        """Return the log-prob of each real token, 0 elsewhere. tokens, mask: [B, T]. Returns [B, T], float32."""
+
+        def compute(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
+            return (token_logprobs(logits, tokens, temperature),)
+
+        return self.at_positions(mask, compute, {"tokens": tokens}, gradient=gradient)[0]
 
 
 def _evaluated(of_chunk: Compute, states: mx.array, columns: Columns, size: int) -> tuple[mx.array, ...]:

@@ -15,9 +15,9 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.tuner.lora import LoRALinear
 
-from trainer.errors import ModelError
+from trainer.errors import ModelError, one_line
 from trainer.files import read_json
-from trainer.models.adapters import Parameters, linear_places, reason_of
+from trainer.models.adapters import Parameters, linear_places
 from trainer.models.trunk import family_of
 
 CLASSIFIER = "score"  # the head of ...ForSequenceClassification
@@ -64,10 +64,6 @@ class Names(NamedTuple):
         """Return the name in mlx-lm of a layer or weight that transformers calls `name`."""
         return next((new + name[len(old) :] for new, old in self.renamed if name.startswith(old)), name)
 
-    def have(self, part: Part) -> bool:
-        """Return whether `part` of a model goes over."""
-        return part == "layers" or (self.weights and (part == "weights" or self.classifier))
-
 
 _SAME, _NO_CLASSIFIER = Names(), Names(classifier=False)
 FAMILIES: dict[str, Names] = {
@@ -89,11 +85,14 @@ _PROBLEMS: dict[Part, str] = {
 
 def check_names(family: str, part: Part = "layers") -> Names:
     """Return the names of `family`. Raises ModelError if `part` of it does not go over."""
-    found = FAMILIES.get(family)
-    if found is None or not found.have(part):
-        known = ", ".join(sorted(name for name, one in FAMILIES.items() if one.have(part)))
-        raise ModelError(f"the {_PROBLEMS[part].format(family)}: use a model of the families {known}")
-    return found
+    known = {
+        name: one
+        for name, one in sorted(FAMILIES.items())
+        if part == "layers" or (one.weights and (part == "weights" or one.classifier))
+    }
+    if family not in known:
+        raise ModelError(f"the {_PROBLEMS[part].format(family)}: use a model of the families {', '.join(known)}")
+    return known[family]
 
 
 class PeftAdapter(NamedTuple):
@@ -131,7 +130,7 @@ def check_peft(folder: Path, what: str = "model.adapter") -> dict[str, Any]:
             raise ValueError("it is not a JSON object")
         problem = _problem(settings)
     except (OSError, ValueError, TypeError) as error:
-        raise ModelError(f"{named}: its {SETTINGS} cannot be read ({reason_of(error)}): save it again") from error
+        raise ModelError(f"{named}: its {SETTINGS} cannot be read ({one_line(error, 200)}): save it again") from error
     if problem:
         raise ModelError(
             f"{named} has {problem}, which is not supported: merge the adapter into its model with PEFT's "
@@ -167,7 +166,7 @@ def read_peft(folder: Path, family: str, what: str = "model.adapter") -> PeftAda
     try:
         arrays = dict(mx.load(str(folder / WEIGHTS)))  # type: ignore[arg-type]
     except (OSError, RuntimeError, ValueError) as error:
-        raise ModelError(f"{named} cannot be read ({reason_of(error)}): copy it again") from error
+        raise ModelError(f"{named} cannot be read ({one_line(error, 200)}): copy it again") from error
     arrays = {name.removeprefix(_PREFIX): array.astype(mx.float32) for name, array in arrays.items()}
     head = arrays.pop(_HEAD, None)
     if head is not None and head.shape[0] != 1:
@@ -213,7 +212,9 @@ def fuse_peft(backbone: nn.Module, folder: Path) -> mx.array | None:
             )
         layer = LoRALinear.from_base(place.linear, r=adapter.rank, dropout=0.0, scale=adapter.scale)
         layer.lora_a, layer.lora_b = lora_a, lora_b
-        place.put(layer.fuse(dequantize=True))  # rounded to a few bits again, a small change would be lost
+        place.parent[place.key] = layer.fuse(
+            dequantize=True
+        )  # rounded to a few bits again, a small change would be lost
     return adapter.head
 
 

@@ -45,13 +45,12 @@ def starter_model() -> Path:
     folder = starter_folder()
     if starter_is_cached():
         return folder
-    source = _installed_gguf()
+    source = installed_gguf()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(open_file(folder.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT), "wb") as file:
             lock(file.fileno(), fcntl.LOCK_EX)
             if not starter_is_cached():
-                _check_source(source)
                 _replace(folder, source)
     except OSError as problem:
         raise ModelError(
@@ -81,7 +80,8 @@ def starter_folder() -> Path:
     return cache_folder() / "models" / FOLDER_NAME
 
 
-def _installed_gguf() -> Path:
+def installed_gguf() -> Path:
+    """Return the package's file. Raises ModelError if the package is not installed."""
     # Not imported: the package imports llama_cpp, which is not needed and not installed.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -89,7 +89,8 @@ def _installed_gguf() -> Path:
     return Path(spec.submodule_search_locations[0]) / GGUF_NAME
 
 
-def _check_source(source: Path) -> None:
+def _replace(folder: Path, source: Path) -> None:
+    """Convert `source` into a sibling of `folder` and rename it into place. The caller holds the lock."""
     try:
         with open_regular(source) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -99,10 +100,6 @@ def _check_source(source: Path) -> None:
         raise ModelError(
             f"{source} is damaged or of another release (sha256 {digest[:12]}, not {GGUF_SHA256[:12]}): {REINSTALL}"
         )
-
-
-def _replace(folder: Path, source: Path) -> None:
-    """Convert `source` into a sibling of `folder` and rename it into place. The caller holds the lock."""
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # from a process that was killed here
     try:
@@ -163,44 +160,45 @@ def convert_gguf(source: Path, folder: Path) -> None:
         raise OSError(str(problem)) from problem
     del tensors, weights
     mx.clear_cache()  # otherwise MLX keeps half a gigabyte for arrays of these sizes
-    _write_json(folder / "config.json", config)
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    _write_json(folder / "generation_config.json", generation)
-    _write_json(folder / "tokenizer.json", _tokenizer(facts))
-    _write_json(folder / "tokenizer_config.json", _tokenizer_config(facts))
+    contents = {
+        "config": config,
+        "generation_config": generation,
+        "tokenizer": _tokenizer(facts),
+        "tokenizer_config": _tokenizer_config(facts),
+    }
+    for name, content in contents.items():
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def _weights(tensors: dict[str, mx.array], heads: int, kv_heads: int) -> dict[str, mx.array]:
-    """Return float32 weights under the names of LlamaForCausalLM; `lm_head` is tied to the embedding."""
+    """Return float32 weights under the names of LlamaForCausalLM; `lm_head` is tied to the embedding.
+
+    Q4_1 and Q8_0 blocks are MLX's affine groups of 32: w = scale q + bias, exact in float32.
+    """
+    import mlx.core as mx
+
     weights = {}
     for key in [key for key in tensors if key.endswith(".weight")]:
-        stem = key.removesuffix(".weight")
-        weight = _dequantised(tensors, stem)
+        stem, weight = key.removesuffix(".weight"), tensors[key]
+        if f"{stem}.scales" in tensors:
+            scales, biases = (tensors[f"{stem}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
+            bits = weight.shape[-1] // scales.shape[-1]  # a group of 32 values of b bits takes b 32-bit words
+            weight = mx.dequantize(weight, scales, biases, group_size=32, bits=bits)
+        weight = weight.astype(mx.float32)
         if stem in _TOP_LEVEL:
             name = _TOP_LEVEL[stem]
         else:
             _, block, part = stem.split(".")
             name = f"model.layers.{block}.{_IN_BLOCK[part]}"
             if part in ("attn_q", "attn_k"):
-                weight = _undo_rope_permutation(weight, heads if part == "attn_q" else kv_heads)
+                weight = without_rope_permutation(weight, heads if part == "attn_q" else kv_heads)
         weights[f"{name}.weight"] = weight
     return weights
 
 
-def _dequantised(tensors: dict[str, mx.array], stem: str) -> mx.array:
-    """Dequantise Q4_1 and Q8_0 blocks, which are MLX's affine groups of 32: w = scale q + bias, exact in float32."""
-    import mlx.core as mx
-
-    weight = tensors[f"{stem}.weight"]
-    if f"{stem}.scales" not in tensors:
-        return weight.astype(mx.float32)
-    scales = tensors[f"{stem}.scales"].astype(mx.float32)
-    biases = tensors[f"{stem}.biases"].astype(mx.float32)
-    bits = weight.shape[-1] // scales.shape[-1]  # a group of 32 values of b bits takes b 32-bit words
-    return mx.dequantize(weight, scales, biases, group_size=32, bits=bits)
-
-
-def _undo_rope_permutation(weight: mx.array, heads: int) -> mx.array:
+def without_rope_permutation(weight: mx.array, heads: int) -> mx.array:
     """Reorder rows of a q or k projection from llama.cpp's order (x0 y0 x1 y1 ...) to Llama's (x0 x1 ... y0 y1 ...).
 
     weight: [heads * head_dim, hidden]. Inverse of `LlamaModel.permute` in llama.cpp's convert_hf_to_gguf.py.
@@ -296,7 +294,3 @@ def _tokenizer_config(facts: dict[str, Any]) -> dict[str, Any]:
         "model_max_length": facts["llama.context_length"],
         "chat_template": facts["tokenizer.chat_template"],
     }
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

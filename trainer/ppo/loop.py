@@ -24,7 +24,7 @@ from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Alert, Iteration, Progress, Report, ignored
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.grad_checkpoint import check_grad_checkpoint
+from trainer.models.trunk import check_grad_checkpoint
 from trainer.ppo import estimators, steps
 from trainer.ppo.critic import PrefixValues, add_prefix_scores, follow_returns
 from trainer.ppo.learner import Learner, StepMetrics, has_signal

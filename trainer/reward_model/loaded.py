@@ -13,8 +13,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.data.templates import NO_COLUMNS
 from trainer.errors import StorageError, UsageError
-from trainer.models.adapters import with_saved_layers
-from trainer.models.backbone import LoadedModel, held_precision, load_backbone, model_folder
+from trainer.models.backbone import LoadedModel, load_backbone, model_folder, precision
 from trainer.pairs.comparisons import load_preferences, reward_comparisons
 from trainer.pairs.encoders import Encoder, Sequenced
 from trainer.pairs.groups import Group, group_preferences
@@ -39,7 +38,7 @@ class LoadedRewardModel:
     def __init__(self, folder: Path, backbones: Sequence[LoadedModel]) -> None:
         self.folder = folder
         self.card = card = read_whole_card(folder)
-        self.config = with_saved_layers(card_config(folder, card), folder / "adapter")
+        self.config = card_config(folder, card)
         key = key_for(card["seed"], Purpose.ADAPTER)
         shared = next((one for one in backbones if is_same_backbone(one, self.config.model)), None)
         self.shares_backbone = shared is not None
@@ -135,7 +134,7 @@ def is_same_backbone(loaded: LoadedModel, config: BackboneConfig) -> bool:
     """Return whether `loaded` has exactly the weights that `config` would load."""
     return (
         (loaded.adapter, loaded.quantize) == (config.adapter, config.quantize)
-        and loaded.dtype == held_precision(loaded.backbone, config.dtype)
+        and loaded.dtype == precision(config.dtype, loaded.backbone)
         and loaded.folder.resolve() == model_folder(config).resolve()
     )
 

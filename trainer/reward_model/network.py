@@ -25,7 +25,7 @@ from trainer.models.adapters import (
     update_lora,
 )
 from trainer.models.backbone import ScalarHead
-from trainer.models.trunk import check_family, hidden_size, hidden_states
+from trainer.models.trunk import check_family, hidden_states
 
 Scores = npt.NDArray[np.float64]
 Read = Callable[[mx.array, mx.array, mx.array], mx.array]  # sequences, lengths and starts to scores or states
@@ -60,7 +60,7 @@ class RewardModel:
         self.scale = Scale(mean=0.0, std=1.0, logit_std=1.0)
         self._places = linear_places(backbone)
         self._adapter, self.adapter_config = new_adapter(backbone, config.model, adapter_key)
-        width = hidden_size(backbone)
+        width = hidden_states(backbone, mx.array([[0]])).shape[-1]
         # Variance 1/(d + 1), bias 0: Stiennon et al. 2020, "Learning to summarize", appendix B.1.
         self._head = {
             "head.weight": mx.random.normal((width,), key=head_key) / math.sqrt(width + 1),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 
 from trainer.config.schema import BackboneConfig
-from trainer.models.cpu import blas
+from trainer.models import blas
 from trainer.plurals import counted
 from workbench.text import visible
 
@@ -39,7 +39,7 @@ def this_machine() -> Machine:
         name, size = gpu
         return Machine(name, size, size, size)
     library = {"mkl": "MKL", "openblas": "OpenBLAS", "mlx": "no fast BLAS"}
-    name = blas.loaded_blas().name
+    name = blas.load_blas().name
     device = f"CPU, {counted(os.cpu_count() or 1, 'core')}, {library.get(name, name)}"
     return Machine(device, memory.available, memory.total, memory.total)
 

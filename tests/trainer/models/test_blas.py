@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.models.cpu import blas
-from trainer.models.cpu.blas import Blas, blas_warning, mlx_runs_on_linux_cpu
+from trainer.models import blas
+from trainer.models.blas import Blas, blas_warning, mlx_runs_on_linux_cpu
 
 CUDA = any(path.name.startswith("mlx_cuda") for folder in sys.path for path in Path(folder).glob("mlx_*"))
 linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS is loaded for Linux CPUs only")
@@ -35,7 +35,7 @@ def run(code: str, **env: str) -> str:
 
 def record(before: str = "", **env: str) -> Blas:
     """Return what `import trainer` loads in a fresh interpreter that ran `before`."""
-    code = f"{before}\nimport json, trainer.models.cpu.blas as b\nprint(json.dumps(b.loaded_blas(), default=str))"
+    code = f"{before}\nimport json, trainer.models.blas as b\nprint(json.dumps(b.load_blas(), default=str))"
     name, path, problem = json.loads(run(code, **env))
     return Blas(name, path and Path(path), problem)
 
@@ -82,7 +82,8 @@ def test_an_amd_processor_gets_openblas_and_another_mkl_of_the_highest_version(
         shutil.copy(stand_in, tmp_path / "lib" / f"libmkl_rt.so.{version}")
     code = (
         f"import sys; sys.prefix = {str(tmp_path)!r}\n"
-        f"import trainer.models.cpu.blas as b; b._is_amd, b._loaded = lambda: {amd}, None; print(*b.load_blas()[:2])"
+        f"import trainer.models.blas as b; b._is_amd = lambda: {amd}\n"
+        "b.load_blas.cache_clear(); print(*b.load_blas()[:2])"
     )
     found = run(code)
     assert found.startswith("openblas") if amd else found == f"mkl {tmp_path / 'lib' / 'libmkl_rt.so.10'}"
@@ -120,7 +121,8 @@ def test_without_a_compiler_the_next_library_serves(tmp_path: Path, stand_in: Pa
     shutil.copy(stand_in, tmp_path / "lib" / "libmkl_rt.so.3")
     code = (
         f"import os, sys; sys.prefix, os.environ['PATH'] = {str(tmp_path)!r}, ''\n"
-        "import trainer.models.cpu.blas as b; b._is_amd, b._loaded = lambda: True, None; print(b.load_blas().path)"
+        "import trainer.models.blas as b; b._is_amd = lambda: True\n"
+        "b.load_blas.cache_clear(); print(b.load_blas().path)"
     )
     env = {"PPO_WORKBENCH_CACHE": str(tmp_path), "LD_LIBRARY_PATH": str(tmp_path)}
     assert run(code, **env) in (str(tmp_path / "lib" / "libmkl_rt.so.3"), *SYSTEMS_OWN)
@@ -170,8 +172,8 @@ def test_a_cuda_build_of_mlx_gets_a_blas_only_where_there_is_no_gpu(tmp_path: Pa
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx_cuda_13-0.32.4.dist-info").mkdir()
     code = (
-        "import pathlib, trainer.models.cpu.blas as b\n"
-        f"b._DEVICES, b._loaded = pathlib.Path({str(tmp_path)!r}), None; print(b.load_blas().path)"
+        "import pathlib, trainer.models.blas as b\n"
+        f"b._DEVICES = pathlib.Path({str(tmp_path)!r}); b.load_blas.cache_clear(); print(b.load_blas().path)"
     )
     assert run(code, PYTHONPATH=str(tmp_path), PPO_WORKBENCH_BLAS=str(stand_in)) == str(stand_in)
     (tmp_path / "nvidia0").touch()
@@ -211,7 +213,7 @@ def test_the_warning_without_any_library_says_what_to_install(tmp_path: Path) ->
         "        if file: raise OSError(file)\n"
         "        super().__init__(file, *rest, **how)\n"
         "ctypes.CDLL = Absent\n"
-        "import trainer.models.cpu.blas as b; print(b.blas_warning(1.7))"
+        "import trainer.models.blas as b; print(b.blas_warning(1.7))"
     )
     warning = run(code)
     assert "pip install 'ppo-workbench[cpu]'" in warning
@@ -220,7 +222,7 @@ def test_the_warning_without_any_library_says_what_to_install(tmp_path: Path) ->
 
 @linux_cpu
 def test_the_warning_is_for_the_reference_blas_of_a_linux_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "_loaded", Blas(problem="unset it"))
+    monkeypatch.setattr(blas, "load_blas", lambda: Blas(problem="unset it"))
     warning = str(blas_warning(1.7))
     assert warning.startswith("matrix products run at only 1.7 GFLOP/s")
     assert warning.endswith("unset it")
@@ -231,7 +233,7 @@ def test_the_warning_is_for_the_reference_blas_of_a_linux_cpu(monkeypatch: pytes
     with monkeypatch.context() as patched:
         patched.setattr(sys, "platform", "darwin")
         assert blas_warning(1.7) is None
-    monkeypatch.setattr(blas, "_loaded", Blas("libslow.so", Path("libslow.so")))
+    monkeypatch.setattr(blas, "load_blas", lambda: Blas("libslow.so", Path("libslow.so")))
     assert blas_warning(1.7) is None, "a slow machine with a real BLAS"
 
 
@@ -271,7 +273,7 @@ on_x86 = pytest.mark.skipif(
     reason="only x86-64 under Linux keeps denormals in a control word of each thread that we set; a GPU has none",
 )
 ON_THREADS = (
-    "import trainer, trainer.models.cpu.blas as denormals\n"
+    "import trainer, trainer.models.blas as denormals\n"
     "import mlx.core as mx, numpy as np\n"
     "from concurrent.futures import ThreadPoolExecutor\n"
     "def products(start):\n"
@@ -335,7 +337,7 @@ def test_the_exit_waits_for_a_thread_that_still_frees_what_it_has_compiled() -> 
     """Python's join returns before that, and freeing needs the interpreter: the process would be aborted."""
     program = (
         "import threading, trainer, mlx.core as mx\n"
-        "from trainer.models.cpu.blas import start_compute_threads\n"
+        "from trainer.models.blas import start_compute_threads\n"
         "double = mx.compile(lambda x: x + x)\n"
         "def work():\n"
         "    start_compute_threads()\n"

@@ -18,8 +18,8 @@ from mlx_lm.models.activations import swiglu as exact_swiglu
 from reference import Floats, float64
 
 from trainer import maths
-from trainer.models.cpu import kernels as cpu
-from trainer.models.cpu.kernels import attention, use_faster_functions
+from trainer.models import kernels as cpu
+from trainer.models.kernels import attention, use_faster_functions
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="these functions are for the CPU")
 
@@ -214,7 +214,7 @@ def test_nan_and_inf_in_logits_come_out_as_nan_and_are_not_hidden(bad: float) ->
 
 def test_without_a_compiler_the_functions_are_not_fused_and_give_the_same_numbers(tmp_path: Path) -> None:
     code = (
-        "import mlx.core as mx; from trainer.models.cpu import kernels\n"
+        "import mlx.core as mx; from trainer.models import kernels\n"
         "found = kernels.logprobs_and_entropy(mx.array([[0.0, 1.0, -200.0], [3.0, 2.0, 1.0]]), mx.array([1, 0]))\n"
         "print(*(number for array in found for number in array.tolist()))"
     )

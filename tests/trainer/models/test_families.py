@@ -126,7 +126,7 @@ def test_layers_that_a_family_keeps_from_rounding_stay_whole() -> None:
 def test_half_precision_spares_the_parameters_that_a_family_computes_in_float32(
     family: str, names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backbone_module, "held_precision", lambda *_: mx.bfloat16)  # as on a GPU, experts or not
+    monkeypatch.setattr(backbone_module, "precision", lambda *_: mx.bfloat16)  # as on a GPU, experts or not
     backbone = tiny_backbone(family, mx.float32)
     before = dict(tree_flatten(backbone.parameters()))
     cast_backbone(backbone, "bfloat16")
@@ -168,13 +168,12 @@ def test_experts_train_in_bfloat16_or_in_float32_where_the_device_supports_nothi
 )
 def test_auto_adapts_the_layers_that_read_the_text_in_every_block(family: str, layers: str) -> None:
     backbone = tiny_backbone(family, mx.float32)
-    adapter = new_adapter(backbone, ModelConfig(), mx.random.key(0))
-    assert adapter.config["lora_parameters"]["keys"] == layers.split()
-    places = linear_places(backbone)
-    adapted = {id(places[name].module) for name in adapter.layers}
+    adapted, about = new_adapter(backbone, ModelConfig(), mx.random.key(0))
+    assert about["lora_parameters"]["keys"] == layers.split()
+    linears = {id(layer.linear) for layer in adapted.values()}
     for block in backbone.layers:
         mixes = getattr(block, "block_type", "*") in "*M"  # the other blocks of nemotron_h are feed-forward layers
-        assert mixes == any(id(place.module) in adapted for place in linear_places(block).values())
+        assert mixes == any(id(place.linear) in linears for place in linear_places(block).values())
 
 
 def test_experts_are_adapted_on_request_and_train() -> None:

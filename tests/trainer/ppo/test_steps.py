@@ -125,8 +125,9 @@ def test_a_critic_with_its_own_adapter_scores_in_its_own_pass(apart: ActorCritic
     batch = policy(apart, random_batch())
     assert batch.values is None
     batch = steps.add_values_to_sa_pairs(apart, batch, micro_batch_tokens=64)
-    with apart._value_adapter_on():
-        head = apart.value_parameters()
+    head = apart.value_parameters()
+    own = {name.removeprefix("adapter."): array for name, array in head.items() if name.startswith("adapter.")}
+    with apart.policy(own):
         hidden = apart.backbone.model(batch.sequences[2:3, :10])[0]
     values = float64(hidden @ head["head.weight"] + head["head.bias"])
     np.testing.assert_allclose(float64(batch.values)[2], values[1:9], atol=1e-4)

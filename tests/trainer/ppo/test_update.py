@@ -253,7 +253,8 @@ def exact_kl(actor: ActorCriticLLM, batch: Experience) -> float:
     """Return the mean KL of policy and reference at the responses' tokens."""
 
     def logits() -> mx.array:
-        return filled(actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").logits)
+        forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits")
+        return forward.head(filled(forward.states))
 
     policy = logits()
     with actor.reference():

@@ -200,7 +200,7 @@ def adapter_of(folder: Path, base: Path, *, head: mx.array | None, **more: Any) 
     """Write a PEFT adapter on the model in `base` that changes something."""
     config = ModelConfig(path=str(base), lora_rank=2, lora_scale=4.0)
     loaded = load_backbone(config, classifier=True)
-    layers = new_adapter(loaded.backbone, config, mx.random.key(3)).layers
+    layers, _ = new_adapter(loaded.backbone, config, mx.random.key(3))
     for number, layer in enumerate(layers.values()):
         layer.lora_b = 0.5 * mx.random.normal(layer.lora_b.shape, key=mx.random.key(number))
     given: dict[str, Any] = {"family": "llama", "rank": 2, "scale": 4.0, "base": str(base)}
@@ -237,7 +237,7 @@ def hidden_of(base: Path, adapter: Path) -> np.ndarray:
     """Return the last hidden state of each of SEQUENCES, by the model with the adapter as mlx-lm applies it; [D, N]."""
     config = ModelConfig(path=str(base), lora_rank=2, lora_scale=4.0)
     backbone = load_backbone(config, classifier=True).backbone
-    layers = new_adapter(backbone, config, mx.random.key(3)).layers
+    layers, _ = new_adapter(backbone, config, mx.random.key(3))
     update_lora(layers, read_peft(adapter, "llama").parameters)
     with only_adapter(linear_places(backbone), layers):
         states = [hidden_states(backbone, mx.array([one]))[0, -1] for one in SEQUENCES]

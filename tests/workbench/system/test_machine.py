@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from trainer.config.schema import ModelConfig
-from trainer.models.cpu import blas
+from trainer.models import blas
 from workbench.system import machine
 from workbench.system.machine import room_for, this_machine
 

@@ -46,25 +46,35 @@ class Blas(NamedTuple):
     problem: str | None = None  # one line: why no fast BLAS is active, and the way out
 
 
-_loaded: Blas | None = None
-
-
-def loaded_blas() -> Blas:
-    """Return the result of `load_blas` in this process."""
-    return _loaded or Blas()
-
-
+@functools.cache
 def load_blas() -> Blas:
     """Load MKL or OpenBLAS for MLX to use; once per process, before `mlx.core` is imported.
 
     The one that is faster on this processor comes first, the other if that cannot be loaded. Does nothing on a Mac, or
     with a CUDA build of MLX and a GPU. Does not import MLX and takes about 10 ms. Never raises: errors are in `problem`
-    of the result.
+    of the result, which every call returns.
     """
-    global _loaded
-    if _loaded is None:
-        _loaded = _load(os.environ.get(VARIABLE, "")) if mlx_runs_on_linux_cpu() else Blas()
-    return _loaded
+    if not mlx_runs_on_linux_cpu():
+        return Blas()
+    choice, reasons = os.environ.get(VARIABLE, ""), []
+    if choice == "none":
+        return Blas(problem=f"{VARIABLE} = none makes MLX use its slow reference BLAS: unset it")
+    if "mlx.core" in sys.modules:
+        return Blas(problem="mlx.core was imported before a real BLAS was loaded: import trainer first")
+    if choice not in ("", "mkl", "openblas") and "/" not in choice:
+        return Blas(problem=f"{VARIABLE} = {choice} names no BLAS: use mkl, openblas, none or a path")
+    for name, file in _candidates(choice):
+        try:
+            path = str(_with_plain_name(Path(file))) if file.endswith(_PREFIXED) else file
+            _open(path)
+        except (OSError, AttributeError) as error:
+            reasons.append(f"{file}: {error}" if file not in str(error) else str(error))
+        else:
+            return Blas(name, Path(path))
+    if not choice:
+        return Blas(problem=REMEDY)
+    reason = reasons[0] if reasons else "no such library was found"
+    return Blas(problem=f"{VARIABLE} = {choice} cannot be loaded ({reason}): unset it, or {REMEDY}")
 
 
 @functools.cache
@@ -93,7 +103,7 @@ def blas_warning(gflops: float) -> str | None:
 
     gflops: the result of `measure_matmul`.
     """
-    blas = loaded_blas()
+    blas = load_blas()
     if gflops >= REFERENCE_GFLOPS or blas.path or sys.platform != "linux":
         return None
     import mlx.core as mx
@@ -120,28 +130,6 @@ def mlx_runs_on_linux_cpu() -> bool:
 def nvidia_gpu() -> Path | None:
     """Return the device file of an NVIDIA GPU, also under WSL 2, or None without one."""
     return next((path for path in (*sorted(_DEVICES.glob("nvidia[0-9]*")), _DEVICES / "dxg") if path.exists()), None)
-
-
-def _load(choice: str) -> Blas:
-    if choice == "none":
-        return Blas(problem=f"{VARIABLE} = none makes MLX use its slow reference BLAS: unset it")
-    if "mlx.core" in sys.modules:
-        return Blas(problem="mlx.core was imported before a real BLAS was loaded: import trainer first")
-    if choice not in ("", "mkl", "openblas") and "/" not in choice:
-        return Blas(problem=f"{VARIABLE} = {choice} names no BLAS: use mkl, openblas, none or a path")
-    reasons = []
-    for name, file in _candidates(choice):
-        try:
-            path = str(_with_plain_name(Path(file))) if file.endswith(_PREFIXED) else file
-            _open(path)
-        except (OSError, AttributeError) as error:
-            reasons.append(f"{file}: {error}" if file not in str(error) else str(error))
-        else:
-            return Blas(name, Path(path))
-    if not choice:
-        return Blas(problem=REMEDY)
-    reason = reasons[0] if reasons else "no such library was found"
-    return Blas(problem=f"{VARIABLE} = {choice} cannot be loaded ({reason}): unset it, or {REMEDY}")
 
 
 def _candidates(choice: str) -> Iterator[tuple[str, str]]:
@@ -236,21 +224,15 @@ def _open(file: str) -> None:
         library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     _ = library.cblas_sgemm  # some builds prefix their names, so MLX would not find them
     if "MKL_CBWR" not in os.environ and hasattr(library, "MKL_CBWR_Set"):
-        _make_reproducible(library)
-
-
-def _make_reproducible(mkl: ctypes.CDLL) -> None:
-    """Make MKL return the same bits for the same values, whatever their alignment and the number of threads.
-
-    Otherwise results with one thread and with two differ in the last bits. On AVX-512 this has no measurable cost (303
-    and 296 GFLOP/s at n = 512). MKL guarantees it only for its AVX2 and AVX-512 branches, and requesting it elsewhere
-    may select a slow branch. There, as with OpenBLAS, the same bits need the same number of threads. See Intel oneMKL
-    Developer Guide, "Reproducibility Conditions"; the numbers are those of mkl_types.h.
-    """
-    strict, avx2, avx512, avx512_e1 = 0x10000, 10, 12, 14
-    branch = mkl.MKL_CBWR_Get_Auto_Branch()
-    if branch in (avx2, avx512, avx512_e1):
-        mkl.MKL_CBWR_Set(branch | strict)
+        # MKL is to return the same bits for the same values, whatever their alignment and the number of threads;
+        # otherwise results with one thread and with two differ in the last bits. On AVX-512 this has no measurable cost
+        # (303 and 296 GFLOP/s at n = 512). MKL guarantees it only for its AVX2 and AVX-512 branches, and requesting it
+        # elsewhere may select a slow branch. There, as with OpenBLAS, the same bits need the same number of threads.
+        # See Intel oneMKL Developer Guide, "Reproducibility Conditions"; the numbers are those of mkl_types.h.
+        strict, avx2, avx512, avx512_e1 = 0x10000, 10, 12, 14
+        branch = library.MKL_CBWR_Get_Auto_Branch()
+        if branch in (avx2, avx512, avx512_e1):
+            library.MKL_CBWR_Set(branch | strict)
 
 
 # malloc.h of glibc

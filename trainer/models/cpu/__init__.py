@@ -1,1 +1,0 @@
-"""Additions to MLX on a Linux CPU: a fast matrix product, reuse of freed memory, and vectorised kernels."""

@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from rich.cells import cell_len
-from textual.app import ComposeResult
-from textual.containers import Container
 
 from trainer.events import RewardModelEvaluation
 from trainer.plurals import counted
@@ -20,11 +18,9 @@ from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin,
 from workbench.kit.axes import Axis, moving_average
 from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
-from workbench.kit.pane import MountedWhole
 from workbench.numbers import number, percent
-from workbench.run.history import History
 from workbench.run.view import RunView
-from workbench.text import Line, fit, fit_start, line_of, visible
+from workbench.text import Line, fit, fit_start, line_of, plain, visible
 
 _NAME = 22  # columns
 _LEAST_BAR = 12
@@ -35,6 +31,8 @@ _CALIBRATION_LABELS = 6  # columns
 _WIDEST = 8
 _REWARD_LABELS = 9  # columns
 _MOST_BINS = 60
+_ALL = (96, 30)  # columns and lines of the smallest pane that shows all charts
+_GUTTER = 2  # columns between two charts
 
 
 def report_of(event: RewardModelEvaluation) -> RewardModelReport:
@@ -102,87 +100,77 @@ def _row(one: Accuracy, width: int, role: str) -> Line:
     return [*pieces, (" ", "text"), *line_of(cells)]
 
 
-class _Series(NamedTuple):
-    """One number over the steps. line: (step, value). held_out: (step, value, low and high end of its interval)."""
-
-    name: str
-    form: str
-    least_span: float
-    line: list[tuple[int, float]]  # moving averages
-    held_out: list[tuple[int, float, float, float]]
-
-    @property
-    def newest(self) -> str:
-        value = next((value for _, value in reversed(self.line) if math.isfinite(value)), math.nan)
-        return "" if math.isnan(value) else f" · {self.name} {self.form.format(value)}"
-
-    def scale(self) -> Axis:
-        held_out = [value for _, *values in self.held_out for value in values]
-        values = [value for value in (*(value for _, value in self.line), *held_out) if math.isfinite(value)]
-        low, high = (min(values), max(values)) if values else (0.0, 1.0)
-        short = max(self.least_span - (high - low), 0.0)
-        return Axis(low - short / 2, high + short / 2)
-
-
 def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
     """Return at most `height` lines of at most `width` columns: title, loss, below it accuracy, and the step axis.
 
     Lines are moving averages over the steps; ◆ is a value on held-out pairs, on its 95% interval where that is known.
     Costs one pass over the columns.
     """
-    found = view.held_out
-    if not view.history and not found:
+    found, history = view.held_out, view.history
+    if not history and not found:
         return [rule("training", width), [(fit_start(" no steps yet", width), "muted")]][:height]
     across, rows = width - _LABELS - 1, height - 2
-    losses, accuracies = (_averages(view.history, name, across * DOTS_ACROSS) for name in ("loss", "accuracy"))
-    loss = _Series("loss", "{:.3f}", 0.05, losses, [(one.iteration, one.log_loss, math.nan, math.nan) for one in found])
-    held_out = [(one.iteration, one.accuracy, one.accuracy_low, one.accuracy_high) for one in found]
-    accuracy = _Series("accuracy", "{:.0%}", 0.1, accuracies, held_out)
-    lines = [rule(f"training{loss.newest}{accuracy.newest} · {_HELD_OUT} held out", width)]
-    if across < 4 or rows < 2:
-        return lines[:height]
     reached = max(view.iteration, found[-1].iteration if found else 0, 1)
     last = reached if view.ended else max(view.total, reached)
-    for series, down in ((loss, -(-rows // 2)), (accuracy, rows // 2)):
-        lines += _plot(series, last, across, down)
-    lines.append(_axis("step".rjust(_LABELS) + " ", "0", str(last), across))
-    return lines[:height]
+    title, plots = "training", list[Line]()
+    for name, form, least_span, down, held_out in (
+        ("loss", "{:.3f}", 0.05, -(-rows // 2), [(one.iteration, one.log_loss, math.nan, math.nan) for one in found]),
+        (
+            "accuracy",
+            "{:.0%}",
+            0.1,
+            rows // 2,
+            [(one.iteration, one.accuracy, one.accuracy_low, one.accuracy_high) for one in found],
+        ),
+    ):
+        buckets = history.buckets(name, across * DOTS_ACROSS) if name in history.names else []
+        steps = [history.numbers[(bucket.first_index + bucket.last_index) // 2] for bucket in buckets]
+        line = list(zip(steps, moving_average(buckets), strict=True))
+        if (newest := next((value for _, value in reversed(line) if math.isfinite(value)), None)) is not None:
+            title += f" · {name} {form.format(newest)}"
+        if across >= 4 and rows >= 2:
+            plots += _plot(line, held_out, form, least_span, last, across, down)
+    lines = [rule(f"{title} · {_HELD_OUT} held out", width), *plots]
+    return [*lines, _axis("step".rjust(_LABELS) + " ", "0", str(last), across)] if plots else lines[:height]
 
 
-def _averages(history: History, name: str, width: int) -> list[tuple[int, float]]:
-    """Return at most `width` points of the metric's moving average, each at the middle step of its bucket."""
-    buckets = history.buckets(name, width) if name in history.names else []
-    steps = [history.numbers[(bucket.first_index + bucket.last_index) // 2] for bucket in buckets]
-    return list(zip(steps, moving_average(buckets), strict=True))
+def _plot(
+    line: Sequence[tuple[int, float]],
+    held_out: Sequence[tuple[int, float, float, float]],
+    form: str,
+    least_span: float,
+    last: int,
+    across: int,
+    down: int,
+) -> list[Line]:
+    """Draw one number over the steps, with the ends of its scale.
 
+    line: (step, value). held_out: (step, value, low and high end of its interval). last: step at the right.
+    """
+    values = [value for _, *of_step in (*line, *held_out) for value in of_step if math.isfinite(value)]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    short = max(least_span - (high - low), 0.0)
+    scale, canvas, top = Axis(low - short / 2, high + short / 2), Canvas(across, down), DOTS_DOWN * down - 1
 
-def _plot(series: _Series, last: int, across: int, down: int) -> list[Line]:
-    """Draw one series as lines, with the ends of its scale."""
-    scale, canvas, top = series.scale(), Canvas(across, down), DOTS_DOWN * down - 1
-
-    def row_of(value: float) -> int:
-        return round((1 - scale.position(value)) * top) // DOTS_DOWN
+    def dot(value: float) -> int:
+        return round((1 - scale.position(value)) * top)
 
     before: tuple[int, int] | None = None
-    for step, value in series.line:
-        if math.isnan(value):
-            before = None
-            continue
-        here = round(step / last * (across * DOTS_ACROSS - 1)), round((1 - scale.position(value)) * top)
-        canvas.line(before or here, here, "series")
+    for step, value in line:
+        here = None if math.isnan(value) else (round(step / last * (across * DOTS_ACROSS - 1)), dot(value))
+        if here is not None:
+            canvas.line(before or here, here, "series")
         before = here
     rows = canvas.rows()
-    for step, value, low, high in series.held_out:
+    for step, value, low, high in held_out:
         column = round(max(step, 0) / last * (across - 1))
         if math.isfinite(low) and math.isfinite(high):
-            for row in range(row_of(high), row_of(low) + 1):
+            for row in range(dot(high) // DOTS_DOWN, dot(low) // DOTS_DOWN + 1):
                 if rows[row][column][0] == " ":
                     rows[row][column] = (_INTERVAL, "muted")
         if math.isfinite(value):
-            rows[row_of(value)][column] = (_HELD_OUT, "strong")
-    labels = {0: series.form.format(scale.high)}
-    if down > 1:
-        labels[down - 1] = series.form.format(scale.low)
+            rows[dot(value) // DOTS_DOWN][column] = (_HELD_OUT, "strong")
+    labels = {0: form.format(scale.high)} | ({down - 1: form.format(scale.low)} if down > 1 else {})
     return [
         [(labels.get(row, "").rjust(_LABELS)[:_LABELS] + "│", "muted"), *line_of(cells)]
         for row, cells in enumerate(rows)
@@ -274,40 +262,15 @@ def _within(share: float) -> float:
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
 
 
-CHARTS = ("accuracy", "curve", "calibration", "histogram")
-_ALL = (96, 30)  # columns and lines of the smallest pane that shows all
-
-Draw = Callable[[int, int], list[Line]]  # returns at most `height` lines of at most `width` columns
-
-
-class RewardChart(Drawn):
-    """One of the charts. `show` replaces the function that draws it."""
+class RewardCharts(Drawn):
+    """Accuracy, curve, calibration and rewards of a run: all of them where there is room, else one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
         "text", "strong", "muted", "axis", "series", "run-1", "target", "missing", "alert"
     )
-    _draw: Draw | None = None
-
-    def show(self, draw: Draw) -> None:
-        self._draw = draw
-        self.redraw()
-
-    def draw(self, width: int, height: int) -> list[Line]:
-        return self._draw(width, height) if self._draw else []
-
-
-class RewardCharts(MountedWhole, Container):
-    """Container with accuracy, curve, calibration and rewards, in that order."""
-
     all_shown = False
+    _charts: Sequence[Callable[[int, int], list[Line]]] = ()  # each returns at most as many lines and columns
     _at = 0  # index of the chart that is shown alone
-
-    def compose(self) -> ComposeResult:
-        for name in CHARTS:
-            yield RewardChart(id=f"reward-{name}")
-
-    def on_mount(self) -> None:
-        self._display()
 
     def show(self, view: RunView, predictions: Predictions | None) -> None:
         """Show a run. predictions: of its newest evaluation; None if they cannot be read."""
@@ -318,27 +281,34 @@ class RewardCharts(MountedWhole, Container):
             report, iteration = report_of(view.held_out[-1]), view.held_out[-1].iteration
         bins, error = (report.calibration, report.calibration_error) if report else ((), math.nan)
         chosen, rejected = (predictions.chosen, predictions.rejected) if predictions else ((), ())
-        drawn: dict[str, Draw] = {
-            "accuracy": partial(accuracy_lines, report, iteration),
-            "curve": partial(curve_lines, view),
-            "calibration": partial(calibration_lines, bins, error),
-            "histogram": partial(reward_histogram, chosen, rejected),
-        }
-        for name, draw in drawn.items():
-            self.query_one(f"#reward-{name}", RewardChart).show(draw)
+        self._charts = (
+            partial(accuracy_lines, report, iteration),
+            partial(curve_lines, view),
+            partial(calibration_lines, bins, error),
+            partial(reward_histogram, chosen, rejected),
+        )
+        self.redraw()
 
     def fit_into(self, width: int, height: int) -> None:
         """Set the height for a pane of this size, leaving enough room for the pairs below."""
         self.all_shown = width >= _ALL[0] and height >= _ALL[1]
-        self.set_class(self.all_shown, "-all")
         self.styles.height = 2 * min(max(height // 4, 8), 14) if self.all_shown else min(max(height // 3, 5), 10)
-        self._display()
+        self.redraw()
 
     def next(self) -> None:
         """Show the next chart if only one is shown."""
-        self._at = (self._at + 1) % len(CHARTS)
-        self._display()
+        self._at += 1
+        self.redraw()
 
-    def _display(self) -> None:
-        for place, chart in enumerate(self.query(RewardChart)):
-            chart.display = self.all_shown or place == self._at
+    def draw(self, width: int, height: int) -> list[Line]:
+        if not self._charts:
+            return []
+        if not self.all_shown:
+            return self._charts[self._at % len(self._charts)](width, height)
+        left, down, lines = (width - _GUTTER) // 2, height // 2, list[Line]()
+        for place in (0, 2):
+            beside = self._charts[place](left, down), self._charts[place + 1](width - left - _GUTTER, down)
+            for row in range(down):
+                one, other = (chart[row] if row < len(chart) else [] for chart in beside)
+                lines.append([*one, (" " * (left + _GUTTER - cell_len(plain(one))), "text"), *other])
+        return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from textual.binding import BindingType
 
@@ -54,43 +54,34 @@ def plain_text(text: Text) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in text)
 
 
-class _Side(NamedTuple):
-    """One completion of a pair. name: neither side of a tie is called chosen."""
-
-    name: str
-    text: Text
-    reward: str
-    tokens: int
-
-
-def _sides(pair: PairPrediction) -> tuple[_Side, _Side]:
-    chosen, rejected = ("one", "other") if pair.is_tie else ("chosen", "rejected")
-    return (
-        _Side(chosen, pair.chosen, number(pair.chosen_reward, 2, signed=True), pair.chosen_tokens),
-        _Side(rejected, pair.rejected, number(pair.rejected_reward, 2, signed=True), pair.rejected_tokens),
-    )
+def _sides(pair: PairPrediction) -> list[tuple[str, Text, str, int]]:
+    """Return name, text, reward and tokens of both completions; neither side of a tie is called chosen."""
+    names = ("one", "other") if pair.is_tie else ("chosen", "rejected")
+    rewards = [number(reward, 2, signed=True) for reward in (pair.chosen_reward, pair.rejected_reward)]
+    tokens = pair.chosen_tokens, pair.rejected_tokens
+    return list(zip(names, (pair.chosen, pair.rejected), rewards, tokens, strict=True))
 
 
 def copy_text(pair: PairPrediction) -> str:
     """Return prompt and completions for the clipboard, as they are and each after its heading."""
-    parts = [("prompt", pair.prompt), *((f"{one.name}, reward {one.reward}", one.text) for one in _sides(pair))]
+    parts = [("prompt", pair.prompt), *((f"{name}, reward {reward}", text) for name, text, reward, _ in _sides(pair))]
     return "\n\n".join(f"[{heading}]\n{plain_text(text)}" for heading, text in parts)
 
 
-def verdict(pair: PairPrediction) -> str:
-    """Return whether the model agrees with the label (✓ or ✗) and the difference in reward; ~ for a tie, = if even."""
+def pair_facts(pair: PairPrediction, width: int) -> str:
+    """Return verdict, rewards, lengths, strength of the label and source, as many as fit into `width` columns.
+
+    The verdict: whether the model agrees with the label (✓ or ✗) and the difference in reward; ~ for a tie, = if even.
+    """
     apart = pair.chosen_reward - pair.rejected_reward
     if pair.is_tie:
-        return f"~ tie, rewards {number(abs(apart), 2)} apart"
-    if pair.lead == 0:
-        return "= even"
-    return f"{'✓' if pair.lead > 0 else '✗'} {number(apart, 2, signed=True)} reward"
-
-
-def pair_facts(pair: PairPrediction, width: int) -> str:
-    """Return verdict, rewards, lengths, strength of the label and source, as many as fit into `width` columns."""
+        verdict = f"~ tie, rewards {number(abs(apart), 2)} apart"
+    elif pair.lead == 0:
+        verdict = "= even"
+    else:
+        verdict = f"{'✓' if pair.lead > 0 else '✗'} {number(apart, 2, signed=True)} reward"
     parts = [
-        verdict(pair),
+        verdict,
         f"chosen {number(pair.chosen_reward, 2, signed=True)}",
         f"rejected {number(pair.rejected_reward, 2, signed=True)}",
         f"{pair.chosen_tokens} and {counted(pair.rejected_tokens, 'token')}",
@@ -127,7 +118,10 @@ def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = 
     return [
         lead + pair_facts(pair, width - len(lead)),
         "prompt".ljust(_LABEL) + fit_end(visible(plain_text(pair.prompt)[-2 * width :]), room),
-        *(one.name.ljust(_LABEL) + fit_start(visible(plain_text(one.text)[: 2 * width]), room) for one in _sides(pair)),
+        *(
+            name.ljust(_LABEL) + fit_start(visible(plain_text(text)[: 2 * width]), room)
+            for name, text, *_ in _sides(pair)
+        ),
         "",
     ]
 
@@ -171,25 +165,31 @@ class RewardPairList(BlockList[PairPrediction]):
 
 def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
     """Return the whole pair as lines of at most `width` columns, with the roles facts, heading, text and axis."""
+
+    def lines_of(text: Text, width: int) -> list[Line]:
+        return wrapped([(plain_text(text), "text")], width)
+
     lines: list[Line] = [
         [(pair_facts(pair, width), "facts")],
         [],
         [(fit_start("prompt", width), "heading")],
-        *_wrapped(pair.prompt, width),
+        *lines_of(pair.prompt, width),
         [],
     ]
-    one, other = _sides(pair)
-    headings = [f"{side.name}   reward {side.reward}   {counted(side.tokens, 'token')}" for side in (one, other)]
+    sides = [
+        (f"{name}   reward {reward}   {counted(tokens, 'token')}", text) for name, text, reward, tokens in _sides(pair)
+    ]
     if width < _BESIDE:
-        for heading, side in zip(headings, (one, other), strict=True):
-            lines += [[(fit_start(heading, width), "heading")], *_wrapped(side.text, width), []]
+        for heading, text in sides:
+            lines += [[(fit_start(heading, width), "heading")], *lines_of(text, width), []]
         return lines
     left = (width - len(_BETWEEN)) // 2
     right = width - len(_BETWEEN) - left
-    lines.append([(fit(headings[0], left), "heading"), (_BETWEEN, "axis"), (fit_start(headings[1], right), "heading")])
+    (heading, one), (beside, other) = sides
+    lines.append([(fit(heading, left), "heading"), (_BETWEEN, "axis"), (fit_start(beside, right), "heading")])
     below: Line = []  # the shorter text
-    for here, beside in zip_longest(_wrapped(one.text, left), _wrapped(other.text, right), fillvalue=below):
-        lines.append([(fit(plain(here), left), "text"), (_BETWEEN, "axis"), *beside])
+    for here, there in zip_longest(lines_of(one, left), lines_of(other, right), fillvalue=below):
+        lines.append([(fit(plain(here), left), "text"), (_BETWEEN, "axis"), *there])
     return lines
 
 
@@ -229,7 +229,3 @@ class RewardPairText(ScrolledLines):
 def _texts(pair: PairPrediction) -> tuple[object, ...]:
     """Return what a pair is the same by in every evaluation."""
     return pair.key, pair.chosen, pair.rejected
-
-
-def _wrapped(text: Text, width: int) -> list[Line]:
-    return wrapped([(plain_text(text), "text")], width)

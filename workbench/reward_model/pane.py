@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -95,8 +96,10 @@ class RewardModelPane(Pane):
         Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or remove its mark"),
         Binding("y", "copy", "copy", show=False, id="reward-model.copy", tooltip="Copy this pair and its rewards"),
         Binding("x", "export", "export", show=False, id="reward-model.export", tooltip="Save the listed pairs"),
-        Binding("o", "sort", "sort", show=False, id="reward-model.sort", tooltip="List the pairs in the next order"),
-        Binding("O", "reverse", "reverse", show=False, id="reward-model.reverse", tooltip="Reverse the order"),
+        Binding(
+            "o", "sort(False)", "sort", show=False, id="reward-model.sort", tooltip="List the pairs in the next order"
+        ),
+        Binding("O", "sort(True)", "reverse", show=False, id="reward-model.reverse", tooltip="Reverse the order"),
         Binding("X", "stop", "stop", id="reward-model.stop", tooltip="Save a checkpoint and end this training"),
         Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
         Binding(
@@ -108,16 +111,15 @@ class RewardModelPane(Pane):
         ),
     ]
 
+    @dataclass
     class LabelAgain(Message):
         """Request to label the comparisons with these keys again."""
 
-        def __init__(self, keys: tuple[str, ...]) -> None:
-            super().__init__()
-            self.keys = keys
+        keys: tuple[str, ...]
 
     def __init__(self, runs_dir: Path, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.reader = RunReader(runs_dir, self._show_changed_run, self._show_place)
+        self.reader = RunReader(runs_dir, self._show_run)
         self._on_screen: Path | None = None  # the reward-model run that the other panes show
         self._training: Path | None = None  # the run that is trained on the labels
         self._marked: list[str] = []  # keys, in the order of marking
@@ -176,35 +178,49 @@ class RewardModelPane(Pane):
         """Pair at the cursor; None without pairs."""
         return self.query_one(RewardPairList).selected
 
-    def _show_changed_run(self) -> None:
+    def _show_run(self) -> None:
         """Show what was read of the run, or that another one is being read."""
-        if self.reader.live is None:
+        unread = self.reader.live is None
+        if unread:
             self._marked, self._opened = [], False
         if self.is_mounted:
             self._show()
-            if self.reader.live is None:
+            if unread:
                 self.read()
 
+    @on(Input.Changed)
     def _show(self) -> None:
-        reader, pairs, listed = self.reader, self._pairs, self.query_one(RewardPairList)
-        self.query_one(RewardCharts).show(reader.view, reader.held_out.predictions)
-        self._listed = chosen_pairs(pairs, self._words, self._order, reverse=self._reverse)
+        reader, listed, words = self.reader, self.query_one(RewardPairList), self._words
+        self.query_one(RewardCharts).show(reader.view, reader.predictions)
+        self._listed = chosen_pairs(self._pairs, words, self._order, reverse=self._reverse)
         listed.mark(self._marked)
         listed.show(self._listed, message=self._empty_message())
         if self._opened and not self.query_one(RewardPairText).follow(self.selected):
             self._open(False)  # it is no longer listed, and the keys would act on another pair
-        problems = [problem for problem in (reader.problem, *reader.problems) if problem]
-        line = self.query_one("#reward-problem", Static)
-        line.update("\n".join(f"✖ {visible(problem)}" for problem in problems))
-        line.display = bool(problems)
-        self._show_count()
-        self._show_place()
+        problems = [f"✖ {visible(problem)}" for problem in (reader.problem, *reader.problems) if problem]
+        problem = self.query_one("#reward-problem", Static)
+        problem.update("\n".join(problems))
+        problem.display = bool(problems)
+        about_pairs = ""
+        if reader.predictions is not None:
+            order = f"{self._order}, reversed" if self._reverse else self._order
+            filtered = len(self._listed) if words else None
+            about_pairs = pairs_heading(reader.predictions, len(self._marked), order=order, filtered=filtered)
+        self.query_one("#reward-pairs", Static).update(about_pairs)
+        parts = list[str]()
+        if reader.shown is not None:
+            name = reader.shown.name
+            parts.append(visible(name) if reader.live is None else run_heading(name, reader.view, live=reader.live))
+            if reader.place >= 0 and len(reader.runs) > 1:
+                parts.append(f"run {reader.place + 1} of {len(reader.runs)}")
+        if loading := self._loading:
+            parts.append(f"◌ {visible(loading)} loads the labels and the model")
+        self.query_one("#reward-heading", Static).update("   ".join(parts))
         self._arrange()
 
     @property
     def _pairs(self) -> Sequence[PairPrediction]:
-        predictions = self.reader.held_out.predictions
-        return predictions.pairs if predictions else ()
+        return self.reader.predictions.pairs if self.reader.predictions else ()
 
     @property
     def _words(self) -> str:
@@ -217,26 +233,6 @@ class RewardModelPane(Pane):
         if found is None or found.parent != reader.runs_dir or found in [run.folder.root for run in reader.runs]:
             return ""
         return found.name
-
-    def _show_place(self) -> None:
-        reader, parts = self.reader, list[str]()
-        if reader.shown is not None:
-            name = reader.shown.name
-            parts.append(visible(name) if reader.live is None else run_heading(name, reader.view, live=reader.live))
-            if reader.place >= 0 and len(reader.runs) > 1:
-                parts.append(f"run {reader.place + 1} of {len(reader.runs)}")
-        if loading := self._loading:
-            parts.append(f"◌ {visible(loading)} loads the labels and the model")
-        self.query_one("#reward-heading", Static).update("   ".join(parts))
-        self.refresh_bindings()
-
-    def _show_count(self) -> None:
-        heading = ""
-        if (predictions := self.reader.held_out.predictions) is not None:
-            order = f"{self._order}, reversed" if self._reverse else self._order
-            filtered = len(self._listed) if self._words else None
-            heading = pairs_heading(predictions, len(self._marked), order=order, filtered=filtered)
-        self.query_one("#reward-pairs", Static).update(heading)
 
     def _empty_message(self) -> str:
         """Return the message shown in place of the pairs."""
@@ -285,7 +281,7 @@ class RewardModelPane(Pane):
                 return self._opened or self.query_one(FilterField).display
             case "next":
                 return self._opened
-            case "filter" | "sort" | "reverse":
+            case "filter" | "sort":
                 return not self._opened and bool(self._pairs)
             case "export":
                 return bool(self._listed)
@@ -298,7 +294,7 @@ class RewardModelPane(Pane):
             case "stop":
                 return bool(self.reader.live)
             case "label_wrong":
-                return bool(self._wrong())
+                return bool(self._wrong)
         return True
 
     @on(RewardPairList.Opened)
@@ -317,20 +313,12 @@ class RewardModelPane(Pane):
         self.query_one(FilterField).open()
         self.refresh_bindings()
 
-    @on(Input.Changed)
-    def _filter(self) -> None:
-        self._show()
-
-    def action_sort(self) -> None:
-        names = list(ORDERS)
-        self._order, self._reverse = names[(names.index(self._order) + 1) % len(names)], False
-        self._list_from_the_top()
-
-    def action_reverse(self) -> None:
-        self._reverse = not self._reverse
-        self._list_from_the_top()
-
-    def _list_from_the_top(self) -> None:
+    def action_sort(self, reverse: bool) -> None:
+        """List the pairs in the next order, or in reverse."""
+        self._reverse = reverse and not self._reverse
+        if not reverse:
+            names = list(ORDERS)
+            self._order = names[(names.index(self._order) + 1) % len(names)]
         self._show()
         self.query_one(RewardPairList).action_first()
 
@@ -374,11 +362,9 @@ class RewardModelPane(Pane):
             self.confirm(f"Requested: stop {folder.name}")
 
     def action_mark(self) -> None:
-        if (pair := self.selected) is None:
-            return
-        (self._marked.remove if pair.key in self._marked else self._marked.append)(pair.key)
-        self.query_one(RewardPairList).mark(self._marked)
-        self._show_count()
+        if (pair := self.selected) is not None:
+            (self._marked.remove if pair.key in self._marked else self._marked.append)(pair.key)
+            self._show()
 
     def action_copy(self) -> None:
         if (pair := self.selected) is not None:
@@ -389,8 +375,9 @@ class RewardModelPane(Pane):
             self.post_message(self.LabelAgain(tuple(self._marked) or (pair.key,)))
 
     def action_label_wrong(self) -> None:
-        self.post_message(self.LabelAgain(self._wrong()))
+        self.post_message(self.LabelAgain(self._wrong))
 
+    @property
     def _wrong(self) -> tuple[str, ...]:
-        """Return the keys of the listed pairs that the model gets wrong, each once."""
+        """Keys of the listed pairs that the model gets wrong, each once."""
         return tuple(dict.fromkeys(pair.key for pair in self._listed if not pair.is_tie and pair.lead < 0))

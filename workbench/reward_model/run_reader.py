@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from trainer.errors import StorageError
 from trainer.events import Event
@@ -18,26 +18,21 @@ from workbench.run.run_listing import State, read_runs
 from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.view import RunView
 
+_HeldOut = tuple[tuple[int, ...], Predictions | None, str]
+"""File of the newest evaluation: a stamp that differs once it was replaced, its content, or why it has none."""
+
 PAIRS = 1000  # pairs whose texts are read: those that the model gets most wrong
-
-
-class HeldOut(NamedTuple):
-    """The file of the newest evaluation, as far as it can be read. stamp: differs once the file was replaced."""
-
-    stamp: tuple[int, ...] = ()
-    predictions: Predictions | None = None
-    problem: str = ""
 
 
 class RunReader:
     """Controller that reads the reward-model run to show: the chosen one, or else the one that began last.
 
-    Reads on threads, and calls back on the caller's: `on_run` when the run has changed, or there is another one;
-    `on_listing` when its place among `runs` may have.
+    Reads on threads, and calls `on_change` on the caller's when the run has changed, another one is shown, or its place
+    among `runs` may be another.
     """
 
-    def __init__(self, runs_dir: Path, on_run: Callable[[], None], on_listing: Callable[[], None]) -> None:
-        self._on_run, self._on_listing = on_run, on_listing
+    def __init__(self, runs_dir: Path, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
         self._chosen: Path | None = None  # None: the newest
         self._read_from(runs_dir)
         self._show(None)
@@ -54,7 +49,8 @@ class RunReader:
         self.view = RunView()  # of the shown run
         self.live: bool | None = None  # whether a process trains it; None before it has been read
         self.problems: list[str] = []  # what of it cannot be read, one line each
-        self.held_out = HeldOut()
+        self.predictions: Predictions | None = None  # of the newest evaluation
+        self._held_out: _HeldOut = ((), None, "")
         self._source: RunOnDisk | None = None  # from the first look on
         self._look = Throttled(rests=False)
 
@@ -87,10 +83,9 @@ class RunReader:
         is_of_folder = self._chosen is not None and self._chosen.parent == runs_dir
         if is_of_folder and self._chosen not in [run.folder.root for run in self.runs]:
             self._chosen = None  # renamed, or moved to the trash
-        before, self.problem = self.problem, found.problem
-        if not self._follow() and self.problem != before:
-            self._on_run()
-        self._on_listing()
+        self.problem = found.problem
+        if not self._follow():
+            self._on_change()
 
     async def read_run(self) -> None:
         """Look at the shown run, unless that is under way or it has ended and was read to its end.
@@ -103,18 +98,19 @@ class RunReader:
         trained = any(run.folder == folder and run.state == "training" for run in self.runs)
         if self._source is not None and self._source.finished and not trained:
             return
-        found = await self._look.read(partial(_look, folder.root, self._source, self.held_out))
+        found = await self._look.read(partial(_look, folder.root, self._source, self._held_out))
         if found is None or folder is not self.shown:
             return
         self._source, events, held_out = found
         live = self._source.live
-        if not events and held_out is self.held_out and live == self.live:
+        if not events and held_out is self._held_out and live == self.live:
             return
         for event in events:
             self.view.take(event)
-        self.held_out, self.live = held_out, live
-        self.problems = [*self._source.problems, *filter(None, [held_out.problem])]
-        self._on_run()
+        self._held_out, self.live = held_out, live
+        _, self.predictions, problem = held_out
+        self.problems = [*self._source.problems, *([problem] if problem else [])]
+        self._on_change()
 
     def _follow(self) -> bool:
         """Show the chosen run, or else the newest; return False if it is shown already."""
@@ -122,22 +118,20 @@ class RunReader:
         if wanted == (self.shown.root if self.shown else None):
             return False
         self._show(wanted)
-        self._on_run()
+        self._on_change()
         return True
 
 
-def _look(folder: Path, source: RunOnDisk | None, known: HeldOut) -> tuple[RunOnDisk, list[Event], HeldOut]:
+def _look(folder: Path, source: RunOnDisk | None, known: _HeldOut) -> tuple[RunOnDisk, list[Event], _HeldOut]:
     """Return what is new in a run: its source, events, and the newest predictions, or `known` if it is them."""
     source, path = source or RunOnDisk(folder), folder / HELD_OUT
-    events = source.take()
-    try:
+    events, stamp = source.take(), tuple[int, ...]()
+    with contextlib.suppress(OSError):  # no evaluation yet
         status = path.stat()
-    except OSError:
-        return source, events, known if known == HeldOut() else HeldOut()
-    stamp = status.st_ino, status.st_mtime_ns, status.st_size  # the file is always replaced as a whole
-    if stamp == known.stamp:
+        stamp = status.st_ino, status.st_mtime_ns, status.st_size  # the file is always replaced as a whole
+    if stamp == known[0]:
         return source, events, known
     try:
-        return source, events, HeldOut(stamp, read_predictions(path, PAIRS))
+        return source, events, (stamp, read_predictions(path, PAIRS) if stamp else None, "")
     except StorageError as error:
-        return source, events, HeldOut(stamp, problem=str(error))
+        return source, events, (stamp, None, str(error))

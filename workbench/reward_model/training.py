@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.config import Config
 from trainer.errors import StorageError
-from trainer.events import RunEnded
 from trainer.plurals import counted
 from trainer.runs.folder import free_names
 from workbench.numbers import number, percent
@@ -44,13 +43,6 @@ def settings_for(labels: int, like: Config | None = None) -> dict[str, Any]:
         for name in ("chat", "system", "template"):
             settings[f"data.{name}"] = getattr(like.data, name)
     return settings
-
-
-class End(NamedTuple):
-    """The end of a training in one line. Parts may come from the model or the labels and are not made visible."""
-
-    state: str  # "done", "stopped" or "failed"
-    line: str
 
 
 class RewardTraining:
@@ -93,23 +85,28 @@ class RewardTraining:
             stage = f"step {view.iteration} of {view.total}, loss {loss}, {_accuracy(view)}"
         return f"{self.run.name}: {stage}"
 
-    def end(self) -> End:
-        """Read how the process has ended, once it is `done`; on a thread, and only once."""
+    def end(self) -> tuple[str, str]:
+        """Read how the process has ended, once it is `done`; on a thread, and only once.
+
+        Returns done, stopped or failed, and a line. Parts of it may come from the model or the labels.
+        """
         view = whole_run(self.run)
         with self._log:
             printed = last_error(self._log)
-        match view.ended:
-            case RunEnded(state="done"):
-                state, text = "done", f"trained, {_accuracy(view)}"
-            case RunEnded(state="stopped", reason=reason, iteration=step):
-                state, text = "stopped", f"{'; '.join(reason.splitlines())}, after step {step}"
-            case RunEnded(reason=reason):
-                state, text = "failed", f"failed: {'; '.join(reason.splitlines())}"
-            case _ if self.process.returncode < 0:
-                state, text = "failed", f"ended by signal {-self.process.returncode}"
-            case _:
-                state, text = "failed", f"failed: {printed or 'no reason given'}"
-        return End(state, f"{self.run.name}: {text}")
+        ended, code = view.ended, self.process.returncode
+        reason = "; ".join(ended.reason.splitlines()) if ended is not None else ""
+        if ended is None:
+            state, text = (
+                "failed",
+                f"ended by signal {-code}" if code < 0 else f"failed: {printed or 'no reason given'}",
+            )
+        elif ended.state == "done":
+            state, text = "done", f"trained, {_accuracy(view)}"
+        elif ended.state == "stopped":
+            state, text = "stopped", f"{reason}, after step {ended.iteration}"
+        else:
+            state, text = "failed", f"failed: {reason}"
+        return state, f"{self.run.name}: {text}"
 
 
 def _accuracy(view: RunView) -> str:

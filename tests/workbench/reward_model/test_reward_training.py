@@ -56,7 +56,7 @@ def ended(training: RewardTraining) -> list[str]:
         return training.done
 
     until(look)
-    return [*reported, training.end().line]
+    return [*reported, training.end()[1]]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from scripted_run import make_run
 
 from trainer.events import StateChanged
 from workbench.reward_model.charts import accuracy_lines, report_of
-from workbench.reward_model.pairs import pair_facts, pair_text_lines, pairs_heading, plain_text, verdict
+from workbench.reward_model.pairs import pair_facts, pair_text_lines, pairs_heading, plain_text
 from workbench.reward_model.pane import run_heading
 from workbench.reward_model.run_reader import RunReader
 
@@ -54,7 +54,7 @@ async def test_reward_models_are_found_among_other_runs_newest_first(held_run: R
     beginning = Path("runs", "beginning")
     beginning.mkdir()
     (beginning / "config.toml").write_text('kind = "reward-model"\n[model]\npath = "starter"\n')
-    reader = await read(RunReader(Path("runs"), nothing, nothing))
+    reader = await read(RunReader(Path("runs"), nothing))
     assert [(run.name, run.state) for run in reader.runs] == [
         ("new", "interrupted"),
         ("live", "training"),
@@ -63,12 +63,12 @@ async def test_reward_models_are_found_among_other_runs_newest_first(held_run: R
         ("beginning", "interrupted"),
     ]
     assert (reader.problem, reader.place) == ("", 0)
-    assert (await read(RunReader(Path("nowhere"), nothing, nothing))).runs == []
+    assert (await read(RunReader(Path("nowhere"), nothing))).runs == []
 
 
 async def test_an_unreadable_folder_is_reported() -> None:
     Path("file").touch()
-    reader = await read(RunReader(Path("file"), nothing, nothing))
+    reader = await read(RunReader(Path("file"), nothing))
     assert reader.runs == []
     assert "cannot list runs" in reader.problem
 
@@ -78,10 +78,10 @@ async def test_an_unreadable_folder_is_reported() -> None:
 
 async def test_a_live_run_is_followed_and_shown_only_when_something_is_new(held_run: Run) -> None:
     changes: list[None] = []
-    reader = RunReader(Path("runs"), lambda: changes.append(None), nothing)
+    reader = RunReader(Path("runs"), lambda: changes.append(None))
     reader.choose(held_run.folder.root)
     await reader.read_run()
-    assert (reader.live, reader.held_out.predictions, reader.view.iteration, len(changes)) == (True, None, 0, 2)
+    assert (reader.live, reader.predictions, reader.view.iteration, len(changes)) == (True, None, 0, 2)
     await reader.read_run()
     assert len(changes) == 2
     held_run.report(step(1), step(2), evaluation(2))
@@ -89,28 +89,28 @@ async def test_a_live_run_is_followed_and_shown_only_when_something_is_new(held_
     assert (reader.view.iteration, len(reader.view.held_out), len(changes)) == (2, 1, 3)
     held_run.keep(some_pairs(1200), iteration=4)
     await reader.read_run()
-    found = reader.held_out.predictions
+    found = reader.predictions
     assert found is not None
     assert (found.iteration, found.total, len(found.pairs), len(changes)) == (4, 1200, 1000, 4)
     await reader.read_run()
-    assert (reader.held_out.predictions, len(changes)) == (found, 4)
+    assert (reader.predictions, len(changes)) == (found, 4)
 
 
 async def test_a_run_that_has_ended_is_read_to_its_end_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run("done").train()
-    reader = await read(RunReader(Path("runs"), nothing, nothing))
+    reader = await read(RunReader(Path("runs"), nothing))
     assert (reader.live, reader.view.iteration, reader.view.state, reader.problems) == (False, 75, "done", [])
     await reader.read_run()
     run.keep([pair(1)])
-    before = reader.held_out
+    before = reader.predictions
     await reader.read_run()
-    assert reader.held_out is before
+    assert reader.predictions is before
 
 
 async def test_the_end_of_a_process_is_seen_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.run.run_on_disk._LOOK_AGAIN", 0.0)
     run = Run("killed")
-    reader = RunReader(Path("runs"), nothing, nothing)
+    reader = RunReader(Path("runs"), nothing)
     for held, heading in ((True, "● training"), (False, "! interrupted")):
         if held:
             with run.folder.lock():
@@ -152,10 +152,11 @@ def test_a_report_and_an_event_give_the_same_rows() -> None:
 
 
 def test_a_pair_is_described_in_words_as_far_as_there_is_room() -> None:
-    assert [verdict(pair(1, lead)) for lead in (1.5, -0.25, 0.0)] == ["✓ +1.50 reward", "✗ -0.25 reward", "= even"]
+    for lead, verdict in ((1.5, "✓ +1.50 reward"), (-0.25, "✗ -0.25 reward"), (0.0, "= even")):
+        assert pair_facts(pair(1, lead), 80).startswith(f"{verdict}   chosen ")
     normalised = pair(1, -0.36, chosen_reward=0.58, rejected_reward=0.65)  # a lead in logits beside them would mislead
     assert pair_facts(normalised, 80).startswith("✗ -0.07 reward   chosen +0.58   rejected +0.65   ")
-    assert verdict(pair(1, -2.0, is_tie=True)) == "~ tie, rewards 2.00 apart"
+    assert pair_facts(pair(1, -2.0, is_tie=True), 80).startswith("~ tie, rewards 2.00 apart   chosen ")
     assert pair_facts(pair(1, -2.0, strength=3, source="a\x1b"), 200) == (
         "✗ -2.00 reward   chosen -0.70   rejected +1.30   11 and 8 tokens   strongly better   a␛"
     )
@@ -170,7 +171,7 @@ def test_a_pair_is_described_in_words_as_far_as_there_is_room() -> None:
 async def test_the_pairs_are_counted_in_the_heading_of_their_list() -> None:
     run = Run("a")
     run.keep([pair(1, -1.0), pair(2, 1.0), pair(3, -1.0), pair(4, 1.0, is_tie=True), *some_pairs(1000)])
-    predictions = (await read(RunReader(Path("runs"), nothing, nothing))).held_out.predictions
+    predictions = (await read(RunReader(Path("runs"), nothing))).predictions
     assert predictions is not None
     wrong = 2 + sum(one.lead < 0 for one in some_pairs(1000))
     assert pairs_heading(predictions, 2) == (

@@ -43,13 +43,12 @@ def evaluation(number: int, **changes: Any) -> Evaluation:
     return Evaluation(**values | changes)
 
 
-def compared(name: str, events: Sequence[Event], *, place: int = 0, **changes: Any) -> ComparedRun:
+def compared(name: str, events: Sequence[Event], **changes: Any) -> ComparedRun:
     """Return the compared run that these events describe."""
     view = RunView()
     for event in events:
         view.take(event)
     values: dict[str, Any] = {
-        "letter": LETTERS[place],
         "name": name,
         "folder": Path("/runs", name),
         "kind": view.started.run_kind if view.started else PPO,
@@ -62,7 +61,7 @@ def compared(name: str, events: Sequence[Event], *, place: int = 0, **changes: A
 
 def singles(*runs: ComparedRun) -> list[RunGroup]:
     """Return each run as a group of one."""
-    return [RunGroup(run.letter, run.name, [run]) for run in runs]
+    return [RunGroup(letter, run.name, [run]) for letter, run in zip(LETTERS, runs, strict=False)]
 
 
 def ppo_events(count: int = 12, *, seed: int = 0, slope: float = 0.05) -> list[Event]:

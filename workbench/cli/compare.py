@@ -16,7 +16,7 @@ from trainer.runs.listing import PPO
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, whole_number
 from workbench.compare.as_json import plain_values
-from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs, seed_of
+from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs
 from workbench.compare.report import report_lines
 from workbench.system import output
 from workbench.text import Line, plain
@@ -135,7 +135,7 @@ def checked_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[RunGroup]:
         for run in group.runs:
             if run.kind != PPO:
                 raise UsageError(f"'{run.name}' of group {group.name} is a {run.kind} run: groups are of PPO runs")
-            seed = seed_of(run)
+            seed = run.seed
             if seed is not None and (other := of_seeds.setdefault(seed, run.name)) != run.name:
                 raise UsageError(
                     f"'{other}' and '{run.name}' of group {group.name} both have seed {seed}: a group has one run for "

@@ -8,9 +8,9 @@ from typing import Any
 
 from trainer.events import plain
 from workbench.compare.compared_run import PROMPTS, ComparedRun, RunGroup, mean, shared_prompts
-from workbench.compare.frontier import Curve, best, curves_of, levels
-from workbench.compare.measures import sections
-from workbench.compare.report import FIELDS, all_cautions, has_seeds, interval_of, sentence, tested_measures
+from workbench.compare.frontier import best, curves_of, levels
+from workbench.compare.measures import sections, tested_measures
+from workbench.compare.report import FIELDS, all_cautions, has_seeds, interval_of
 from workbench.compare.settings import compared_settings
 from workbench.run.sample_table import Sample
 
@@ -44,23 +44,29 @@ def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
                 }
                 for name, curve in curve_of.items()
             },
-            "levels": [{"kl": kl, "best": {name: _best(curve, kl) for name, curve in curve_of.items()}} for kl in kls],
+            "levels": [
+                {
+                    "kl": kl,
+                    "best": {name: p and p._asdict() for name, c in curve_of.items() for p in [best(c.compared, kl)]},
+                }
+                for kl in kls
+            ],
         },
-        "curves": {name: _metrics(run) for name, run in runs.items()},
+        "curves": {
+            name: {
+                "iteration": list(run.view.history.numbers),
+                **{field: [*map(_known, column)] for field in FIELDS if len(column := run.column(field))},
+            }
+            for name, run in runs.items()
+        },
         "settings": {
             "differences": [{"key": key, "values": plain(values)} for key, values in settings.between],
             "within": settings.within,
             "only": settings.only,
         },
         "prompts": [
-            {
-                "prompt": one.prompt,
-                "answers": {
-                    group.letter: None if answer is None else _answer(answer)
-                    for group, answer in zip(groups, one.answers, strict=True)
-                },
-            }
-            for one in shared_prompts([group.runs[0].samples for group in groups], PROMPTS)
+            {"prompt": prompt, "answers": {g.letter: _answer(one) for g, one in zip(groups, answers, strict=True)}}
+            for prompt, answers in shared_prompts([group.runs[0].samples for group in groups], PROMPTS)
         ],
     }
 
@@ -89,16 +95,16 @@ def _run(name: str, run: ComparedRun) -> dict[str, Any]:
 
 def _numbers(groups: Sequence[RunGroup]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for measure in [measure for section in sections(groups) for measure in section.measures]:
+    for measure in [measure for measures in sections(groups).values() for measure in measures]:
         found[measure.key] = {group.letter: _known(mean(measure.values(group))) for group in groups}
         ends = {group.letter: interval_of(measure, group) for group in groups}
-        if measure.interval or any(ends.values()):
+        if measure.ends or any(ends.values()):
             found[f"{measure.key}_interval"] = {letter: list(pair) if pair else None for letter, pair in ends.items()}
     return found
 
 
 def _differences(groups: Sequence[RunGroup]) -> list[dict[str, Any]]:
-    from workbench.compare.differences import contrast  # here, because it takes NumPy
+    from workbench.compare.differences import contrast, sentence  # here, because it takes NumPy
 
     first, *others = groups
     found = []
@@ -114,9 +120,7 @@ def _differences(groups: Sequence[RunGroup]) -> list[dict[str, Any]]:
                     "difference": _known(value),
                     "interval": None if one.excludes_zero is None else [low, high],
                     "pairs": one.pairs or None,
-                    "values": {
-                        group.letter: [_known(value) for value in measure.values(group)] for group in (first, other)
-                    },
+                    "values": {group.letter: [*map(_known, measure.values(group))] for group in (first, other)},
                     "excludes_zero": one.excludes_zero,
                     "sentence": sentence(measure, first, other, one),
                 }
@@ -124,20 +128,9 @@ def _differences(groups: Sequence[RunGroup]) -> list[dict[str, Any]]:
     return found
 
 
-def _best(curve: Curve, kl: float) -> dict[str, Any] | None:
-    point = best(curve.compared, kl)
-    return None if point is None else point._asdict()
-
-
-def _metrics(run: ComparedRun) -> dict[str, Any]:
-    columns = {field: run.column(field) for field in FIELDS}
-    return {
-        "iteration": list(run.view.history.numbers),
-        **{field: [_known(value) for value in column] for field, column in columns.items() if len(column)},
-    }
-
-
-def _answer(sample: Sample) -> dict[str, Any]:
+def _answer(sample: Sample | None) -> dict[str, Any] | None:
+    if sample is None:
+        return None
     return {
         "iteration": sample.key.iteration,
         "completion": sample.completion,

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.errors import StorageError
 from trainer.events import Alert, Decision, Event, RolledBack
@@ -15,7 +15,6 @@ from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
-from workbench.compare.lines import role_of
 from workbench.run.sample_reader import read_batch
 from workbench.run.sample_table import Sample
 from workbench.run.view import RunView
@@ -32,7 +31,6 @@ _FILES = 50  # most of each run that are searched for shared prompts: about 0.3 
 class ComparedRun:
     """One of the compared runs. Texts are as on disk, not made safe to print."""
 
-    letter: str  # of its group
     name: str  # the shortest end of the folder's path that no other run has
     folder: Path
     kind: str
@@ -50,9 +48,13 @@ class ComparedRun:
         return mean_of(len(self.view.history))
 
     @property
-    def iterations(self) -> int:
-        """Number of iterations in the journal."""
-        return len(self.view.history)
+    def seed(self) -> int | None:
+        """Seed of the run; None if neither journal nor config.toml has it."""
+        if self.view.started:
+            return self.view.started.seed
+        section = (self.config or {}).get("run")
+        seed = section.get("seed") if isinstance(section, Mapping) else None
+        return seed if isinstance(seed, int) else None
 
     def column(self, name: str) -> Sequence[float]:
         """Return the metric `name` of every iteration; empty if runs of this kind do not have it."""
@@ -71,19 +73,17 @@ class RunGroup:
     @property
     def seeds(self) -> list[int]:
         """Seeds of the runs, ascending; a run whose seed cannot be read has none."""
-        return sorted(seed for run in self.runs if (seed := seed_of(run)) is not None)
+        return sorted(run.seed for run in self.runs if run.seed is not None)
+
+    @property
+    def role(self) -> str:
+        """Role of what belongs to the group in a line."""
+        return f"run-{self.letter}"
 
     @property
     def labels(self) -> list[str]:
         """Short names of the runs: the letter, of several runs with a number."""
         return [f"{self.letter}{n}" for n in range(1, len(self.runs) + 1)] if len(self.runs) > 1 else [self.letter]
-
-
-class SharedPrompt(NamedTuple):
-    """A prompt that at least two runs answered. answers: one per run, None for a run that did not."""
-
-    prompt: str
-    answers: list[Sample | None]
 
 
 def read_runs(folders: Sequence[RunFolder]) -> list[RunGroup]:
@@ -99,32 +99,19 @@ def read_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[RunGroup]:
     """
     names = iter(distinct_names([folder.root for folders in named.values() for folder in folders]))
     samples = _read_samples([folders[0] for folders in named.values()])
-    return [
-        RunGroup(
-            letter,
-            name,
-            [
-                _read_run(letter, next(names), folder, *(of_first if folder is folders[0] else ([], [])))
-                for folder in folders
-            ],
-        )
-        for letter, (name, folders), of_first in zip(LETTERS, named.items(), samples, strict=False)
-    ]
+    groups = []
+    for letter, (name, folders), (of_first, unread) in zip(LETTERS, named.items(), samples, strict=False):
+        first, *others = folders
+        runs = [_read_run(next(names), first, of_first, unread), *(_read_run(next(names), one) for one in others)]
+        groups.append(RunGroup(letter, name, runs))
+    return groups
 
 
-def seed_of(run: ComparedRun) -> int | None:
-    """Return the seed of a run; None if neither journal nor config.toml has it."""
-    if run.view.started:
-        return run.view.started.seed
-    section = (run.config or {}).get("run")
-    seed = section.get("seed") if isinstance(section, Mapping) else None
-    return seed if isinstance(seed, int) else None
+def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[tuple[str, list[Sample | None]]]:
+    """Return at most `most` prompts that two runs answered: those of most runs first, then those answered latest.
 
-
-def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPrompt]:
-    """Return at most `most` prompts: those that most runs answered first, then those answered latest.
-
-    runs: the samples of each run, newest iteration first. The first of several answers of a run counts.
+    Each is with one answer per run, None for a run that has none. runs: the samples of each run, newest iteration
+    first. The first of several answers of a run counts.
     """
     answers: list[dict[str, Sample]] = []
     for samples in runs:
@@ -132,10 +119,14 @@ def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPr
         for sample in samples:
             first.setdefault(sample.prompt, sample)
         answers.append(first)
-    prompts = dict.fromkeys(prompt for of_run in answers for prompt in of_run)
-    shared = [SharedPrompt(prompt, [of_run.get(prompt) for of_run in answers]) for prompt in prompts]
-    shared = [one for one in shared if _count(one) > 1]
-    return sorted(shared, key=lambda one: (-_count(one), _age(one, runs)))[:most]
+    newest = [samples[0].key.iteration if samples else 0 for samples in runs]
+    found = []
+    for prompt in dict.fromkeys(prompt for of_run in answers for prompt in of_run):
+        of_runs = [of_run.get(prompt) for of_run in answers]
+        ages = [last - one.key.iteration for last, one in zip(newest, of_runs, strict=True) if one is not None]
+        if len(ages) > 1:
+            found.append((-len(ages), sum(ages), prompt, of_runs))
+    return [(prompt, of_runs) for *_, prompt, of_runs in sorted(found, key=lambda one: one[:2])[:most]]
 
 
 def mean_of(iterations: int) -> int:
@@ -151,7 +142,7 @@ def mean(values: Iterable[float]) -> float:
 
 def columns(groups: Sequence[RunGroup]) -> list[Piece]:
     """Return the headings of a table's columns, one for each group."""
-    return [(f"{group.letter} {visible(group.name)}", role_of(group.letter)) for group in groups]
+    return [(f"{group.letter} {visible(group.name)}", group.role) for group in groups]
 
 
 def windows_text(runs: Sequence[ComparedRun]) -> str:
@@ -177,19 +168,16 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _read_run(
-    letter: str, name: str, folder: RunFolder, samples: Sequence[Sample], unread: Sequence[str]
-) -> ComparedRun:
+def _read_run(name: str, folder: RunFolder, samples: Sequence[Sample] = (), unread: Sequence[str] = ()) -> ComparedRun:
     """Read a run but for its samples. unread: why some of these are missing."""
-    problems: list[str] = []
+    problems = list[str]()
     live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
-    events: list[Event] = []
+    events, config = list[Event](), None
     try:
         journal = read_journal(folder.events)
         events, problems = journal.events, [*journal.problems]
     except StorageError as error:
         problems.append(str(error))
-    config: Mapping[str, Any] | None = None
     try:
         config = read_config(folder)
     except StorageError as error:
@@ -199,7 +187,6 @@ def _read_run(
         view.take(event)
     alarms, rollbacks = troubles(events)
     return ComparedRun(
-        letter=letter,
         name=name,
         folder=folder.root,
         kind=view.started.run_kind if view.started else str((config or {}).get("kind", PPO)),
@@ -229,17 +216,6 @@ def _read_samples(folders: Sequence[RunFolder]) -> list[tuple[list[Sample], list
                 except StorageError as error:
                     problems.append(str(error))
         shared = shared_prompts([samples for samples, _ in found], PROMPTS)
-        if having < 2 or sum(len([a for a in one.answers if a]) == having for one in shared) == PROMPTS:
+        if having < 2 or sum(len(answers) - answers.count(None) == having for _, answers in shared) == PROMPTS:
             break
     return found
-
-
-def _count(shared: SharedPrompt) -> int:
-    return sum(answer is not None for answer in shared.answers)
-
-
-def _age(shared: SharedPrompt, runs: Sequence[Sequence[Sample]]) -> int:
-    """Return the iterations between each run's newest samples and its answer, summed over the runs."""
-    newest = [samples[0].key.iteration if samples else 0 for samples in runs]
-    there = zip(newest, shared.answers, strict=True)
-    return sum(last - answer.key.iteration for last, answer in there if answer is not None)

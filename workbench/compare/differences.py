@@ -1,4 +1,4 @@
-"""Differences between groups of runs over seeds, with 95% intervals.
+"""Differences between groups of runs over seeds, with 95% intervals, and in words. It takes NumPy.
 
 One run says little about a method, because another seed can score more or less than another setting does.
 """
@@ -6,15 +6,18 @@ One run says little about a method, because another seed can score more or less 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from trainer.confidence import Interval, mean_interval, t_quantile
 from trainer.evaluation.intervals import Floats
-from workbench.compare.compared_run import RunGroup, seed_of
-from workbench.compare.measures import RunMeasure
+from trainer.plurals import counted
+from workbench.compare.compared_run import RunGroup
+from workbench.compare.lines import notes, wrapped
+from workbench.compare.measures import STRETCH, RunMeasure, tested_measures
+from workbench.text import Line, visible
 
 
 class Contrast(NamedTuple):
@@ -53,7 +56,14 @@ def contrast(measure: RunMeasure, first: RunGroup, other: RunGroup) -> Contrast:
     It is that of the differences between runs of one seed if at least two seeds have the measure in both groups, else
     Welch's interval of all runs that have it.
     """
-    of_first, of_other = _by_seed(measure, first), _by_seed(measure, other)
+    of_first, of_other = (
+        {
+            run.seed: value
+            for run, value in zip(group.runs, measure.values(group), strict=True)
+            if run.seed is not None and math.isfinite(value)
+        }
+        for group in (first, other)
+    )
     shared = sorted(of_first.keys() & of_other.keys())
     with np.errstate(over="ignore", invalid="ignore"):
         if len(shared) > 1:
@@ -87,10 +97,52 @@ def welch_interval(first: Floats, other: Floats) -> Interval:
     return Interval(difference, difference - margin, difference + margin)
 
 
+def difference_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
+    """Yield the differences of each other group from the first, in lines of at most `width` columns."""
+    first, *others = groups
+    tested, comparisons = tested_measures(groups), 0
+    for other in others:
+        found = [(measure, contrast(measure, first, other)) for measure in tested]
+        known = sum(one.excludes_zero is not None for _, one in found)
+        comparisons += known
+        said = [
+            (sentence(measure, first, other, one), "text" if one.excludes_zero else "muted") for measure, one in found
+        ]
+        none = f"{visible(other.name)} - {visible(first.name)}: no interval, which takes two runs of each"
+        for text, role in said if known else [(none, "muted")]:
+            for place, line in enumerate(wrapped(text, width - 3)):
+                yield [(f"{'   ' if place else ' '}{line}", role)]
+    if comparisons:
+        chance = "where nothing differs, about 1 of 20 intervals still excludes 0"
+        counts = f"{len(tested)} measures in {counted(comparisons, 'comparison')}"
+        yield []
+        yield from notes(f"{counts}: {chance}. Judge by the measure that you chose beforehand", width)
+
+
+def sentence(measure: RunMeasure, first: RunGroup, other: RunGroup, found: Contrast) -> str:
+    """Return the difference in a measure of two groups, safe to print; it is unclear if its interval contains 0."""
+
+    def signed(value: float) -> str:
+        """Format a difference; one that its decimals would round to 0 with as many as show that it is not."""
+        text = measure.text(value)
+        if value and not any(digit in text for digit in "123456789"):
+            text = f"{value:.1e}"
+        return text if text.startswith("-") else f"+{text}"
+
+    subject = f"{visible(other.name)} - {visible(first.name)}, {measure.label}"
+    value, low, high = found.difference
+    if not math.isfinite(value):
+        lacking = [group for group, runs in ((first, found.first), (other, found.other)) if not runs]
+        if any(len(run.view.history) >= STRETCH for group in lacking for run in group.runs):
+            return f"{subject}: not measured in any run of {' or '.join(visible(group.name) for group in lacking)}"
+        return f"{subject}: not enough iterations to compare ({STRETCH} needed)"
+    runs = counted(found.pairs, "pair") if found.pairs else f"{found.other} and {found.first} unpaired runs"
+    amount = f"{signed(value)}{f' {measure.unit}' if measure.unit else ''}"
+    if found.excludes_zero is None:
+        return f"{subject}: {amount} without an interval ({runs})"
+    ends = f"{signed(low)} to {signed(high)}"
+    return f"{subject}: {amount} ({ends}, {runs})" if found.excludes_zero else f"{subject}: unclear, {ends} ({runs})"
+
+
 def _finite(values: Sequence[float]) -> Floats:
     return np.array([value for value in values if math.isfinite(value)], dtype=np.float64)
-
-
-def _by_seed(measure: RunMeasure, group: RunGroup) -> dict[int, float]:
-    found = zip(map(seed_of, group.runs), measure.values(group), strict=True)
-    return {seed: value for seed, value in found if seed is not None and math.isfinite(value)}

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from workbench.compare.compared_run import RunGroup, mean
-from workbench.compare.lines import role_of
 from workbench.kit.axes import Axis, scale_of, tick_texts, ticks
 from workbench.run.history import History
 from workbench.run.metrics import METRICS
@@ -69,14 +68,14 @@ def curves_of(groups: Sequence[RunGroup]) -> list[list[Curve]]:
     scores of training batches, such as a DPO run, is always compared on held-out prompts.
     """
     found = [
-        [(batch_points(run.view.history, run.window), evaluation_points(run.view), group.letter) for run in group.runs]
+        [(batch_points(run.view.history, run.window), evaluation_points(run.view)) for run in group.runs]
         for group in groups
     ]
-    many = all(len(e) >= _MANY for of_group in found for t, e, _ in of_group if t or e)
+    many = all(len(e) >= _MANY for of_group in found for t, e in of_group if t or e)
     return [
         [
-            Curve(group.name, t, e, letter.lower(), letter, role_of(letter), on_held_out=bool(e) and (many or not t))
-            for t, e, letter in of_group
+            Curve(group.name, t, e, group.letter.lower(), group.letter, group.role, bool(e) and (many or not t))
+            for t, e in of_group
         ]
         for group, of_group in zip(groups, found, strict=True)
     ]
@@ -111,11 +110,12 @@ def levels(points: Iterable[Point]) -> list[float]:
     reached = [point.kl for point in points if point.kl > 0]
     if not reached:
         return []
-    lowest, highest = min(reached), max(reached)
-    found = []
-    for level in _round_values(lowest):
-        found.append(level)
-        if level >= highest:
+    found = list[float]()
+    powers = itertools.count(math.floor(math.log10(min(reached))))
+    for level in (factor * 10.0**power for power in powers for factor in _ROUND):
+        if level >= min(reached):
+            found.append(level)
+        if level >= max(reached):
             break
     return found[-_LEVELS:]
 
@@ -139,8 +139,11 @@ def plot(
     x_scale = scale_of(((point.kl, point.kl) for point in points), _AXES["kl"]._replace(threshold=limit))
     y_scale = scale_of(((point.score, point.score) for point in points), _AXES["score_mean"])
 
+    def row_of(score: float) -> int:
+        return round((1 - y_scale.position(score)) * (down - 1))
+
     def place(point: Point) -> tuple[int, int]:
-        return _row(y_scale.position(point.score), down), round(x_scale.position(point.kl) * (across - 1))
+        return row_of(point.score), round(x_scale.position(point.kl) * (across - 1))
 
     cells: dict[tuple[int, int], Piece] = {}
     dot = (BEST, "muted")
@@ -170,7 +173,7 @@ def plot(
                     break
         cells[place(cursor)] = CURSOR, "cursor"
     values = ticks(y_scale, max(down // _LINES_A_TICK, 1))
-    labels = {_row(y_scale.position(value), down): text for value, text in zip(values, tick_texts(values), strict=True)}
+    labels = {row_of(value): text for value, text in zip(values, tick_texts(values), strict=True)}
     return [
         [
             (labels.get(row, "").rjust(_LABELS)[:_LABELS], "muted"),
@@ -179,12 +182,6 @@ def plot(
         ]
         for row in range(down)
     ] + _x_axis(x_scale, across)
-
-
-def _round_values(start: float) -> Iterator[float]:
-    """Yield 1, 2 and 5 times the powers of ten, from the first that is at least `start`, without end."""
-    for power in itertools.count(math.floor(math.log10(start))):
-        yield from (value for factor in _ROUND if (value := factor * 10.0**power) >= start)
 
 
 def _finite(points: Iterable[Point]) -> list[Point]:
@@ -204,7 +201,3 @@ def _x_axis(scale: Axis, across: int) -> list[Line]:
             free_from = start + len(text) + 2
     indent = " " * _LABELS
     return [[(f"{indent} └{''.join(line)}", "muted")], [(f"{indent}  {''.join(labels)}", "muted")]]
-
-
-def _row(position: float, down: int) -> int:
-    return round((1 - position) * (down - 1))

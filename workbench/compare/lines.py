@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 
@@ -35,17 +34,8 @@ def wrapped(text: str, width: int, most: int = 0) -> list[str]:
     return [*lines[: most - 1], "…"] if 0 < most < len(lines) else lines
 
 
-def role_of(letter: str) -> str:
-    """Return the role of what belongs to the run with this letter."""
-    return f"run-{letter}"
-
-
-class Row(NamedTuple):
-    """Label and unit of a row, and one cell per column. A row without cells is a heading."""
-
-    label: str
-    unit: str = ""
-    cells: Sequence[str] = ()
+Row = tuple[str, str, Sequence[str]]
+"""Label and unit of a row, and one cell per column. A row without cells is a heading."""
 
 
 def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> Iterator[Line]:
@@ -53,10 +43,10 @@ def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> It
 
     columns: their headings, made safe to print. A heading that is wider than its room has … in its middle.
     """
-    labels = max(cell_len(row.label) for row in rows)
-    units = max(cell_len(row.unit) for row in rows)
+    labels = max(cell_len(label) for label, _, _ in rows)
+    units = max(cell_len(unit) for _, unit, _ in rows)
     first = labels + (units + 1 if units else 0)
-    cells = max([cell_len(cell) for row in rows for cell in row.cells] + [5])
+    cells = max([cell_len(cell) for *_, cells in rows for cell in cells] + [5])
     room = max(width - first, 0)
     blocks = -(-len(columns) // max(room // (cells + TABLE_GAP), 1))
     at_once = -(-len(columns) // blocks)
@@ -66,11 +56,7 @@ def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> It
             yield []
         shown = slice(start, start + at_once)
         yield table_line([(" " * first, "text")], columns[shown], widest, right=True)
-        for row in rows:
-            if not row.cells:
-                yield [(row.label, "muted")]
-                continue
-            line: Line = [(padded(row.label, labels), "text")]
-            if units:
-                line.append((f" {padded(row.unit, units)}", "muted"))
-            yield table_line(line, ((cell, "text") for cell in row.cells[shown]), widest, right=True)
+        for label, unit, of_row in rows:
+            line: Line = [(padded(label, labels), "text"), *([(f" {padded(unit, units)}", "muted")] if units else [])]
+            pieces = ((cell, "text") for cell in of_row[shown])
+            yield table_line(line, pieces, widest, right=True) if of_row else [(label, "muted")]

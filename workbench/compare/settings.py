@@ -13,7 +13,7 @@ from trainer.errors import StorageError
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, read_config
 from workbench.compare.compared_run import RunGroup, columns
-from workbench.compare.lines import notes, role_of, wrapped
+from workbench.compare.lines import notes, wrapped
 from workbench.text import TABLE_GAP, Line, Piece, fit, table_line, visible
 
 MOST = 100  # differences that are shown; configurations have fewer settings
@@ -182,7 +182,7 @@ def setting_lines(groups: Sequence[RunGroup], settings: ComparedSettings, width:
     there = [group for group in groups if any(run.config is not None for run in group.runs)]
     if not settings.between and len(there) > 1:
         yield from notes("No shared setting differs", width)
-    tags = [(group.letter, role_of(group.letter)) for group in there]
+    tags = [(group.letter, group.role) for group in there]
     yield from _difference_lines(columns(there), tags, settings.between, width)
     for kind, keys in settings.only.items():
         sections = dict.fromkeys(key.partition(".")[0] for key in keys)
@@ -198,7 +198,7 @@ def setting_lines(groups: Sequence[RunGroup], settings: ComparedSettings, width:
             if (more := len(run.view.settings) - _CHANGES) > 0:
                 changes.append(f"and {counted(more, 'earlier change')} during training")
             for text in changes:
-                tag = group.letter, role_of(group.letter)
+                tag = group.letter, group.role
                 yield from _value_lines([tag], name + visible(text[:_LONGEST]), width)
 
 

@@ -166,7 +166,12 @@ def write_comparison(folders: Sequence[RunFolder], path: Path) -> Path:
         raise StorageError("the journals of these runs are still empty: compare them later")
     names = ", ".join(visible(one.name).replace("`", "'") for one in runs)
     report = "\n".join(plain(line).rstrip() for line in report_lines(groups, _REPORT))
-    problems = [f"- {one.letter} {visible(one.name)}: {visible(problem)}" for one in runs for problem in one.problems]
+    problems = [
+        f"- {group.letter} {visible(one.name)}: {visible(problem)}"
+        for group in groups
+        for one in group.runs
+        for problem in one.problems
+    ]
     # A fence longer than any run of backquotes in a response, so that no response ends it.
     fence = "`" * (3 + max(map(len, re.findall("`+", report)), default=0))
     parts = [f"# {names}", f"{fence}text\n{report}\n{fence}", "\n".join(problems)]

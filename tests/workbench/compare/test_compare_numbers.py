@@ -20,23 +20,23 @@ from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.compare.compared_run import ComparedRun, distinct_names, troubles
 from workbench.compare.frontier import Curve, Point, best, curves_of, levels
-from workbench.compare.measures import RunMeasure, difference_text, sections, value_text
+from workbench.compare.measures import RunMeasure, sections
+from workbench.compare.report import interval_of
 from workbench.headless.plain import summary
 from workbench.run.metrics import DPO, REWARD_MODEL
 
 
 def measures(*runs: ComparedRun) -> dict[str, RunMeasure]:
-    return {measure.key: measure for section in sections(singles(*runs)) for measure in section.measures}
+    return {measure.key: measure for found in sections(singles(*runs)).values() for measure in found}
 
 
 def number(run: ComparedRun, key: str) -> Any:
-    return measures(run)[key].of(run)
+    (value,) = measures(run)[key].values(*singles(run))
+    return value
 
 
 def interval(run: ComparedRun, key: str) -> Any:
-    of = measures(run)[key].interval
-    assert of is not None
-    return of(run)
+    return interval_of(measures(run)[key], *singles(run))
 
 
 def curves(*runs: ComparedRun) -> list[Curve]:
@@ -96,8 +96,8 @@ def test_the_newest_and_the_best_evaluation_are_distinguished() -> None:
     assert interval(run, "held_out_score") == (0.5, 0.7)
     assert (number(run, "best_held_out_score"), number(run, "best_held_out_iteration")) == (0.9, 4)
     assert (number(run, "win_rate"), number(run, "human_win_rate")) == (0.75, 0.6)
-    labels = {measure.key: measure.label for section in sections(singles(run)) for measure in section.measures}
-    assert (labels["win_rate"], labels["human_win_rate"]) == ("win rate by score", "human win rate")
+    labels = measures(run)
+    assert (labels["win_rate"].label, labels["human_win_rate"].label) == ("win rate by score", "human win rate")
     assert (number(run, "part:a"), number(run, "part:b")) == (1.0, 2.0)
 
 
@@ -131,18 +131,18 @@ def test_other_kinds_of_run_have_the_numbers_that_they_have(kind: str) -> None:
 
 def test_a_run_without_iterations_has_no_numbers_and_fails_nothing() -> None:
     run = compared("a", [])
-    reported = {key: value_text(measure, measure.of(run)) for key, measure in measures(run).items()}
+    reported = {key: measure.text(number(run, key)) for key, measure in measures(run).items()}
     assert {key for key, text in reported.items() if text != "-"} == {"iterations", "alarms", "rollbacks"}
 
 
 def test_two_runs_differ_by_a_difference_a_ratio_or_nothing_meaningful() -> None:
     found = measures(compared("a", []))
-    assert difference_text(found["score"], 0.5, 0.25) == "-0.250"
-    assert difference_text(found["truncated"], 0.1, 0.35) == "+25.0"
-    assert difference_text(found["seconds"], 60.0, 30.0) == "×0.50"
-    assert difference_text(found["seconds"], 0.0, 30.0) == ""
-    assert difference_text(found["best_iteration"], 3, 9) == ""
-    assert difference_text(found["score"], math.nan, 0.25) == ""
+    assert found["score"].difference(0.5, 0.25) == "-0.250"
+    assert found["truncated"].difference(0.1, 0.35) == "+25.0"
+    assert found["seconds"].difference(60.0, 30.0) == "×0.50"
+    assert found["seconds"].difference(0.0, 30.0) == ""
+    assert found["best_iteration"].difference(3, 9) == ""
+    assert found["score"].difference(math.nan, 0.25) == ""
 
 
 def test_troubles_are_warnings_errors_alarms_and_rollbacks() -> None:

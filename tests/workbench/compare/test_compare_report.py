@@ -16,7 +16,7 @@ from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
 from workbench.compare.compared_run import ComparedRun, shared_prompts
 from workbench.compare.frontier import SEVERAL, Curve, Point, plot
-from workbench.compare.lines import Row, table_lines, wrapped
+from workbench.compare.lines import table_lines, wrapped
 from workbench.compare.report import curve_lines, report_lines
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
 from workbench.run.metrics import DPO, REWARD_MODEL
@@ -45,7 +45,6 @@ def two_runs(**changes: Any) -> list[ComparedRun]:
     second = compared(
         "quickstart-0002",
         [*ppo_events(30, seed=1, slope=0.02), evaluation(30)],
-        place=1,
         samples=answers[::-1],
         config=config(ppo={"kl_coef": 0.2}),
         **changes,
@@ -72,7 +71,6 @@ def hostile_runs() -> list[ComparedRun]:
         compared(
             HOSTILE.replace("/", "") * 5,
             events,
-            place=place,
             samples=answers,
             config={HOSTILE: {"x": HOSTILE * place}, "kind": HOSTILE},
             problems=[HOSTILE],
@@ -85,15 +83,15 @@ RUNS = {
     "two": two_runs(),
     "kinds": [
         compared("ppo", ppo_events(), config=config()),
-        compared("dpo", events_of_kind(DPO), place=1, config=DPOConfig().model_dump() | {"kind": DPO}),
-        compared("rm", events_of_kind(REWARD_MODEL), place=2, config=None, state="training"),
+        compared("dpo", events_of_kind(DPO), config=DPOConfig().model_dump() | {"kind": DPO}),
+        compared("rm", events_of_kind(REWARD_MODEL), config=None, state="training"),
     ],
     "many": [
-        compared(f"quickstart-{place:04}", ppo_events(200, seed=place), place=place, config=config(run={"seed": place}))
+        compared(f"quickstart-{place:04}", ppo_events(200, seed=place), config=config(run={"seed": place}))
         for place in range(26)
     ],
     "hostile": hostile_runs(),
-    "empty": [compared("a", [], config=None), compared("b", [started()], place=1)],
+    "empty": [compared("a", [], config=None), compared("b", [started()])],
 }
 
 
@@ -120,7 +118,7 @@ def test_the_report_has_its_sections_letters_and_a_column_for_the_difference_of_
 
 def test_a_table_that_does_not_fit_continues_below() -> None:
     columns = [(f"{letter} run", "text") for letter in "ABCDE"]
-    rows = [Row("score", "", [f"{number}.000" for number in range(5)])]
+    rows = [("score", "", [f"{number}.000" for number in range(5)])]
     lines = text(table_lines(columns, rows, 30))
     assert lines == [
         "       A run  B run  C run",
@@ -148,7 +146,7 @@ def test_points_are_drawn_at_their_kl_and_score_and_the_best_so_far_is_dotted() 
 
 def test_curves_of_several_runs_are_on_one_scale_and_one_axis() -> None:
     low = compared("low", [started(), *(iteration(n, score_mean=0.0) for n in range(1, 11))])
-    high = compared("high", [started(), *(iteration(n, score_mean=1.0) for n in range(1, 21))], place=1)
+    high = compared("high", [started(), *(iteration(n, score_mean=1.0) for n in range(1, 21))])
     lines = text(curve_lines(singles(low, high), 80))
     assert lines[0].endswith("iterations 1 to 20")
     assert lines[1].split()[2] == "▁" * 10
@@ -157,7 +155,7 @@ def test_curves_of_several_runs_are_on_one_scale_and_one_axis() -> None:
 
 
 def test_a_run_without_a_metric_has_no_curve_of_it() -> None:
-    lines = text(curve_lines(singles(compared("p", ppo_events()), compared("d", events_of_kind(DPO), place=1)), 80))
+    lines = text(curve_lines(singles(compared("p", ppo_events()), compared("d", events_of_kind(DPO))), 80))
     course = {
         line.split()[0]: [run.split()[1] for run in itertools.takewhile(lambda one: one[0] == " ", lines[place + 1 :])]
         for place, line in enumerate(lines)
@@ -170,7 +168,7 @@ def test_a_run_without_a_metric_has_no_curve_of_it() -> None:
 def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
     runs = two_runs()
     sources = [{"kind": "regex", "pattern": "x" * 60, "weight": 1.0}]
-    long = compared("c", ppo_events(), place=2, config=config(reward={"sources": sources}))
+    long = compared("c", ppo_events(), config=config(reward={"sources": sources}))
     lines = text(setting_lines(singles(*runs, long), settings_of([*runs, long]), 80))
     assert "ppo.kl_coef" in lines[1]
     assert lines[1].split()[1:] == [str(Config().ppo.kl_coef), "0.2", str(Config().ppo.kl_coef)]
@@ -185,7 +183,7 @@ def test_settings_of_one_kind_of_run_are_counted_and_folders_and_names_do_not_co
     assert "only in dpo runs: " in lines
     assert "ppo.clip" not in lines
     configs = [config(run={"name": name, "dir": name}) for name in ("a", "b")]
-    runs = [compared(str(place), ppo_events(), place=place, config=values) for place, values in enumerate(configs)]
+    runs = [compared(str(place), ppo_events(), config=values) for place, values in enumerate(configs)]
     assert text(setting_lines(singles(*runs), settings_of(runs), 80)) == ["No shared setting differs"]
     changed = SettingChanged(iteration=7, key="ppo.kl_coef", old=0.02, value=0.1)
     run = compared("a", [*ppo_events(), changed], config=config())
@@ -194,13 +192,13 @@ def test_settings_of_one_kind_of_run_are_counted_and_folders_and_names_do_not_co
 
 def test_runs_that_do_not_measure_the_same_cause_a_warning_and_a_setting_that_one_lacks_does_not() -> None:
     values = [config(), config(reward={"clip": 2.0}, model={"path": "other"}, ppo={"kl_coef": 0.5})]
-    runs = [compared(str(place), ppo_events(), place=place, config=one) for place, one in enumerate(values)]
+    runs = [compared(str(place), ppo_events(), config=one) for place, one in enumerate(values)]
     found = [caution.split(":")[0] for caution in cautions(settings_of(runs).between)]
     assert found == ["different rewards", "different references"]
     assert any(line.startswith("! different rewards") for line in report(runs, 80))
     older = config()
     del older["reward"]["clip"]
-    settings = settings_of([runs[0], compared("b", ppo_events(), place=1, config=older)])
+    settings = settings_of([runs[0], compared("b", ppo_events(), config=older)])
     assert [difference.key for difference in settings.between] == ["reward.clip"]
     assert cautions(settings.between) == []
 
@@ -210,9 +208,9 @@ def test_prompts_of_most_runs_come_first_then_those_answered_latest() -> None:
     second = [sample("new", 9), sample("old", 3), sample("all", 2), sample("all", 1, "older")]
     third = [sample("all", 5, "third")]
     shared = shared_prompts([first, second, third], 3)
-    assert [one.prompt for one in shared] == ["all", "new", "old"]
-    assert [answer and answer.key.iteration for answer in shared[0].answers] == [8, 2, 5]
-    assert shared[1].answers[2] is None
+    assert [prompt for prompt, _ in shared] == ["all", "new", "old"]
+    assert [answer and answer.key.iteration for answer in shared[0][1]] == [8, 2, 5]
+    assert shared[1][1][2] is None
     assert shared_prompts([first, [], []], 3) == []
 
 
@@ -229,5 +227,5 @@ def test_answers_are_side_by_side_where_there_is_room() -> None:
 def test_a_report_says_what_is_missing() -> None:
     lines = report(RUNS["kinds"], 100)
     assert "no saved samples of A, B, C" in lines
-    rewards = [compared("a", events_of_kind(REWARD_MODEL)), compared("b", [started(), ended()], place=1)]
+    rewards = [compared("a", events_of_kind(REWARD_MODEL)), compared("b", [started(), ended()])]
     assert "no run has both a score and a KL in nats a sequence" in report(rewards, 100)

@@ -17,17 +17,17 @@ from scripted_run import ended, iteration, started
 from trainer.confidence import Interval, t_quantile
 from trainer.config import Config
 from trainer.events import SettingChanged
-from workbench.compare import report as compare_report
+from workbench.compare import measures
 from workbench.compare.as_json import plain_values
-from workbench.compare.compared_run import LETTERS, ComparedRun, RunGroup, seed_of
-from workbench.compare.differences import Contrast, contrast, group_mean, welch_interval
+from workbench.compare.compared_run import LETTERS, ComparedRun, RunGroup
+from workbench.compare.differences import Contrast, contrast, group_mean, sentence, welch_interval
 from workbench.compare.measures import LEVELS, RunMeasure, best_within
-from workbench.compare.report import all_cautions, report_lines, sentence
+from workbench.compare.report import all_cautions, report_lines
 from workbench.compare.settings import compared_settings
 from workbench.text import plain
 
 NAN = math.nan
-MEASURE = RunMeasure("x", "x", "", lambda run: run.view.history.column("score_mean")[-1], "{:.3f}".format)
+MEASURE = RunMeasure("x", "x", "", lambda run, field: run.column(field)[-1], "score_mean", 3)
 
 
 def steps(scores: Sequence[float], kls: Sequence[float] | None = None, **changes: Any) -> list[Any]:
@@ -69,12 +69,12 @@ def test_a_stretch_counts_by_its_mean_kl_and_needs_five_known_iterations() -> No
 
 def test_a_run_of_fewer_than_five_iterations_is_not_compared_over_seeds() -> None:
     short = compared("a", [started(seed=1), *steps([1.0] * 4)])
-    whole = compared("b", [started(seed=2), *steps([0.5] * 5)], place=0)
+    whole = compared("b", [started(seed=2), *steps([0.5] * 5)])
     group = RunGroup("A", "a", [short, whole])
-    for measure in compare_report.tested_measures([group]):
+    for measure in measures.tested_measures([group]):
         first, second = measure.values(group)
         assert (math.isnan(first), math.isfinite(second)) == (True, True), measure.key
-    (score,) = [measure for measure in compare_report.tested_measures([group]) if measure.key == "score"]
+    (score,) = [measure for measure in measures.tested_measures([group]) if measure.key == "score"]
     assert score.values(RunGroup("A", "a", [short])) == [1.0]
 
 
@@ -144,9 +144,9 @@ def test_too_few_runs_and_runs_that_do_not_vary_and_numbers_at_the_end_of_the_fl
 
 
 def test_the_seed_of_a_run_without_its_start_is_that_of_its_configuration() -> None:
-    assert seed_of(compared("a", [iteration(1)], config={"run": {"seed": 7}})) == 7
-    assert seed_of(compared("a", [iteration(1)], config={"run": 3})) is None
-    assert seed_of(compared("a", [iteration(1)], config=None)) is None
+    assert compared("a", [iteration(1)], config={"run": {"seed": 7}}).seed == 7
+    assert compared("a", [iteration(1)], config={"run": 3}).seed is None
+    assert compared("a", [iteration(1)], config=None).seed is None
 
 
 # The report
@@ -164,7 +164,7 @@ def run(
 
 
 def group(place: int, name: str, seeds: range = range(3), **changes: Any) -> RunGroup:
-    return RunGroup(LETTERS[place], name, [run(name, seed, place=place, **changes) for seed in seeds])
+    return RunGroup(LETTERS[place], name, [run(name, seed, **changes) for seed in seeds])
 
 
 def report(groups: list[RunGroup], width: int = 80) -> list[str]:
@@ -187,7 +187,7 @@ def hostile() -> list[RunGroup]:
             LETTERS[place],
             f"{place}{HOSTILE}",
             [
-                compared(HOSTILE.replace("/", ""), events, place=place, config={HOSTILE: place + n}, problems=[HOSTILE])
+                compared(HOSTILE.replace("/", ""), events, config={HOSTILE: place + n}, problems=[HOSTILE])
                 for n in range(2)
             ],
         )
@@ -261,20 +261,19 @@ def test_a_difference_is_claimed_only_by_an_interval_without_0() -> None:
 
 def test_a_measure_that_no_run_of_a_group_has_is_reported_as_missing() -> None:
     late = [
-        compared(f"b-{n}", [started(seed=n), *(iteration(i, kl=9.0) for i in range(1, 13)), ended()], place=1)
-        for n in range(3)
+        compared(f"b-{n}", [started(seed=n), *(iteration(i, kl=9.0) for i in range(1, 13)), ended()]) for n in range(3)
     ]
     lines = report([PAIR[0], RunGroup("B", "b", late)])
     (row,) = [line for line in lines if line.startswith("  score within 2 nats")]
     assert row.split()[-1] == "-"
     assert " b - a, score within 2 nats: not measured in any run of b" in lines
-    short = [run("b", n, count=3, place=1) for n in range(3)]
+    short = [run("b", n, count=3) for n in range(3)]
     score = "b - a, score: not enough iterations to compare (5 needed)"
     assert sentence_of(NAN, NAN, first=PAIR[0], other=RunGroup("B", "b", short), label="score") == score
 
 
 def test_runs_without_a_measure_are_counted() -> None:
-    partly = RunGroup("B", "b", [*PAIR[1].runs[:2], run("b", 2, count=3, place=1)])
+    partly = RunGroup("B", "b", [*PAIR[1].runs[:2], run("b", 2, count=3)])
     lines = report([PAIR[0], partly])
     assert ["runs", "3", "of", "3", "2", "of", "3"] in [line.split() for line in lines]
 

@@ -13,7 +13,6 @@ from textual.containers import Horizontal
 from textual.pilot import Pilot
 from themed_app import ThemedApp
 
-from workbench.kit.drawing import Drawn
 from workbench.run.view import RunView
 from workbench.training.pane import TrainingPane
 
@@ -50,7 +49,7 @@ async def shown(pilot: Pilot[None]) -> str:
 def text(app: App[Any]) -> str:
     """Return the text of the widgets that draw."""
     lines = []
-    for widget in app.query(Drawn):
+    for widget in app.query("DrawnBy, Timeline"):
         if widget.display:
             lines += [widget.render_line(y).text for y in range(widget.size.height)]
     return "\n".join(lines)

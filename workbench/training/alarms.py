@@ -17,13 +17,10 @@ from textual.widgets.option_list import Option
 
 from trainer.events import Alarm, Fix
 from workbench.kit.dialog import ConfirmScreen, Dialog
-from workbench.kit.drawing import Drawn, component_classes
 from workbench.kit.keys import keys_of
 from workbench.run.sentences import evidence, level_sign, title, urgent_first
 from workbench.text import Line, fit_start, visible
 
-_MOST = 3  # lines
-_ROOM = 18  # lines of a pane that shows more than one alarm
 _ROLES = {"info": "muted", "error": "missing"}  # other levels: alert
 
 
@@ -43,27 +40,6 @@ def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> l
         gap = " " * (room - cell_len(head) - cell_len(message))
         lines.append([(head + message, _ROLES.get(alarm.level, "alert")), (gap, "text"), (end, "muted")])
     return lines
-
-
-class AlarmLines(Drawn):
-    """Lines of the active alarms above the metrics."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "missing", "alert")
-    _alarms: Sequence[Alarm] = ()
-    _key = ""
-
-    def show(self, alarms: Sequence[Alarm], key: str, room: int) -> int:
-        """Draw `alarms`, newest last, and return how many of `room` lines they take. `key` opens them."""
-        taken = min(len(alarms), _MOST if room >= _ROOM else 1)
-        self.display = bool(taken)
-        self.styles.height = taken
-        if (shown := (tuple(alarms), key)) != (self._alarms, self._key):
-            self._alarms, self._key = shown
-            self.redraw()
-        return taken
-
-    def draw(self, width: int, height: int) -> list[Line]:
-        return alarm_lines(self._alarms, width, height, self._key)
 
 
 _AROUND = 13  # lines of the screen that are neither text nor fixes
@@ -110,11 +86,8 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
             yield OptionList(markup=False)
             yield Static(id="alarm-keys", markup=False, classes="detail")
 
-    def on_mount(self) -> None:
-        self._show()
-
     def on_resize(self) -> None:
-        self._share_lines()
+        self._show()
 
     def action_other(self, by: int) -> None:
         if 0 <= self._at + by < len(self._alarms):
@@ -155,7 +128,9 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
             )
         )
         self.query_one("#alarm-body", Static).update(alarm_text(alarm))
-        self.query_one("#alarm-text", VerticalScroll).scroll_home(animate=False)
+        text = self.query_one("#alarm-text", VerticalScroll)  # gets the lines that title, fixes and keys leave
+        text.styles.max_height = max(self.app.size.height - _AROUND - min(len(self._fixes), _MOST_FIXES), 3)
+        text.scroll_home(animate=False)
         self.query_one("#alarm-fixes", Static).update(
             "Available fixes:" if self._fixes else "No fix can be applied from here."
         )
@@ -163,7 +138,6 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
         choices.clear_options()
         choices.add_options(Option(Content(visible(fix.label))) for fix in self._fixes)
         choices.display = bool(self._fixes)
-        self._share_lines()
         if self._fixes:
             choices.highlighted = 0
             choices.focus()
@@ -176,11 +150,6 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
 
     def _scroll(self, lines: int) -> None:
         self.query_one("#alarm-text", VerticalScroll).scroll_relative(y=lines, animate=False)
-
-    def _share_lines(self) -> None:
-        """Give the text, which can be scrolled, the lines that title, fixes and keys leave."""
-        room = self.app.size.height - _AROUND - min(len(self._fixes), _MOST_FIXES)
-        self.query_one("#alarm-text").styles.max_height = max(room, 3)
 
 
 def alarm_text(alarm: Alarm) -> Content:

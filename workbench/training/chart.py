@@ -1,28 +1,30 @@
-"""Line chart of one metric, drawn in braille dots: its curves, and the chart that is enlarged."""
+"""Line chart of one metric in braille dots: its title, its curves, their axes, and what is marked on them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
+
+from rich.cells import cell_len
 
 from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_texts, ticks
-from workbench.kit.drawing import OVERLAYS, ROLES, Drawn, component_classes
+from workbench.kit.drawing import OVERLAYS
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
 from workbench.run.history import Bucket, History
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
-from workbench.text import MISSING, Line, Piece, fit_end, line_of, visible
+from workbench.text import MISSING, Line, Piece, fit_end, line_of, plain, visible
 from workbench.training.metric_grid import LIMIT, Charted, change_text, reading_at
 from workbench.training.timeline import sign_of
 
-Points = list[tuple[int, Bucket]]  # dots of the x axis and their values
-
+DOT = "•"  # a single value
 LETTERS = "abcde"[:OVERLAYS]  # of the other runs, in the legend and at the ends of their lines
-LABELS = 8  # columns of the y axis's numbers
-_LINES_A_TICK = 4
-COLUMNS_A_TICK = 12
+_LABELS = (4, 8)  # columns of the y axis's numbers: usually, and where they are long
+_LINES_A_TICK = 3
+_COLUMNS_A_TICK = 12
+_COLUMNS_A_DOT = 6  # between single values that are marked
 _RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
 """Kinds of marks by ascending rank. Where marks meet, the highest rank is shown; an error outranks every kind."""
 
@@ -37,206 +39,206 @@ class Picture:
     others: Sequence[tuple[str, History]] = ()
 
 
-def braille_chart(picture: Picture, width: int, height: int) -> list[Line]:
-    """Return the enlarged chart as at most `height` lines of at most `width` columns.
+class _Curve(NamedTuple):
+    """One run in the chart. points: dots of the x axis and their values."""
 
-    They are title, plot, iteration axis, marks and legend. Reads two buckets per column of the plot for each run,
-    however long the run is.
+    window: Window
+    points: Sequence[tuple[int, Bucket]]
+    role: str
+
+    def steps(
+        self, values: Sequence[float], scale: Axis, top: int
+    ) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """Yield a step, in dots, to each value that is a number.
+
+        It comes from the value before, if no iteration between them is missing.
+        """
+        numbers = self.window.history.numbers
+        before: tuple[int, int] | None = None
+        follows = -1  # the iteration that continues the line
+        for (x, bucket), value in zip(self.points, values, strict=True):
+            here = None if math.isnan(value) else (x, round((1 - scale.position(value)) * top))
+            if here is not None:
+                yield before if before is not None and numbers[bucket.first_index] == follows else here, here
+            before, follows = here, numbers[bucket.last_index] + 1
+
+
+def metric_chart(picture: Picture, width: int, height: int, *, selected: bool = False) -> tuple[list[Line], range]:
+    """Return a chart as at most `height` lines of `width` columns, and the columns of its plot.
+
+    They are title, plot, the iterations on their axis, and a line each for marks and for the names of other runs, if
+    there are any. Reads two buckets per column of the plot for each run, however long the run is.
     """
-    across = max(width - LABELS - 4, 1)  # leaves a column for the letters at the ends of lines
-    down = max(height - 4 - bool(picture.others), 1)
-    curves = curves_of(picture, across)
-    labels = tick_rows(curves.scale, down, max(down // _LINES_A_TICK, 1))
-    plot = [[*cells, (" ", "text")] for cells in plot_cells(picture, curves, across, down)]  # a column for letters
-    for number, points in enumerate(curves.series[1:]):
-        _put_letter(plot, number, points, curves.scale)
-    return [
-        _title(picture, curves.series[0], width),
-        *(
-            [
-                (labels.get(row, "").rjust(LABELS + 1), "muted"),
-                ("┤" if row in labels else "│", "axis"),
-                *line_of(cells),
-            ]
-            for row, cells in enumerate(plot)
-        ),
-        *_iteration_axis(picture.charted.window, across),
-        _mark_line(picture.marks, picture.charted.window, across),
-        *([_legend(picture.others, width)] if picture.others else []),
-    ][:height]
-
-
-class Curves(NamedTuple):
-    """The lines of a plot: the run on the screen first. edges: the deviation at each point of it."""
-
-    windows: Sequence[Window]
-    series: Sequence[Points]
-    edges: Sequence[float]
-    scale: Axis
-
-
-def curves_of(picture: Picture, across: int) -> Curves:
-    """Return the curves of a plot of `across` columns, on an axis that holds them and the spread of the batch."""
-    charted, metric = picture.charted, picture.metric
-    windows = [charted.window, *(charted.window.beside(history) for _, history in picture.others)]
-    series = [window.points(metric, DOTS_ACROSS * across) for window in windows]
-    edges: list[float] = []
-    if metric.spread and metric.spread in charted.window.history.names:
-        deviations = charted.window.points(metric._replace(field=metric.spread), DOTS_ACROSS * across)
-        edges = [bucket.mean for _, bucket in deviations]
-    ranges = [(bucket.low, bucket.high) for points in series for _, bucket in points]
-    ranges += [
-        (bucket.mean - edge, bucket.mean + edge)
-        for (_, bucket), edge in zip(series[0], edges, strict=bool(edges))
-        if math.isfinite(edge)
+    charted, metric, others = picture.charted, picture.metric, picture.others
+    down = max(height - 2 - bool(picture.marks) - bool(others), 1)
+    windows = [charted.window, *(charted.window.beside(history) for _, history in others)]
+    for left in _LABELS:
+        across = max(width - left - 1 - bool(others), 1)  # with a column for the letters at the ends of lines
+        curves = [
+            _Curve(window, window.points(metric, DOTS_ACROSS * across), _role(number))
+            for number, window in enumerate(windows)
+        ]
+        edges = [math.nan] * len(curves[0].points)  # a deviation of the batch, at each point of this run
+        if metric.spread and metric.spread in charted.window.history.names:
+            spread = metric._replace(field=metric.spread)
+            edges = [bucket.mean for _, bucket in charted.window.points(spread, DOTS_ACROSS * across)]
+        means = [bucket.mean for _, bucket in curves[0].points]
+        ranges = [(bucket.low, bucket.high) for curve in curves for _, bucket in curve.points]
+        ranges += [(mean - edge, mean + edge) for mean, edge in zip(means, edges, strict=True) if math.isfinite(edge)]
+        scale = scale_of(ranges, metric, log=charted.log)
+        labels = _tick_rows(scale, down)
+        if max(map(len, labels.values()), default=0) <= left:
+            break
+    canvas, top = Canvas(across, down), down * DOTS_DOWN - 1
+    for side in (-1, 1):
+        ends = [mean + side * edge for mean, edge in zip(means, edges, strict=True)]
+        ends = [end if math.isfinite(end) and scale.holds(end) else math.nan for end in ends]
+        for (x, y), (end_x, end_y) in curves[0].steps(ends, scale, top):
+            for at in range(x + x % DOTS_ACROSS, end_x + 1, DOTS_ACROSS):
+                dot = y + round((end_y - y) * (at - x) / max(end_x - x, 1))
+                canvas.column(at, dot, dot, "axis")
+    for x, bucket in curves[0].points:
+        if bucket.low < bucket.high:
+            high, low = (round((1 - scale.position(end)) * top) for end in (bucket.high, bucket.low))
+            canvas.column(x, high, low, "axis")
+    for curve in reversed(curves):
+        for start, end in curve.steps([bucket.mean for _, bucket in curve.points], scale, top):
+            canvas.line(start, end, curve.role)
+    if charted.average:
+        for start, end in curves[0].steps(moving_average(bucket for _, bucket in curves[0].points), scale, top):
+            canvas.line(start, end, "ema")
+    plot = canvas.rows()
+    is_named = _mark_plot(plot, picture, curves[0], scale)
+    if others:
+        plot = [[*cells, (" ", "text")] for cells in plot]
+        for number, curve in enumerate(curves[1:]):
+            _put_letter(plot, number, curve, scale)
+    rows = [
+        [(labels.get(row, "")[:left].rjust(left), "muted"), ("┤" if row in labels else "│", "axis"), *line_of(cells)]
+        for row, cells in enumerate(plot)
     ]
-    return Curves(windows, series, edges, scale_of(ranges, metric, log=charted.log))
+    title = _title(picture, curves[0], width, selected=selected, threshold=not is_named)
+    lines = [title, *rows, [(" " * left, "text"), ("└", "axis"), *_iteration_axis(charted, across)]]
+    if picture.marks:
+        lines.append([(" " * (left + 1), "text"), *_mark_line(picture.marks, charted.window, across)])
+    if others:
+        lines.append(_legend(others, width))
+    padded: list[Line] = [[*line, (" " * (width - len(plain(line))), "text")] for line in lines[:height]]
+    return padded, range(left + 1, left + 1 + across)
 
 
-def plot_cells(picture: Picture, curves: Curves, across: int, down: int) -> list[list[Piece]]:
-    """Return the cells of the plot: the lines of all runs, and what lies behind them."""
-    canvas, scale = Canvas(across, down), curves.scale
-    windows, series = curves.windows, curves.series
-    if curves.edges:
-        for side in (-1, 1):
-            ends = [bucket.mean + side * edge for (_, bucket), edge in zip(series[0], curves.edges, strict=True)]
-            _dot(canvas, windows[0], series[0], ends, scale)
-    for number, (window, points) in reversed(list(enumerate(zip(windows, series, strict=True)))):
-        _draw(canvas, window, points, [bucket.mean for _, bucket in points], scale, _role(number), spread=not number)
-    if picture.charted.average:
-        averages = moving_average(bucket for _, bucket in series[0])
-        _draw(canvas, windows[0], series[0], averages, scale, "ema", spread=False)
-    rows = canvas.rows()
-    threshold = picture.metric.threshold
-    if threshold is not None and scale.holds(threshold):
-        row = row_of(scale.position(threshold), down)
-        rows[row] = [(LIMIT, "target") if cell == " " else (cell, role) for cell, role in rows[row]]
-    if (iteration := picture.charted.iteration) is not None:
-        column = column_of(windows[0], iteration, across)
-        for row_cells in rows:
-            cell, _ = row_cells[column]
-            row_cells[column] = ("│" if cell in (" ", LIMIT) else cell, "cursor")
-    for x, bucket in series[0]:
+def _mark_plot(plot: list[list[Piece]], picture: Picture, curve: _Curve, scale: Axis) -> bool:
+    """Mark threshold, cursor, single values and missing ones in the plot; return whether the threshold has its name."""
+    charted, metric, across = picture.charted, picture.metric, len(plot[0])
+    is_named = False
+    if len(curve.points) * _COLUMNS_A_DOT <= across:
+        for x, bucket in curve.points:
+            if not math.isnan(bucket.mean):
+                plot[_row_of(scale.position(bucket.mean), len(plot))][x // DOTS_ACROSS] = (DOT, "series")
+    if metric.threshold is not None and scale.holds(metric.threshold):
+        row, text = _row_of(scale.position(metric.threshold), len(plot)), f"{_threshold_text(metric)} "
+        cells = plot[row] = [(LIMIT, "target") if cell == " " else (cell, role) for cell, role in plot[row]]
+        starts = [start for start in (across - len(text), 2) if 0 <= start <= across - len(text)]
+        free = [start for start in starts if all(cell == LIMIT for cell, _ in cells[start : start + len(text)])]
+        for start in free[:1]:
+            is_named = True
+            cells[start : start + len(text)] = [(character, "target") for character in text]
+    if charted.iteration is not None:
+        column = _column_of(charted.window, charted.iteration, across)
+        for cells in plot:
+            cells[column] = ("│" if cells[column][0] in (" ", LIMIT) else cells[column][0], "cursor")
+    for x, bucket in curve.points:
         if bucket.missing:
-            rows[-1][x // DOTS_ACROSS] = (MISSING, "missing")
-    return rows
+            plot[-1][x // DOTS_ACROSS] = (MISSING, "missing")
+    return is_named
 
 
-def _joined(window: Window, points: Points, values: Sequence[float], scale: Axis, top: int) -> Iterator[_Step]:
-    """Yield a step to each value that is a number, from the one before it if no iteration between them is missing."""
-    numbers = window.history.numbers
-    before: tuple[int, int] | None = None
-    follows = -1  # the iteration that continues the line
-    for (x, bucket), value in zip(points, values, strict=True):
-        if math.isnan(value):
-            before = None
-            continue
-        here = (x, round((1 - scale.position(value)) * top))
-        yield _Step(before if before is not None and numbers[bucket.first_index] == follows else here, here, bucket)
-        before, follows = here, numbers[bucket.last_index] + 1
-
-
-class _Step(NamedTuple):
-    """A part of a line, in dots."""
-
-    start: tuple[int, int]
-    end: tuple[int, int]
-    bucket: Bucket
-
-
-def _dot(canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Axis) -> None:
-    """Draw a dotted line through `values`, as far as they are on the axis."""
-    kept = [value if math.isfinite(value) and scale.holds(value) else math.nan for value in values]
-    for step in _joined(window, points, kept, scale, canvas.height * DOTS_DOWN - 1):
-        (x, y), (end_x, end_y) = step.start, step.end
-        for at in range(x, end_x + 1):
-            if at % DOTS_ACROSS == 0 or x == end_x:
-                height = y + round((end_y - y) * (at - x) / max(end_x - x, 1))
-                canvas.column(at, height, height, "axis")
-
-
-def _draw(
-    canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Axis, role: str, *, spread: bool
-) -> None:
-    """Draw a line through `values`, with gaps where iterations are missing.
-
-    spread: behind the line, draw each bucket from its least to its greatest value.
-    """
-    top = canvas.height * DOTS_DOWN - 1
-    steps = list(_joined(window, points, values, scale, top))
-    for step in steps if spread else ():
-        if step.bucket.low < step.bucket.high:
-            high, low = (round((1 - scale.position(end)) * top) for end in (step.bucket.high, step.bucket.low))
-            canvas.column(step.end[0], high, low, "axis")
-    for step in steps:
-        canvas.line(step.start, step.end, role)
-
-
-def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Axis) -> None:
+def _put_letter(plot: list[list[Piece]], number: int, curve: _Curve, scale: Axis) -> None:
     """Put the letter of another run at the end of its line, or on the nearest free row there."""
-    end = next(((x, bucket.mean) for x, bucket in reversed(points) if not math.isnan(bucket.mean)), None)
+    end = next(((x, bucket.mean) for x, bucket in reversed(curve.points) if not math.isnan(bucket.mean)), None)
     if end is None:
         return
-    column, wanted = end[0] // DOTS_ACROSS + 1, row_of(scale.position(end[1]), len(plot))
+    column, wanted = end[0] // DOTS_ACROSS + 1, _row_of(scale.position(end[1]), len(plot))
     free = [row for row, cells in enumerate(plot) if cells[column][0] in (" ", LIMIT)]
     if free:
-        plot[min(free, key=lambda row: abs(row - wanted))][column] = (LETTERS[number], _role(number + 1))
+        plot[min(free, key=lambda row: abs(row - wanted))][column] = (LETTERS[number], curve.role)
 
 
-def _title(picture: Picture, points: Points, width: int) -> Line:
-    """Return the title: the metric and its value at the cursor."""
+def _title(picture: Picture, curve: _Curve, width: int, *, selected: bool, threshold: bool) -> Line:
+    """Return the title: the metric, its value at the cursor, its unit and its change, as far as they fit.
+
+    threshold: with the number of the threshold, whose line has no name on the plot.
+    """
     charted, metric = picture.charted, picture.metric
     reading = reading_at(charted, metric)
-    numbers = charted.window.history.numbers
-    pieces: Line = [(f" {metric.label}", "strong"), (f" {metric.unit}" if metric.unit else "", "muted")]
-    if len(numbers):
-        pieces.append((f"   iteration {numbers[-1 if charted.at is None else charted.at]}  ", "muted"))
-        pieces.append((number_text(reading.value, metric.digits, 9), "strong"))
-        pieces.append((" " + change_text(reading.change, metric.digits, 10), "muted"))
-    if metric.threshold is not None:
-        pieces.append((f"   {threshold_text(metric)}", "target"))
-    if charted.average and points:
-        averages = moving_average(
-            bucket for _, bucket in points if charted.at is None or bucket.first_index <= charted.at
-        )
-        if averages:
-            pieces.append((f"   EMA {number_text(averages[-1], metric.digits, 9)}", "ema"))
-    if charted.log:
-        pieces.append(("   log scale" if metric.log else "   no log scale for this metric", "muted"))
+    sign = "!" if metric.beyond(reading.value) else ""
+    role = "missing" if not math.isfinite(reading.value) else "target" if sign else "strong"
+    pieces: Line = [
+        ("▸" if selected else " ", "selected"),
+        (metric.label, "selected" if selected else "strong"),
+        (f"  {sign}{number_text(reading.value, metric.digits, 9)}", role),
+        (f" {metric.unit}" if metric.unit else "", "muted"),
+    ]
+    if change := change_text(reading.change, metric.digits, min(width - len(plain(pieces)) - 2, 10)):
+        pieces.append((f"  {change}", "muted"))
+    if metric.spread and metric.spread in charted.window.history.names:
+        deviation = reading_at(charted, metric._replace(field=metric.spread)).value
+        if math.isfinite(deviation):
+            pieces.append((f"  ± {number_text(deviation, metric.digits, 9)}", "muted"))
+    if threshold and metric.threshold is not None:
+        pieces.append((f"  {_threshold_text(metric)}", "target"))
+    if charted.average:
+        buckets = [bucket for _, bucket in curve.points if charted.at is None or bucket.first_index <= charted.at]
+        for average in moving_average(buckets)[-1:]:
+            pieces.append((f"  EMA {number_text(average, metric.digits, 9)}", "ema"))
+    if charted.log and not metric.log:
+        pieces.append(("  no log scale", "muted"))
     return fitting(pieces, width)
 
 
-def threshold_text(metric: Metric) -> str:
-    """Return the threshold in words: `limit 10`, or `target 8`."""
+def fitting(pieces: Line, width: int) -> Line:
+    """Return the pieces that fit into `width` columns, in order."""
+    line: Line = []
+    for text, role in pieces:
+        if cell_len(text) <= width:
+            line.append((text, role))
+            width -= cell_len(text)
+    return line
+
+
+def _threshold_text(metric: Metric) -> str:
     return f"{LIMIT} {'target' if metric.aimed else 'limit'} {metric.threshold:g}"
 
 
-def tick_rows(scale: Axis, down: int, count: int) -> dict[int, str]:
-    """Return about `count` numbers of the y axis, keyed by row."""
-    values = ticks(scale, count)
+def _tick_rows(scale: Axis, down: int) -> dict[int, str]:
+    """Return the numbers of the y axis, keyed by row."""
+    values = ticks(scale, max(down // _LINES_A_TICK, 3 if scale.log else 2))
     if values[:1] == [scale.low] and len(values) <= 2:  # the ends, which are not round
         span = values[-1] - values[0]
         digits = 1 - math.floor(math.log10(span)) if 1e-6 < span < 1e6 and not scale.log else 9
         values = [round(value, digits) for value in values]
     texts = tick_texts(values, log=scale.log)
-    return {row_of(scale.position(value), down): text for value, text in zip(values, texts, strict=True)}
+    return {_row_of(scale.position(value), down): text for value, text in zip(values, texts, strict=True)}
 
 
-def _iteration_axis(window: Window, across: int) -> list[Line]:
-    """Return the x axis and, below it, the iterations."""
-    line, labels = ["─"] * across, [" "] * (across + 4)
-    free_from = 0
-    if window.iterations:
-        marked = [window.first, *ticks(Axis(window.first, window.last), max(across // COLUMNS_A_TICK, 1))]
-        for number in sorted({math.ceil(value) for value in marked}):
-            text, column = str(number), column_of(window, number, across)
-            start = max(column - len(text) // 2, 0)
-            if start >= free_from and start + len(text) <= len(labels):
-                line[column] = "┬"
-                labels[start : start + len(text)] = text
-                free_from = start + len(text) + 2
-    indent = " " * (LABELS + 1)
-    return [[(indent, "text"), ("└" + "".join(line), "axis")], [(indent + " " + "".join(labels).rstrip(), "muted")]]
+def _iteration_axis(charted: Charted, across: int) -> Line:
+    """Return the x axis with the iterations on it, that of the cursor first, then the ends, then round ones."""
+    window = charted.window
+    cells: list[Piece] = [("─", "axis")] * across
+    round_ones = ticks(Axis(window.first, window.last), max(across // _COLUMNS_A_TICK, 1))
+    cursor = [] if charted.iteration is None else [charted.iteration]
+    numbers = dict.fromkeys((*cursor, window.first, window.last, *map(math.ceil, round_ones)))
+    taken: list[range] = []
+    for number in numbers if window.iterations else ():
+        text = str(number)
+        start = min(max(_column_of(window, number, across) - len(text) // 2, 0), across - len(text))
+        here = range(start - 1, start + len(text) + 1)
+        if start < 0 or any(here.start < other.stop - 1 and other.start < here.stop - 1 for other in taken):
+            continue
+        taken.append(here)
+        role = "cursor" if number in cursor else "muted"
+        cells[start : start + len(text)] = [(character, role) for character in text]
+    return line_of(cells)
 
 
 def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
@@ -246,11 +248,11 @@ def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
     for mark in marks:
         rank = _RANKS.index(mark.kind) if mark.level != "error" else len(_RANKS)
         if window.iterations and window.first <= mark.iteration <= window.last:
-            column = column_of(window, mark.iteration, across)
+            column = _column_of(window, mark.iteration, across)
             if rank >= ranks[column]:
                 ranks[column] = rank
                 cells[column] = sign_of(mark)
-    return [(" " * (LABELS + 2), "text"), *line_of(cells)]
+    return line_of(cells)
 
 
 def _legend(others: Sequence[tuple[str, History]], width: int) -> Line:
@@ -261,39 +263,15 @@ def _legend(others: Sequence[tuple[str, History]], width: int) -> Line:
     return pieces
 
 
-def fitting(pieces: Line, width: int) -> Line:
-    """Return the pieces that fit into `width` columns, in order."""
-    line: Line = []
-    for text, role in pieces:
-        if len(text) <= width:
-            line.append((text, role))
-            width -= len(text)
-    return line
-
-
-def column_of(window: Window, iteration: int, across: int) -> int:
+def _column_of(window: Window, iteration: int, across: int) -> int:
     """Return the column of an iteration: that of the dot at which its value is drawn."""
     return window.place_of(iteration, DOTS_ACROSS * across) // DOTS_ACROSS
 
 
-def row_of(position: float, down: int) -> int:
+def _row_of(position: float, down: int) -> int:
     """Return the row, counted from the top, of a position from 0 to 1 on the y axis."""
     return round((1 - position) * (DOTS_DOWN * down - 1)) // DOTS_DOWN
 
 
 def _role(number: int) -> str:
     return f"run-{number}" if number else "series"
-
-
-class MetricChart(Drawn, can_focus=True):
-    """Enlarged chart of one metric. The pane handles the keys that move through it."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
-    _picture: Picture | None = None
-
-    def show(self, picture: Picture) -> None:
-        self._picture = picture
-        self.redraw()
-
-    def draw(self, width: int, height: int) -> list[Line]:
-        return braille_chart(self._picture, width, height) if self._picture else []

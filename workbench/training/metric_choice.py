@@ -30,13 +30,10 @@ def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
     if history.kind != PPO:
         shown = tuple(metric for metric in METRICS_OF_KIND[history.kind] if _is_informative(history, metric))
     else:
-        shown = tuple(_aimed(m, view.kl_target) for m in chosen if _is_informative(history, m)) or tuple(chosen)
+        shown = tuple(metric for metric in chosen if _is_informative(history, metric)) or tuple(chosen)
+        if (target := view.kl_target) is not None and target > 0:
+            shown = tuple(m._replace(threshold=target, aimed=True) if m.field == "kl" else m for m in shown)
     return tuple(sorted(shown, key=lambda m: first.index(m.field) if m.field in first else len(first)))
-
-
-def large_ones(metrics: Sequence[Metric], kind: str) -> int:
-    """Return how many of `metrics`, from the first, have a large chart."""
-    return sum(metric.field in MAIN[kind] for metric in metrics)
 
 
 def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
@@ -52,10 +49,6 @@ def _is_informative(history: History, metric: Metric) -> bool:
         return True
     low, high = history.range_of(metric.field)
     return not math.isnan(low) and not (metric.if_varied and low == high)
-
-
-def _aimed(metric: Metric, kl_target: float | None) -> Metric:
-    return metric._replace(threshold=kl_target, aimed=True) if kl_target and metric.field == "kl" else metric
 
 
 class ChooseMetricsScreen(Dialog[tuple[str, ...]]):

@@ -11,16 +11,13 @@ from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_
 from workbench.kit.glyphs import bar
 from workbench.run.history import Bucket
 from workbench.run.metrics import Metric
-from workbench.text import MISSING, Line, Piece, line_of, plain
+from workbench.text import MISSING, Line, line_of, plain
 
 LIMIT = "┄"
 _VALUE = 7  # columns at most, without the sign of a value past its limit
 _LEAST_VALUE = 5
 _CHANGE = 9
-_BESIDE_FROM = 64  # columns of a tall cell whose sparkline is beside its numbers
 _LEAST_SPARK = 8  # columns, before the change gets any
-_LIMIT = 7  # columns of the threshold beside a sparkline
-_LIMIT_FROM = 40  # columns of a sparkline that leaves room for the threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +38,11 @@ class Charted:
 class CellShape(NamedTuple):
     """Places of the parts of a cell; the same for all cells of a column, so that they are aligned."""
 
-    height: int
-    stacked: bool  # the sparkline is under the numbers
+    height: int  # of several lines, the numbers are on the first and the sparkline is below them
     numbers: int  # columns of label, unit and value, which ends there
     change: int  # columns: 0, 1 for the arrow, or enough for the number too
     spark: int  # columns
     spark_at: int  # the first of these columns
-    limit: int  # columns for the threshold to the right of the sparkline
 
 
 class Reading(NamedTuple):
@@ -60,18 +55,16 @@ class Reading(NamedTuple):
 def cell_shape(charted: Charted, metrics: Sequence[Metric], width: int, height: int) -> CellShape:
     """Return the shape of cells of `width` columns and `height` lines that hold `metrics`."""
     numbers = max(
-        len(_name(metric)) + 1 + max(len(_value_text(reading_at(charted, metric), metric)), _LEAST_VALUE)
+        len(f"{metric.label} {metric.unit}".rstrip())
+        + 1
+        + max(len(_value_text(reading_at(charted, metric), metric)), _LEAST_VALUE)
         for metric in metrics
     )
-    stacked = height > 1 and width < _BESIDE_FROM
-    room = width - 1 - numbers - (0 if stacked else 1 + _LEAST_SPARK)
-    change = _CHANGE if room > _CHANGE + (0 if stacked else _LEAST_SPARK) else int(room > 1)
-    if stacked:
-        return CellShape(height, True, numbers, change, max(width - 2, 0), 1, 0)
-    left = 1 + numbers + (1 + change if change else 0) + 1
-    room = max(width - left, 0)
-    limit = _LIMIT if room - _LIMIT >= _LIMIT_FROM else 0
-    return CellShape(height, False, numbers, change, room - limit, left, limit)
+    least = 0 if height > 1 else _LEAST_SPARK
+    room = width - 1 - numbers - (1 + least if least else 0)
+    change = _CHANGE if room > _CHANGE + least else int(room > 1)
+    start = 1 if height > 1 else 2 + numbers + bool(change) + change
+    return CellShape(height, numbers, change, max(width - start - (height > 1), 0), start)
 
 
 def reading_at(charted: Charted, metric: Metric) -> Reading:
@@ -93,28 +86,27 @@ def metric_cell(
     scale = scale_of(zip(values, values, strict=True), metric, log=charted.log)
     here = -1 if charted.iteration is None else charted.window.column_of(charted.iteration, len(columns))
     places = [place * len(columns) // max(shape.spark, 1) for place in range(shape.spark if columns else 0)]
+    is_tall = shape.height > 1
     spark = metric_bars(
         [columns[place] for place in places],
         [values[place] for place in places],
         scale,
         metric,
-        height=shape.height - shape.stacked,
+        height=shape.height - is_tall,
         cursor={column for column, place in enumerate(places) if place == here},
     )
-    numbers = _numbers(reading_at(charted, metric), metric, shape, selected=selected)
-    if shape.stacked:
-        lines = [
-            [*numbers, _end(metric, scale, width - 1 - len(plain(numbers)))],
-            *([_gap(1), *line] for line in spark),
-        ]
+    lines = [_numbers(reading_at(charted, metric), metric, shape, selected=selected)]
+    left = width - len(plain(lines[0]))
+    if is_tall:
+        ends = [10.0 ** min(end, 308) for end in scale[:2]] if scale.log else scale[:2]
+        limits = " … ".join(tick_texts([float(f"{end:.2g}") for end in ends]))
+        text = limits if metric.threshold is None else f"{LIMIT} {metric.threshold:g}"
+        role = "muted" if metric.threshold is None else "target"
+        lines[0].append((text.rjust(left - 1) if len(text) < left - 1 else "", role))
+        lines += [[(" ", "text"), *line] for line in spark]
     else:
-        lines = [[_gap(shape.spark_at), *line] for line in spark]
-        lines[0] = [*numbers, _gap(shape.spark_at - len(plain(numbers))), *spark[0]]
-        if shape.height > 1:
-            lines[1] = [*_beneath(scale, shape.spark_at), *spark[1]]
-        if shape.limit and metric.threshold is not None:
-            lines[0] += [_gap(1), _limit(metric)]
-    return [[*line, _gap(width - len(plain(line)))] for line in lines]
+        lines[0] += [(" " * (shape.spark_at - width + left), "text"), *spark[0]]
+    return [[*line, (" " * (width - len(plain(line))), "text")] for line in lines]
 
 
 def metric_bars(
@@ -161,16 +153,6 @@ def change_text(change: float, digits: int, width: int) -> str:
     return f"{arrow} {size}" if len(size) + 2 <= width else arrow
 
 
-def value_text(charted: Charted, metric: Metric) -> str:
-    """Return the name of `metric` and its value at the cursor with its unit, as a user would paste it."""
-    value = reading_at(charted, metric).value
-    return f"{metric.label} {metric.with_unit(value) if math.isfinite(value) else number_text(value, metric.digits, 9)}"
-
-
-def _name(metric: Metric) -> str:
-    return f"{metric.label} {metric.unit}".rstrip()
-
-
 def _value_text(reading: Reading, metric: Metric) -> str:
     """Return the value after ! if it is past the threshold, which is then also visible without colour."""
     return ("!" if metric.beyond(reading.value) else "") + number_text(reading.value, metric.digits, _VALUE)
@@ -179,7 +161,7 @@ def _value_text(reading: Reading, metric: Metric) -> str:
 def _numbers(reading: Reading, metric: Metric, shape: CellShape, *, selected: bool) -> Line:
     text = _value_text(reading, metric)
     role = "missing" if not math.isfinite(reading.value) else "target" if text.startswith("!") else "strong"
-    name = _name(metric)
+    name = f"{metric.label} {metric.unit}".rstrip()
     line: Line = [
         ("▸" if selected else " ", "selected"),
         (metric.label, "selected" if selected else "text"),
@@ -189,29 +171,3 @@ def _numbers(reading: Reading, metric: Metric, shape: CellShape, *, selected: bo
     if shape.change:
         line.append((" " + change_text(reading.change, metric.digits, shape.change).ljust(shape.change), "muted"))
     return line
-
-
-def _end(metric: Metric, scale: Axis, width: int) -> Piece:
-    """Return the threshold, or else the ends of the axis, for the place right of the numbers; empty if too wide."""
-    text, role = (_range(scale, width), "muted") if metric.threshold is None else _limit(metric)
-    return (text.rjust(width) if len(text) < width else "", role)
-
-
-def _beneath(scale: Axis, width: int) -> Line:
-    """Return the ends of the axis, for the line below the value."""
-    return [(_range(scale, width - 3).rjust(width - 2), "muted"), _gap(2)]
-
-
-def _range(scale: Axis, width: int) -> str:
-    ends = [10.0 ** min(end, 308) for end in scale[:2]] if scale.log else list(scale[:2])
-    low, high = tick_texts([float(f"{end:.2g}") for end in ends])
-    text = f"{low} … {high}"
-    return text if len(text) <= width else ""
-
-
-def _limit(metric: Metric) -> Piece:
-    return (f"{LIMIT} {metric.threshold:g}", "target")
-
-
-def _gap(width: int) -> Piece:
-    return (" " * max(width, 0), "text")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from textwrap import wrap
+from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,24 +19,25 @@ from textual.widgets import Static
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
 from workbench.compare.frontier import Curve
-from workbench.kit.axes import Window, window_of, window_over
+from workbench.kit.axes import number_text, window_of, window_over
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.history import History
-from workbench.run.metrics import DEFAULT, METRICS, Metric
+from workbench.run.metrics import DEFAULT, MAIN, METRICS, Metric
 from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_first
 from workbench.run.view import Mark, RunView
-from workbench.training.alarms import AlarmLines
-from workbench.training.chart import MetricChart, Picture
-from workbench.training.histogram import ScoreHistogram
-from workbench.training.layout import Layout, layout
-from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, large_ones, metrics_of
-from workbench.training.metric_grid import Charted, value_text
-from workbench.training.overview import Overview, Shown, cells_hidden
-from workbench.training.score_against_kl import ScoreAgainstKL, curve_of, point_text
-from workbench.training.timeline import Timeline, lines_wanted
+from workbench.text import Line
+from workbench.training.alarms import alarm_lines
+from workbench.training.layout import layout
+from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, metrics_of
+from workbench.training.metric_grid import Charted, reading_at
+from workbench.training.overview import DrawnBy, Overview, Shown, histogram, overview
+from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
+from workbench.training.timeline import Timeline
 
+_ALARMS = 3  # lines of alarms at most
+_ALARMS_FROM = 18  # lines of a pane that shows more than one alarm
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
 _STRIDE = 10  # iterations of a long step
 
@@ -103,22 +107,21 @@ class TrainingPane(Pane):
         self._selected = 0
         self._cursor: int | None = None  # an iteration
         self._span: int | None = None  # charted iterations; None: all
-        self._average = self._log = self._enlarged = self._plotted = False
+        self._average = self._log = False
+        self._mode: Literal["all", "one", "plot"] = "all"  # all metrics, one enlarged, or score against KL
         self._others: list[tuple[Path, RunView]] = []
+        self._scores: tuple[Sequence[float], int] = ((), 0)  # and their iteration
         self._shown: object = None  # what the charts were drawn from
 
     def compose(self) -> ComposeResult:
-        yield AlarmLines()
+        yield DrawnBy(id="training-alarms")
         yield Overview()
-        yield MetricChart()
-        yield ScoreAgainstKL()
         yield Static(id="ranks", markup=False)
         with Container(id="training-below"):
-            yield ScoreHistogram()
+            yield DrawnBy(id="training-scores")
             yield Timeline()
 
     def on_mount(self) -> None:
-        self.query_one(MetricChart).display = self.query_one(ScoreAgainstKL).display = False
         self._show()
 
     def badge_for(self, view: RunView) -> Badge:
@@ -131,7 +134,7 @@ class TrainingPane(Pane):
     def show_run(self, view: RunView) -> None:
         if view is not self._view:
             if self._view.started is not None:  # else the scores, which may have come first, are of this run
-                self.query_one(ScoreHistogram).show(())
+                self._scores = ((), 0)
             self._view, self._cursor = view, None
         history, marks = view.history, view.marks
         ends = (history.numbers[0], history.numbers[-1]) if len(history) else ()
@@ -144,7 +147,7 @@ class TrainingPane(Pane):
 
     def show_scores(self, iteration: int, scores: Sequence[float]) -> None:
         """Draw the distribution of the scores of the iteration whose samples are shown."""
-        self.query_one(ScoreHistogram).show(scores, iteration)
+        self._scores = (scores, iteration)
         self._show()
 
     def compare(self, runs: Sequence[tuple[Path, RunView]]) -> None:
@@ -171,27 +174,24 @@ class TrainingPane(Pane):
             self._show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "enlarge":
-            return not (self._enlarged or self._plotted) and bool(len(self._view.history))
-        if action == "copy":
-            return bool(len(self._view.history))
-        if action == "close":
-            return self._enlarged or self._plotted or self._cursor is not None
-        if action == "plot":
-            return self._view.history.kind == PPO and bool(len(self._view.history))
-        if action == "choose":
-            return self._view.history.kind == PPO
-        return True
+        has_iterations, is_ppo = bool(len(self._view.history)), self._view.history.kind == PPO
+        return {
+            "enlarge": self._mode == "all" and has_iterations,
+            "copy": has_iterations,
+            "close": self._mode != "all" or self._cursor is not None,
+            "plot": is_ppo and has_iterations,
+            "choose": is_ppo,
+        }.get(action, True)
 
     def action_enlarge(self) -> None:
-        self._open(enlarged=True)
+        self._open("one")
 
     def action_plot(self) -> None:
-        self._open(plotted=not self._plotted)
+        self._open("all" if self._mode == "plot" else "plot")
 
     def action_close(self) -> None:
-        if self._enlarged or self._plotted:
-            self._open()
+        if self._mode != "all":
+            self._open("all")
         else:
             self._put_cursor(None)
 
@@ -237,18 +237,20 @@ class TrainingPane(Pane):
         self.app.push_screen(ChooseMetricsScreen(self.metrics_shown), chosen)
 
     def action_copy(self) -> None:
-        if self._plotted:
-            if (point := self.query_one(ScoreAgainstKL).point) is not None:
+        if self._mode == "plot":
+            if (point := point_at(curve_of(self._view), self._cursor)) is not None:
                 self.copy(point_text(point), "the point")
             return
-        at = self._at()
+        at, metric = self._at(), self._metrics[self._selected]
+        value = reading_at(self._charted(), metric).value
+        text = metric.with_unit(value) if math.isfinite(value) else number_text(value, metric.digits, 9)
         iteration = self._view.history.numbers[-1 if at is None else at]
-        text = f"iteration {iteration}: {value_text(self._charted(), self._metrics[self._selected])}"
-        self.copy(text, "the value")
+        self.copy(f"iteration {iteration}: {metric.label} {text}", "the value")
 
     def on_overview_picked(self, message: Overview.Picked) -> None:
         message.stop()
-        self._selected = message.number
+        if self._mode == "all":
+            self._selected = message.number
         if message.iteration is not None:
             newest = message.iteration == self._view.history.numbers[-1]
             self._put_cursor(None if newest else message.iteration)
@@ -258,14 +260,8 @@ class TrainingPane(Pane):
     def on_resize(self, event: Resize) -> None:
         self._show()
 
-    def _open(self, *, enlarged: bool = False, plotted: bool = False) -> None:
-        """Show one metric enlarged, or score against KL, or all metrics."""
-        focused = self.has_focus_within
-        self._enlarged, self._plotted = enlarged, plotted
-        chart, plot, overview = self.query_one(MetricChart), self.query_one(ScoreAgainstKL), self.query_one(Overview)
-        chart.display, plot.display, overview.display = enlarged, plotted, not (enlarged or plotted)
-        if focused:
-            (chart if enlarged else plot if plotted else overview).focus()
+    def _open(self, mode: Literal["all", "one", "plot"]) -> None:
+        self._mode = mode
         self._show()
         self.refresh_bindings()
 
@@ -288,77 +284,82 @@ class TrainingPane(Pane):
         return [(folder.name, view) for folder, view in self._others if folder != this][:OVERLAYS]
 
     def _beside(self) -> tuple[tuple[str, History], ...]:
-        """Return the other runs that have the enlarged metric; a run of another kind may lack it."""
+        """Return the other runs beside an enlarged metric that have it; a run of another kind may lack it."""
         field = self._metrics[self._selected].field
-        return tuple((name, view.history) for name, view in self._marked() if field in view.history.names)
+        marked = self._marked() if self._mode == "one" else []
+        return tuple((name, view.history) for name, view in marked if field in view.history.names)
+
+    def _charted(self) -> Charted:
+        history, others = self._view.history, self._beside()
+        window = window_of(history, self._span, self._at())
+        if others and self._span is None:
+            window = window_over([history, *(other for _, other in others)])
+        return Charted(window=window, at=self._at(), average=self._average, log=self._log)
+
+    def _show(self) -> None:
+        """Draw what is visible."""
+        view, is_all = self._view, self._mode == "all"
+        field, self._metrics = self._metrics[self._selected].field, metrics_of(view, self._chosen)
+        fields = [metric.field for metric in self._metrics]
+        self._selected = fields.index(field) if field in fields else min(self._selected, len(fields) - 1)
+        width, height = self.size
+
+        alarms = self.query_one("#training-alarms", DrawnBy)
+        lines = min(len(view.alarms), _ALARMS if height >= _ALARMS_FROM else 1)
+        alarms.display, alarms.styles.height = bool(lines), lines
+        key = keys_of(self.screen).get("alarm.open", "!") if lines else ""
+        alarms.show(partial(alarm_lines, tuple(view.alarms), key=key))
+        ranks, of_ranks = self.query_one("#ranks", Static), rank_texts(view.last) if is_all else []
+        ranks.display = bool(of_ranks)
+        ranks.update("\n".join(of_ranks[: max(height // 5, 1)]))
+        height -= lines + len(of_ranks[: max(height // 5, 1)])
+
+        scores, timeline, below = (
+            self.query_one("#training-scores", DrawnBy),
+            self.query_one(Timeline),
+            self.query_one("#training-below"),
+        )
+        scores.show(partial(histogram, *self._scores))
+        evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
+        events = timeline.show(view.marks, evaluations)
+        large = sum(metric.field in MAIN[view.history.kind] for metric in self._metrics) if is_all else 1
+        shared = layout(
+            width,
+            height,
+            large=large,
+            small=len(self._metrics) - large if is_all else 0,
+            scores=is_all and bool(self._scores[0]),
+            events=events if is_all else min(events, max(height // 5, 3)),
+        )
+        below.display, below.styles.height = bool(shared.below), shared.below
+        below.set_class(shared.beside, "-beside")
+        for widget, share in ((scores, shared.histogram), (timeline, shared.events)):
+            widget.display, widget.styles.height = bool(share), share
+
+        charted, charts, cells = self._charted(), self.query_one(Overview), len(self._metrics)
+        if self._mode == "plot":
+            limit = next((metric.threshold for metric in self._metrics if metric.field == "kl"), view.kl_target)
+            charts.show(partial(score_against_kl, self._curves(), charted.iteration, limit))
+        elif not len(view.history):
+            charts.show(self._nothing_yet)
+        else:
+            metrics = self._metrics if is_all else self._metrics[self._selected : self._selected + 1]
+            cells = len(shared.charts) + shared.rows * shared.columns
+            shown = Shown(
+                charted=charted,
+                metrics=metrics,
+                selected=self._selected if is_all else 0,
+                layout=shared,
+                marks=() if is_all else view.marks,
+                others=self._beside(),
+            )
+            charts.show(lambda width, _: overview(shown, width)[0], shown)
+        self.border_subtitle = self._sign(charted, max(len(self._metrics) - cells, 0) if is_all else 0)
 
     def _curves(self) -> list[Curve]:
         """Return the curves of score against KL: this run, then the marked ones that have points."""
         marked = (curve_of(view, place, name) for place, (name, view) in enumerate(self._marked()))
         return [curve_of(self._view), *(curve for curve in marked if curve.compared)]
-
-    def _window(self) -> Window:
-        if self._enlarged and self._span is None and (others := self._beside()):
-            return window_over([self._view.history, *(history for _, history in others)])
-        return window_of(self._view.history, self._span, self._at())
-
-    def _charted(self) -> Charted:
-        return Charted(window=self._window(), at=self._at(), average=self._average, log=self._log)
-
-    def _show(self) -> None:
-        """Draw what is visible."""
-        view, histogram = self._view, self.query_one(ScoreHistogram)
-        self._take_metrics(metrics_of(view, self._chosen))
-        width, height = self.size
-        key = keys_of(self.screen).get("alarm.open", "!") if view.alarms else ""
-        height -= self.query_one(AlarmLines).show(view.alarms, key, height)
-        ranks = [] if self._enlarged or self._plotted else rank_texts(view.last)[: max(height // 5, 1)]
-        lines = self.query_one("#ranks", Static)
-        lines.display = bool(ranks)
-        lines.update("\n".join(ranks))
-        height -= len(ranks)
-        evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
-        large = large_ones(self._metrics, view.history.kind)
-        events, single = len(evaluations) + lines_wanted(view.marks, width), self._enlarged or self._plotted
-        shared = layout(
-            width,
-            height,
-            large=1 if single else large,
-            small=0 if single else len(self._metrics) - large,
-            scores=not (histogram.empty or single),
-            events=min(events, max(height // 5, 3)) if single else events,
-        )
-        self._show_below(shared, evaluations)
-        charted, hidden = self._charted(), 0
-        if self._enlarged:
-            metric = self._metrics[self._selected]
-            picture = Picture(charted=charted, metric=metric, marks=view.marks, others=self._beside())
-            self.query_one(MetricChart).show(picture)
-        elif self._plotted:
-            limit = next((metric.threshold for metric in self._metrics if metric.field == "kl"), view.kl_target)
-            self.query_one(ScoreAgainstKL).show(self._curves(), charted.iteration, limit)
-        else:
-            shown = Shown(charted=charted, metrics=self._metrics, selected=self._selected, layout=shared)
-            hidden = cells_hidden(shown)
-            self.query_one(Overview).show(shown, self._nothing_yet())
-        self.border_subtitle = self._sign(charted, hidden)
-
-    def _show_below(self, shared: Layout, evaluations: Sequence[Mark]) -> None:
-        """Share the lines below the charts out among histogram and events."""
-        histogram, events = self.query_one(ScoreHistogram), self.query_one(Timeline)
-        below = self.query_one("#training-below")
-        events.show(self._view.marks, evaluations)
-        below.display = bool(shared.below)
-        below.styles.height = shared.below
-        below.set_class(shared.beside, "-beside")
-        histogram.display, events.display = bool(shared.histogram), bool(shared.events)
-        histogram.styles.height, events.styles.height = shared.histogram, shared.events
-
-    def _take_metrics(self, metrics: tuple[Metric, ...]) -> None:
-        """Show these metrics; the selected one stays selected if it is still shown."""
-        field, same = self._metrics[self._selected].field, [metric.field for metric in metrics]
-        self._selected = same.index(field) if field in same else min(self._selected, len(metrics) - 1)
-        self._metrics = metrics
 
     def _sign(self, charted: Charted, below: int) -> str:
         """Return what is not seen at once, for the border. below: metrics that have no line."""
@@ -370,13 +371,13 @@ class TrainingPane(Pane):
         words += [f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"] if hidden else []
         return " · ".join(words)
 
-    def _nothing_yet(self) -> str:
-        if self._view.is_starting:
-            words = self._view.state_text
-            return f"{words[0].upper()}{words[1:]}."
-        if self._view.ended is not None:
-            return "The run ended before its first iteration was over."
-        if self._view.started is not None:
-            return "First iteration running; metrics appear when it finishes."
-        start = keys_of(self.screen).get("run.start", "space")
-        return f"No run yet. Press {start} to train the configuration."
+    def _nothing_yet(self, width: int, height: int) -> list[Line]:
+        view = self._view
+        text = f"No run yet. Press {keys_of(self.screen).get('run.start', 'space')} to train the configuration."
+        if view.is_starting:
+            text = f"{view.state_text[0].upper()}{view.state_text[1:]}."
+        elif view.ended is not None:
+            text = "The run ended before its first iteration was over."
+        elif view.started is not None:
+            text = "First iteration running; metrics appear when it finishes."
+        return [[], *([(f" {line}", "muted")] for line in wrap(text, max(width - 2, 1)))]

@@ -5,11 +5,7 @@ A higher score says little if it was bought with a higher KL; see `workbench.com
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import ClassVar
-
-from rich.cells import cell_len
 
 from workbench.compare.compared_run import mean_of
 from workbench.compare.frontier import (
@@ -19,21 +15,16 @@ from workbench.compare.frontier import (
     Curve,
     Point,
     batch_points,
-    best_scores,
     evaluation_points,
-    levels,
     plot,
 )
-from workbench.kit.drawing import ROLES, Drawn, component_classes
 from workbench.numbers import number
 from workbench.run.view import RunView
 from workbench.text import Line, fit_end, fit_start, plain, visible
-from workbench.training.chart import LETTERS
+from workbench.training.chart import LETTERS, fitting
 
 _SIGN, _HELD_OUT = "•", "◇"  # of this run
 _YOUNG = 20  # iterations: of fewer, each is a point of its own
-_TABLE_FROM = 14  # lines of a plot that leaves room for the table
-_CELL = 9  # columns of a number of the table
 
 
 def curve_of(view: RunView, other: int | None = None, name: str = "") -> Curve:
@@ -64,7 +55,7 @@ def point_text(point: Point) -> str:
 def score_against_kl(
     curves: Sequence[Curve], iteration: int | None, limit: float | None, width: int, height: int
 ) -> list[Line]:
-    """Return the plot as at most `height` lines of at most `width` columns: title, plot, axis, legend and best scores.
+    """Return the plot as at most `height` lines of at most `width` columns: title, plot, axis and legend.
 
     curves: of this run, then of the marked ones. iteration: at the cursor; None for the newest. limit: of the KL.
     """
@@ -74,14 +65,8 @@ def score_against_kl(
         return [title, [], [(fit_start(" No iteration with a score and a KL yet.", width), "muted")]][:height]
     if here is not None and len(plain(title)) + len(point_text(here)) + 3 <= width:
         title.append((f"   {point_text(here)}", "text"))
-    table = _best_scores(curves, width) if height >= _TABLE_FROM + len(curves) else []
-    lines = plot(curves, width, max(height - 2 - len(table), 3), cursor=here, limit=limit)
-    return [title, *lines, _legend(curves, limit, width), *table][:height]
-
-
-def _legend(curves: Sequence[Curve], limit: float | None, width: int) -> Line:
     room = max(width // len(curves) - 6, 1)
-    pieces: Line = [
+    legend: Line = [
         (f" {_SIGN} this run", "series"),
         *((f"  {fit_end(curve.name, min(room, 24))}", curve.role) for curve in curves[1:]),
         (f"  {CURSOR} cursor", "muted"),
@@ -89,45 +74,5 @@ def _legend(curves: Sequence[Curve], limit: float | None, width: int) -> Line:
         (f"  {BEST} best so far", "muted"),
         *([(f"  {LIMIT} KL {limit:g}", "target")] if limit is not None else []),
     ]
-    line: Line = []
-    for text, role in pieces:
-        if sum(cell_len(other) for other, _ in line) + cell_len(text) <= width:
-            line.append((text, role))
-    return line
-
-
-def _best_scores(curves: Sequence[Curve], width: int) -> list[Line]:
-    """Return a table of the best score of each run at a KL of at most so much; empty if no KL is above 0."""
-    kls = levels(point for curve in curves for point in curve.compared)
-    heading = " best score at a KL up to"
-    kls = kls[-max((width - len(heading)) // _CELL, 0) :] if width > len(heading) + _CELL else []
-    if not kls:
-        return []
-    lines: list[Line] = [[(heading, "muted"), ("".join(f"{kl:{_CELL}g}" for kl in kls), "muted")]]
-    for curve in curves:
-        scores = (best_scores([curve], kl) for kl in kls)
-        cells = "".join((number(s, width=_CELL - 1) if math.isfinite(s) else "-").rjust(_CELL) for s in scores)
-        lines.append([(fit_end(f" {curve.name}", len(heading)).ljust(len(heading)), curve.role), (cells, "text")])
-    return lines
-
-
-class ScoreAgainstKL(Drawn, can_focus=True):
-    """Plot of score against KL. The pane handles the keys."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
-    _curves: Sequence[Curve] = ()
-    _iteration: int | None = None
-    _limit: float | None = None
-
-    @property
-    def point(self) -> Point | None:
-        """Point of this run at the cursor."""
-        return point_at(self._curves[0], self._iteration) if self._curves else None
-
-    def show(self, curves: Sequence[Curve], iteration: int | None, limit: float | None) -> None:
-        """Replace the curves, that of this run first; see `score_against_kl`."""
-        self._curves, self._iteration, self._limit = curves, iteration, limit
-        self.redraw()
-
-    def draw(self, width: int, height: int) -> list[Line]:
-        return score_against_kl(self._curves, self._iteration, self._limit, width, height)
+    lines = plot(curves, width, max(height - 2, 3), cursor=here, limit=limit)
+    return [title, *lines, fitting(legend, width)][:height]

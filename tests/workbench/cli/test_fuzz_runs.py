@@ -171,7 +171,7 @@ def _draw(events: Sequence[Event]) -> None:
         if isinstance(event, Alarm):
             alarm_lines(view.alarms, 60, 5, "A")
     assert status_pieces(view)
-    timeline(view.marks, 60, 10)
+    timeline(view.marks, 60)
     summary(view)
     console.print(dashboard(view, 80))
 

@@ -93,7 +93,7 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"● {SHOWN}" in drawn
     assert "⚠ iteration 3: see here" in drawn
-    texts = ["".join(text for text, _ in line) for line in timeline(view.marks, 60, 10)]
+    texts = ["".join(text for text, _ in line) for line in timeline(view.marks, 60)]
     assert any(SHOWN in text for text in texts)
     [line] = alarm_lines(view.alarms, 100, 3, "A")
     assert SHOWN in "".join(text for text, _ in line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import call, create_autospec
 
@@ -242,7 +243,7 @@ async def test_while_labelling_no_stray_key_applies_a_fix(monkeypatch: pytest.Mo
         await troubled(screen, pilot)
         await pilot.press("f5")
         assert screen.check_action("ask", ("alarm",))
-        monkeypatch.setattr(screen.query_one(LabelPane), "worker", object())
+        monkeypatch.setattr(screen.query_one(LabelPane), "worker", SimpleNamespace(state=None))
         assert not screen.check_action("ask", ("alarm",))
         assert not screen.check_action("ask", ("fix",))
 

@@ -29,7 +29,7 @@ def test_a_young_run_has_a_point_for_each_iteration_and_an_older_one_means():
     older = run([n / 100 for n in range(100)], [n / 10 for n in range(100)])
     assert older.training[-1].iteration == 100
     assert math.isclose(older.training[-1].kl, 9.7), "the mean of five iterations"
-    plot = " ".join(line[10:] for line in texts(score_against_kl([older], None, None, 100, 30)[1:-5]))
+    plot = " ".join(line[10:] for line in texts(score_against_kl([older], None, None, 100, 30)[1:-3]))
     named = [int(number) for number in re.findall(r"\d+", plot)]
     assert len(named) >= 4, "the curve has iterations beside it"
     assert set(named) <= {point.iteration for point in older.training}
@@ -56,18 +56,13 @@ def test_the_cursor_is_further_right_with_more_kl_and_higher_with_more_score():
     assert places[1][0] < places[2][0] < places[0][0]
 
 
-def test_each_marked_run_has_a_letter_in_the_plot_the_legend_and_the_table_of_best_scores():
+def test_each_marked_run_has_a_letter_in_the_plot_and_the_legend():
     this, other = run([0.1, 0.2], [1.0, 9.0]), run([0.1, 0.6, 0.2], [1.0, 3.0, 8.0], "other\x1b", other=0)
     lines = score_against_kl([this, other], None, 10.0, 100, 30)
-    text = texts(lines)
-    assert roles(lines[1:20], "run-1").count("a") == 2, "the third is where this run is, too"
-    (legend,) = [line for line in text if "• this run" in line]
-    assert "a other␛" in legend
-    assert "┊ KL 10" in legend
-    heading, first, second = text[-3:]
-    assert heading.split()[-4:] == ["1", "2", "5", "10"]
-    assert first.split()[-4:] == ["0.100", "0.100", "0.100", "0.200"]
-    assert second.split()[-4:] == ["0.100", "0.100", "0.600", "0.600"]
+    assert roles(lines[1:-1], "run-1").count("a") == 2, "the third is where this run is, too"
+    legend = texts(lines)[-1]
+    for part in ("• this run", "a other␛", "┊ KL 10"):
+        assert part in legend
 
 
 def test_evaluations_are_marked_and_a_run_of_evaluations_alone_is_compared_by_them():

@@ -67,7 +67,7 @@ async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_the
         assert "▸gradient norm" in screen, "both kinds have it"
         assert pane.check_action("choose", ()) is False
         await pilot.press(*["up"] * 20, "enter")
-        assert (await shown(pilot)).startswith(" loss   iteration 40  0.660 ▼ 0.001")
+        assert (await shown(pilot)).startswith("▸loss  0.660  ▼ 0.001")
         pane.show_run(view_of(5))
         assert pane.check_action("choose", ())
         assert pane.metrics_shown == ("kl", "grad_norm")
@@ -89,7 +89,7 @@ async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric()
         assert "a by-reward" in screen
         assert "by-ppo" not in screen
         await pilot.press("down", "down", "down")
-        assert (await shown(pilot)).startswith(" chosen reward")
+        assert (await shown(pilot)).startswith("▸chosen reward")
         assert "this run" not in await shown(pilot)
         await pilot.press(*["down"] * 6)
         assert "b by-ppo" in await shown(pilot), "both have a speed"

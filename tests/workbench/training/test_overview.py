@@ -1,9 +1,11 @@
-"""How the pane shares its lines out, and that charts, cells and time fill them at every size."""
+"""The overview: how it shares its lines out, and its charts, cells, time and scores."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from charts import texts
+from charts import any_values, roles, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -13,9 +15,12 @@ from workbench.kit.axes import window_of
 from workbench.run.metrics import DEFAULT
 from workbench.run.view import RunView
 from workbench.training.layout import layout
-from workbench.training.metric_choice import large_ones, metrics_of
+from workbench.training.metric_choice import metrics_of
 from workbench.training.metric_grid import Charted
-from workbench.training.overview import Shown, cells_hidden, overview
+from workbench.training.overview import Shown, histogram, overview, time_line
+
+BARS, EIGHTHS = " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█"
+PHASES = ("generate", "score", "reward", "update", "evaluate", "save")
 
 
 def varied(view: RunView) -> RunView:
@@ -33,7 +38,7 @@ FRAME = 5  # lines of the screen around the pane: its border, status line, strip
 
 def shown(view: RunView, width: int, height: int, **others: bool) -> Shown:
     metrics = metrics_of(view, DEFAULT)
-    large = large_ones(metrics, view.history.kind)
+    large = 2
     shares = layout(
         width, height, large=large, small=len(metrics) - large, scores=others.get("scores", False), events=4
     )
@@ -54,7 +59,6 @@ def test_every_size_is_filled_and_nothing_is_cut(kind: str) -> None:
             text = "\n".join(drawn)
             assert all(metric.label in text for metric in content.metrics), (width, height)
             assert all(metric.unit in text for metric in content.metrics), (width, height, text)
-            assert cells_hidden(content) == 0
             assert [zone.number for zone in zones] == list(range(len(content.metrics)))
             right = max(zone.columns.stop for zone in zones if zone.number > 1)
             assert right == width - 2, "the cells go to the edge"
@@ -101,3 +105,100 @@ def test_scores_are_beside_the_events_in_a_wide_pane_and_above_them_in_others():
     assert not narrow.beside
     assert narrow.below == narrow.histogram + narrow.events
     assert not layout(198, 55, large=2, small=11, scores=True, events=0).beside
+
+
+# Where the time went
+
+
+def bars(line: str) -> list[int]:
+    """Return the lengths of the bars in eighths."""
+    lengths, before = [], " "
+    for cell in line:
+        if cell in EIGHTHS[1:]:
+            lengths += [] if before in EIGHTHS[1:] else [0]
+            lengths[-1] += EIGHTHS.index(cell)
+        before = cell
+    return lengths
+
+
+def test_each_phase_has_its_name_its_seconds_and_a_bar_in_proportion():
+    (line,) = texts([time_line({"generate": 6.0, "score": 3.0, "update": 12.0}, 7, 120)])
+    assert line.startswith(" where the time of iteration 7 went   21s  generate ███")
+    assert [word for word in line.split() if word.endswith("s")] == ["21s", "6.0s", "3.0s", "12s"]
+    generate, score, update = bars(line)
+    assert abs(generate - 2 * score) <= 2
+    assert abs(update - 2 * generate) <= 2
+
+
+def test_a_narrow_line_shortens_its_heading_and_then_joins_the_shortest_phases():
+    spent = {"generate": 6.0, "score": 5.0, "update": 11.0, "evaluate": 3.0, "save": 0.2}
+    (fair,) = texts([time_line(spent, 40, 112)])
+    assert fair.startswith(" iteration 40  25s  generate ")
+    assert "save" in fair
+    (narrow,) = texts([time_line(spent, 40, 60)])
+    assert narrow.startswith(" 25s generate ")
+    assert " other " in narrow
+    assert narrow.endswith("3.2s")
+    assert "save" not in narrow
+
+
+def test_phases_that_did_not_run_and_numbers_that_are_none_have_no_bar():
+    assert time_line({}, 1, 80) == []
+    assert time_line({"train": math.nan}, 1, 80) == []
+    (line,) = texts([time_line({"generate": 1.0, "evaluate": 0.0, "save": math.inf}, 1, 80)])
+    assert "evaluate" not in line
+    assert "save" not in line
+
+
+@given(
+    spent=st.dictionaries(st.sampled_from(PHASES), st.floats(0.001, 1e5), min_size=1),
+    iteration=st.integers(1, 10**6),
+    width=st.integers(8, 220),
+)
+def test_the_line_fits_and_bars_fill_it(spent, iteration, width):
+    line = time_line(spent, iteration, width)
+    (text,) = texts([line])
+    assert cell_len(text) <= width
+    if width >= 58:
+        assert cell_len(text) >= width - len(spent) - 1
+        assert len(bars(text)) == sum(role == "text" for _, role in line)
+
+
+# The distribution of the scores
+
+
+def heights(line: str) -> list[int]:
+    return [BARS.index(cell) for cell in line[1:]]
+
+
+@given(scores=any_values, width=st.integers(20, 120), height=st.integers(1, 5))
+def test_any_scores_are_drawn_within_the_size(scores, width, height):
+    lines = histogram(scores, 7, width, height)
+    assert len(lines) <= height
+    assert all(cell_len(text) <= width for text in texts(lines))
+
+
+def test_bars_are_as_high_as_their_share_of_the_scores():
+    scores = [0.0] * 10 + [0.5] * 20 + [1.0] * 40
+    title, line, axis = texts(histogram(scores, 7, 60, 3))
+    found = heights(line)
+    assert 0 < found[0] < max(found[15:30]) < found[-1] == 7
+    assert found.count(0) > len(found) / 2
+    assert "70 · mean 0.71 ± 0.36" in title
+    assert (axis.split()[0], axis.split()[-1]) == ("0.00", "1.00")
+    assert abs(axis.index("┴") - (1 + 0.714 * (len(line) - 2))) <= 1, "the mean has its place on the axis"
+    assert len(histogram(scores, 7, 60, 4)) == 4
+
+
+def test_non_finite_scores_are_reported_and_left_out():
+    lines = histogram([0.1, math.nan, 0.9, math.inf], 7, 100, 3)
+    assert "× 2 not finite" in roles(lines, "missing")
+    assert "4 · mean 0.50" in texts(lines)[0]
+    assert len(histogram([math.nan], 7, 60, 3)) == 1
+
+
+def test_equal_scores_are_one_bar():
+    title, line, axis = texts(histogram([0.5] * 8, 7, 60, 3))
+    assert line.strip() in {"▇", "▇▇▇"}
+    assert axis == " 0.50"
+    assert "± 0.00" in title

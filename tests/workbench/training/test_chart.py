@@ -1,9 +1,10 @@
-"""The enlarged chart: dots, axes, cursor, threshold, marks and further runs."""
+"""The chart of a metric: dots, axes, cursor, threshold, marks and further runs."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from charts import CLIP, KL, SCORE, Counted, any_values, history_of, roles, texts
@@ -18,13 +19,11 @@ from workbench.run.history import History
 from workbench.run.metrics import METRICS, Metric
 from workbench.run.view import Mark
 from workbench.text import Line
-from workbench.training.chart import Picture, braille_chart
+from workbench.training.chart import DOT, Picture, metric_chart
 from workbench.training.metric_grid import Charted
 
-LEFT = 10  # columns before the plot
 
-
-def chart(
+def drawn(
     history: History,
     metric: Metric = SCORE,
     *,
@@ -35,16 +34,31 @@ def chart(
     log: bool = False,
     marks: tuple[Mark, ...] = (),
     others: tuple[tuple[str, History], ...] = (),
-) -> list[Line]:
+    selected: bool = True,
+) -> tuple[list[Line], range]:
     window = window_over([history, *(other for _, other in others)]) if others else window_of(history)
     charted = Charted(window=window, at=at, average=average, log=log)
-    return braille_chart(Picture(charted=charted, metric=metric, marks=marks, others=others), width, height)
+    picture = Picture(charted=charted, metric=metric, marks=marks, others=others)
+    return metric_chart(picture, width, height, selected=selected)
+
+
+def chart(*arguments: Any, **options: Any) -> list[Line]:
+    return drawn(*arguments, **options)[0]
+
+
+def axis_of(lines: list[Line]) -> int:
+    return next(number for number, text in enumerate(texts(lines)) if "└" in text)
 
 
 def plot(lines: list[Line]) -> list[str]:
     """Return the rows between title and axis, right of the y axis."""
-    rows = [text[LEFT:] for text in texts(lines)[1:]]
-    return rows[: next(number for number, text in enumerate(texts(lines)[1:]) if "└" in text)]
+    left = texts(lines)[axis_of(lines)].index("└") + 1
+    return [text[left:] for text in texts(lines)[1 : axis_of(lines)]]
+
+
+def labels(lines: list[Line]) -> dict[str, int]:
+    """Return the rows of the numbers of the y axis."""
+    return {text.split("┤")[0].strip(): row for row, text in enumerate(texts(lines)[1:]) if "┤" in text}
 
 
 def dots(rows: list[str]) -> set[tuple[int, int]]:
@@ -102,15 +116,16 @@ def test_a_line_has_no_gap_and_holds_both_ends(start, end):
 @given(
     values=any_values,
     other=any_values,
-    width=st.integers(1, 130),
-    height=st.integers(1, 40),
+    width=st.integers(20, 130),
+    height=st.integers(4, 40),
     metric=st.sampled_from(METRICS),
     average=st.booleans(),
     log=st.booleans(),
+    marks=st.sampled_from([(), (Mark(1, "alert", "x"), Mark(10**9, "end", "y"))]),
 )
-def test_any_numbers_at_any_size_are_drawn_within_the_size(values, other, width, height, metric, average, log):
-    marks = (Mark(1, "alert", "x"), Mark(10**9, "end", "y"))
-    lines = chart(
+def test_any_numbers_fill_the_size(values, other, width, height, metric, average, log, marks):
+    others = (("run", history_of(other, field=metric.field)),) if other and height > 6 else ()
+    lines, place = drawn(
         history_of(values, field=metric.field),
         metric,
         width=width,
@@ -118,21 +133,21 @@ def test_any_numbers_at_any_size_are_drawn_within_the_size(values, other, width,
         at=0 if values else None,
         average=average,
         log=log,
-        marks=marks,
-        others=(("run", history_of(other, field=metric.field)),) if other else (),
+        marks=marks if height > 6 else (),
+        others=others,
     )
-    assert len(lines) <= height
-    if width >= 24:
-        assert all(cell_len(text) <= width for text in texts(lines))
+    assert [cell_len(text) for text in texts(lines)] == [width] * height
+    assert place.stop == width - bool(others)
 
 
 def test_a_rising_metric_is_a_line_from_the_lower_left_to_the_upper_right():
-    rows = plot(chart(history_of([i / 10 for i in range(11)])))
-    drawn = dots(rows)
-    across, down = 2 * (80 - 12), 4 * len(rows)
-    assert {(0, down - 1), (across - 1, 0)} <= drawn
-    assert {x for x, _ in drawn} == set(range(across))
-    tops = [min(y for place, y in drawn if place == x) for x in range(across)]
+    lines, place = drawn(history_of([i / 20 for i in range(21)]))
+    rows = plot(lines)
+    points = dots(rows)
+    across, down = 2 * len(place), 4 * len(rows)
+    assert {(0, down - 1), (across - 1, 0)} <= points
+    assert {x for x, _ in points} == set(range(across))
+    tops = [min(y for at, y in points if at == x) for x in range(across)]
     assert tops == sorted(tops, reverse=True)
 
 
@@ -142,17 +157,29 @@ def test_a_bucket_of_many_values_spans_from_its_least_to_its_greatest():
 
 
 def test_the_y_axis_has_round_numbers_at_their_height():
-    lines = chart(history_of([i / 10 for i in range(11)]), height=25)
-    labels = {text[:9].strip(): number for number, text in enumerate(texts(lines)[1:-3]) if "┤" in text}
-    assert list(labels) == ["1.0", "0.8", "0.6", "0.4", "0.2", "0.0"]
-    assert labels["1.0"] == 0
-    assert labels["0.0"] == 20
-    assert labels["0.6"] == 8
+    lines = chart(history_of([i / 20 for i in range(21)]), height=13)
+    assert labels(lines) == {"1.0": 0, "0.5": 5, "0.0": 10}
 
 
-def test_the_x_axis_names_the_first_iteration_and_round_ones():
-    numbers = texts(chart(history_of([0.5] * 500, first=1)))[-2].split()
-    assert numbers == ["1", "100", "200", "300", "400", "500"]
+@pytest.mark.parametrize(
+    ("size", "at", "numbers"),
+    [
+        (500, None, "1 100 200 300 400 500"),
+        (500, 249, "1 100 200 250 300 400 500"),
+        (2, None, "1 2"),
+        (3, None, "1 2 3"),
+    ],
+)
+def test_the_x_axis_names_the_iteration_of_the_cursor_the_ends_and_round_ones(size, at, numbers):
+    lines = chart(history_of([0.5] * size, first=1), at=at)
+    assert texts(lines)[-1].replace("─", " ").strip(" └").split() == numbers.split()
+    assert roles(lines[-1:], "cursor") == ("" if at is None else str(at + 1))
+
+
+@pytest.mark.parametrize(("count", "places"), [(1, [37]), (2, [0, 74]), (3, [0, 37, 74])])
+def test_young_runs_use_the_whole_width_with_a_dot_for_each_iteration(count, places):
+    (row,) = [row for row in plot(chart(history_of([0.5] * count))) if DOT in row]
+    assert [at for at, cell in enumerate(row) if cell == DOT] == places
 
 
 def test_a_gap_in_the_iterations_and_a_nan_break_the_line():
@@ -161,47 +188,58 @@ def test_a_gap_in_the_iterations_and_a_nan_break_the_line():
         history.append(iteration(number, score_mean=0.5, score_std=math.nan))
     (row,) = [row for row in plot(chart(history)) if any(cell > "⠀" for cell in row)]
     assert " " * 20 in row[10:60]
-    lines = chart(history_of([0.5] * 10 + [math.nan] + [0.5] * 10))
+    lines, place = drawn(history_of([0.5] * 10 + [math.nan] + [0.5] * 10))
     rows = plot(lines)
     assert roles(lines, "missing") == "×"
-    assert rows[-1].index("×") == (80 - 12) // 2
-    middle = [x for x, _ in dots(rows) if 62 <= x <= 72]
-    assert not [x for x in middle if 66 <= x <= 69]
+    assert rows[-1].index("×") == len(place) // 2
+    assert not [x for x, _ in dots(rows) if abs(x - len(place)) <= 2]
 
 
-def test_the_cursor_is_a_line_through_its_iteration_and_the_title_says_its_value():
+def test_the_spread_is_a_dotted_edge_on_either_side_of_the_line():
+    lines = chart(history_of([0.5] * 100, score_std=0.2))
+    edges = [row for row, text in enumerate(texts(lines)) if text.count("⠁") + text.count("⡀") + text.count("⠂") > 40]
+    (middle,) = [row for row, line in enumerate(lines) if len(roles([line], "series")) > 40]
+    assert len(edges) == 2
+    assert abs((middle - edges[0]) - (edges[1] - middle)) <= 1 < middle - edges[0]
+    assert len(roles([lines[edges[0]]], "axis")) > 40
+    assert not any("⡀⡀⡀" in text for text in texts(chart(history_of([0.5] * 100))))
+
+
+def test_the_title_has_value_unit_change_deviation_average_and_a_limit_that_the_plot_does_not_name():
+    history = history_of([4.0, 6.0, 9.5], field="kl", kl_std=2.5)
+    lines = chart(history, KL)
+    assert texts(lines)[0].rstrip() == "▸KL  9.50 nats/seq  ▲ 3.50  ± 2.50"
+    (limit,) = [text for text in texts(lines) if "┄ limit 10" in text]
+    assert limit.count("┄") > 10
+    assert texts(chart(history, KL, at=1, selected=False))[0].startswith(" KL  6.00 nats/seq  ▲ 2.00")
+    far = history_of([0.1, 0.2], field="kl", kl_std=math.nan)
+    assert texts(chart(far, KL))[0].rstrip() == "▸KL  0.20 nats/seq  ▲ 0.10  ┄ limit 10"
     history = history_of([i / 100 for i in range(101)])
-    lines = chart(history, at=50, average=True)
-    title = texts(lines)[0]
-    assert "iteration 51  0.500 ▲ 0.010" in title
-    assert "EMA 0.4" in title
+    assert "EMA 0.4" in texts(chart(history, at=50, average=True))[0]
     assert "EMA 0.000" in texts(chart(history, at=0, average=True))[0]
-    cursor = [row[(80 - 12) // 2] for row in plot(chart(history, at=50))]
+
+
+def test_the_cursor_is_a_line_through_its_iteration():
+    lines, place = drawn(history_of([i / 100 for i in range(101)]), at=50)
+    cursor = [row[len(place) // 2] for row in plot(lines)]
     assert len(cursor) - 2 <= cursor.count("│") < len(cursor), "but where the metric crosses it"
-    assert "iteration 101  1.000" in texts(chart(history))[0]
 
 
 def test_the_threshold_is_a_line_at_its_height_behind_the_metric():
     lines = chart(history_of([0.1] * 20 + [0.3] * 20, field="clip_fraction"), CLIP)
-    (row,) = [row for row in plot(lines) if row.count("┄") > 10]
-    assert "┄ limit 20" in texts(lines)[0]
-    labels = {text[:9].strip(): text for text in texts(lines)}
-    assert labels["20"][LEFT:] == row
+    (row,) = [number for number, row in enumerate(plot(lines)) if row.count("┄") > 10]
+    assert labels(lines)["20"] == row
     far = chart(history_of([0.01] * 40, field="clip_fraction"), CLIP)
     assert not any("┄" in row for row in plot(far)), "far above, it would flatten the metric"
 
 
-def test_marks_are_under_their_iterations_the_alert_first():
+def test_marks_are_under_their_iterations_the_alert_and_above_all_the_error_first():
     marks = (Mark(1, "checkpoint", ""), Mark(50, "alert", ""), Mark(50, "checkpoint", ""), Mark(99, "setting", ""))
-    lines = chart(history_of([0.5] * 99), marks=(*marks, Mark(200, "end", "")))
-    row = texts(lines)[-1][LEFT:]
-    assert {place: cell for place, cell in enumerate(row) if cell != " "} == {0: "✓", 34: "⚠", 67: "→"}
-
-
-def test_an_error_is_visible_where_marks_meet():
-    marks = (Mark(50, "alarm", "", "error"), Mark(50, "rollback", ""), Mark(1, "alarm", "", "warning"))
-    lines = chart(history_of([0.5] * 99), marks=marks)
-    assert texts(lines)[-1].split() == ["!", "✖"]
+    lines, place = drawn(history_of([0.5] * 99), marks=(*marks, Mark(200, "end", "")))
+    row = texts(lines)[-1][place.start :]
+    assert {at: cell for at, cell in enumerate(row) if cell != " "} == {0: "✓", 37: "⚠", 74: "→"}
+    lines = chart(history_of([0.5] * 99), marks=(Mark(50, "alarm", "", "error"), Mark(50, "rollback", "")))
+    assert texts(lines)[-1].split() == ["✖"]
     assert "✖" in roles(lines, "missing")
 
 
@@ -211,13 +249,13 @@ def test_further_runs_have_letters_at_their_ends_and_in_the_legend_and_a_colour_
         for name, level in zip("vwxyz", (0.9, 0.9, 0.5, 0.1, 0.2), strict=True)
     )
     lines = chart(history_of([0.0] * 10), others=others, width=110)
-    ends = "".join(row[-1] for row in plot(lines)).strip()
-    assert sorted(ends.replace(" ", "")) == list("abcde")
+    ends = "".join(row[-1] for row in plot(lines)).replace(" ", "")
+    assert sorted(ends) == list("abcde")
     assert ends.index("a") < ends.index("c") < ends.index("e") < ends.index("d")
     assert " ".join(texts(lines)[-1].split()) == "─ this run a run-v b run-w c run-x d run-y e run-z"
     for number, letter in enumerate("abcde", 1):
         assert roles(lines[:-1], f"run-{number}").count(letter) == 1
-    assert texts(lines)[-3].split()[-1] == "30", "the axis holds the longest of them"
+    assert "30" in texts(lines)[-2].replace("─", " ").split(), "the axis holds the longest of them"
 
 
 @given(
@@ -227,12 +265,11 @@ def test_further_runs_have_letters_at_their_ends_and_in_the_legend_and_a_colour_
 )
 def test_each_letter_is_right_after_the_end_of_its_line(ends, own, height):
     others = tuple((f"run-{n}", history_of([0.5] * (size - 1) + [end])) for n, (size, end) in enumerate(ends))
-    lines = chart(history_of([0.0] * own), others=others, width=90, height=height)
+    lines, across = drawn(history_of([0.0] * own), others=others, width=90, height=height)
     rows = plot(lines)
     window = window_over([history_of([0.0] * own), *(history for _, history in others)])
-    across = 90 - LEFT - 2
     for letter, (size, _) in zip("abcde", ends, strict=False):
-        dot = window.place_of(size, 2 * across)
+        dot = window.place_of(size, 2 * len(across))
         places = [(y, x) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell == letter]
         assert [x for _, x in places] == [dot // 2 + 1]
 
@@ -240,8 +277,7 @@ def test_each_letter_is_right_after_the_end_of_its_line(ends, own, height):
 def test_the_letter_of_a_short_run_is_beside_its_last_value():
     short = history_of([0.8 * i / 19 for i in range(20)])
     lines = chart(history_of([i / 99 for i in range(100)]), others=(("short", short),), width=110, height=25)
-    labels = {text[:9].strip(): row for row, text in enumerate(texts(lines)[1:]) if "┤" in text}
-    assert [row for row, text in enumerate(plot(lines)) if "a" in text] == [labels["0.8"]]
+    assert [row for row, text in enumerate(plot(lines)) if "a" in text] == [labels(lines)["0.8"]]
 
 
 def test_names_of_runs_are_shown_and_not_obeyed():
@@ -252,13 +288,13 @@ def test_names_of_runs_are_shown_and_not_obeyed():
 def test_a_logarithmic_axis_is_used_where_it_fits_and_otherwise_its_absence_is_noted():
     values = [10.0 ** (i / 10) for i in range(-20, 11)]
     lines = chart(history_of(values, field="kl"), KL, log=True)
-    assert "log scale" in texts(lines)[0]
-    drawn = dots(plot(lines))
-    tops = [min(y for place, y in drawn if place == x) for x in sorted({x for x, _ in drawn})]
+    assert "no log scale" not in texts(lines)[0]
+    points = dots(plot(lines))
+    tops = [min(y for at, y in points if at == x) for x in sorted({x for x, _ in points})]
     steps = {before - after for before, after in itertools.pairwise(tops)}
     assert steps <= {0, 1}, "an exponential is a straight line"
-    assert {"0.01", "0.1", "1", "10"} <= {text[:9].strip() for text in texts(lines)}
-    assert "no log scale for this metric" in texts(chart(history_of([0.1, 0.2]), log=True))[0]
+    assert {"0.01", "0.1", "1", "10"} <= labels(lines).keys()
+    assert "no log scale" in texts(chart(history_of([0.1, 0.2]), log=True))[0]
 
 
 def test_drawing_reads_two_buckets_a_column_for_every_run_and_for_the_spread_of_its_own():
@@ -267,10 +303,10 @@ def test_drawing_reads_two_buckets_a_column_for_every_run_and_for_the_spread_of_
         for history in histories:
             history.append(iteration(number))
     chart(histories[0], others=(("other", histories[1]),), width=100, average=True)
-    assert [history.read for history in histories] == [pytest.approx(4 * 88, abs=6), pytest.approx(2 * 88, abs=3)]
+    assert [history.read for history in histories] == [pytest.approx(4 * 94, abs=6), pytest.approx(2 * 94, abs=3)]
 
 
 def test_a_run_without_iterations_draws_an_empty_chart():
     lines = chart(history_of([]))
     assert not dots(plot(lines))
-    assert texts(lines)[0].split() == ["score"]
+    assert texts(lines)[0].split() == ["▸score", "NaN"]

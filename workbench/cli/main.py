@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except SystemExit as end:  # of --help and --version
+        return int(end.code or 0)
     except Exception as error:  # noqa: BLE001 - the last line of defence
         from trainer.errors import TrainerError  # only now: the screen's first frame needs nothing of the trainer
 

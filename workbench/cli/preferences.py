@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,6 @@ from trainer.preferences.formats import (
     FORMATS_IN,
     FORMATS_OUT,
     ColumnNames,
-    Reading,
     read_preferences,
     write_preferences,
 )
@@ -39,43 +38,18 @@ _IMPORT = f"{output.PROGRAM} preferences import SOURCE"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their options."""
     actions = parser.add_subparsers(required=True, title="commands", metavar="")
-    _add_import(actions)
-    command = actions.add_parser("imports", help="print the imports, the newest first")
-    command.set_defaults(execute=imports)
-    command = actions.add_parser("undo-import", help="undo all that an import added; the events stay in the store")
-    command.set_defaults(execute=undo_import)
-    command.add_argument(
-        "wanted", metavar="IMPORT", nargs="?", default="newest", help="its number or its source (default: the newest)"
-    )
-    _add_export(actions)
-    command = actions.add_parser("card", help="print a data card in Markdown: counts, lengths, agreement")
-    command.set_defaults(execute=card)
-    _add_selection(command)
-    command = actions.add_parser("agreement", help="print how far labellers agree with each other and with themselves")
-    command.set_defaults(execute=agree)
-    add(command, "--json")
-    command = actions.add_parser("check", help="check the store; exit code 3 if it is damaged")
-    command.set_defaults(execute=check)
-    command = actions.add_parser("list", help="print the newest preferences")
-    command.set_defaults(execute=list_)
-    _add_selection(command)
-    add(command, "--limit", default=20, help="number of lines (default: %(default)s)")
-    add(command, "--json", help="print every field, one JSON object per line")
-    for command in actions.choices.values():
+
+    def add_command(name: str, execute: Callable[[argparse.Namespace], int], help_text: str) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = actions.add_parser(name, help=help_text)
+        command.set_defaults(execute=execute)
         command.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
+        return command
 
-
-def _add_import(actions: Any) -> None:
-    command = actions.add_parser("import", help="read preferences from a file or a dataset into the store")
-    command.set_defaults(execute=import_)
-    command.add_argument(
-        "source",
-        metavar="SOURCE",
-        help="a .jsonl, .jsonl.gz, .json, .csv or .parquet file, the folder of a saved dataset, or a datasets name",
-    )
-    command.add_argument(
-        "--format", choices=("auto", *FORMATS_IN), default="auto", help="default: from the columns of the first row"
-    )
+    command = add_command("import", import_, "read preferences from a file or a dataset into the store")
+    source = "a .jsonl, .jsonl.gz, .json, .csv or .parquet file, the folder of a saved dataset, or a datasets name"
+    command.add_argument("source", metavar="SOURCE", help=source)
+    formats = "default: from the columns of the first row"
+    command.add_argument("--format", choices=("auto", *FORMATS_IN), default="auto", help=formats)
     command.add_argument("--split", default="train", help="split of a dataset (default: %(default)s)")
     command.add_argument(
         "--column",
@@ -91,56 +65,69 @@ def _add_import(actions: Any) -> None:
     command.add_argument("--skip-broken", action="store_true", help="skip broken rows, and count them")
     command.add_argument("--dry-run", action="store_true", help="read and report, but save nothing")
 
+    add_command("imports", imports, "print the imports, the newest first")
+    command = add_command("undo-import", undo_import, "undo all that an import added; the events stay in the store")
+    wanted = "its number or its source (default: the newest)"
+    command.add_argument("wanted", metavar="IMPORT", nargs="?", default="newest", help=wanted)
 
-def _add_export(actions: Any) -> None:
-    command = actions.add_parser("export", help="write preferences for other trainers, or all of their fields")
-    command.set_defaults(execute=export)
+    command = add_command("export", export, "write preferences for other trainers, or all of their fields")
     command.add_argument("file", metavar="FILE", help="a .jsonl or .parquet file, or .csv with --format columns")
-    command.add_argument("--format", choices=tuple(FORMATS_OUT), required=True, help="only k-way keeps every field")
-    command.add_argument(
-        "--ties",
-        choices=("keep", "drop"),
-        default="keep",
-        help="keep ties if the format can hold them (default), or drop them",
-    )
-    command.add_argument(
-        "--provenance", action="store_true", help="add columns with origins, judgement and the source's other columns"
-    )
-    _add_selection(command)
+    keeps = "only k-way keeps every field"
+    command.add_argument("--format", choices=tuple(FORMATS_OUT), required=True, help=keeps)
+    ties = "keep ties if the format can hold them (default), or drop them"
+    command.add_argument("--ties", choices=("keep", "drop"), default="keep", help=ties)
+    provenance = "add columns with origins, judgement and the source's other columns"
+    command.add_argument("--provenance", action="store_true", help=provenance)
     command.add_argument("--force", action="store_true", help="overwrite FILE")
 
-
-def _add_selection(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--labeller", metavar="NAME", help="only preferences of this labeller")
-    command.add_argument("--source", metavar="SOURCE", help="only preferences imported from this source")
+    add_command("card", card, "print a data card in Markdown: counts, lengths, agreement")
+    agreement = "print how far labellers agree with each other and with themselves"
+    add(add_command("agreement", agree, agreement), "--json")
+    add_command("check", check, "check the store; exit code 3 if it is damaged")
+    command = add_command("list", list_, "print the newest preferences")
+    add(command, "--limit", default=20, help="number of lines (default: %(default)s)")
+    add(command, "--json", help="print every field, one JSON object per line")
+    for name in ("export", "card", "list"):
+        actions.choices[name].add_argument("--labeller", metavar="NAME", help="only preferences of this labeller")
+        actions.choices[name].add_argument("--source", metavar="SOURCE", help="only preferences from this source")
 
 
 def import_(args: argparse.Namespace) -> int:
     """Import a source into the store, all of it or nothing; a summary goes to stderr."""
     labeller = labeller_name(args.labeller) if args.labeller is not None else ""
-    reading = _read(args)
+    how = {
+        "format": args.format,
+        "split": args.split,
+        "columns": ColumnNames.of(args.columns),
+        "skip_broken": args.skip_broken,
+        "conversational": args.conversational,
+    }
+    reading = read_preferences(args.source, **how)
     count = sum(1 for _ in reading)  # checked to its end before any of it is stored; a million fit no memory
-    _report(reading)
+    facts = [counted(reading.rows, "row"), f"format {reading.format}"]
+    if reading.duplicates:
+        facts.append(counted(reading.duplicates, "duplicate"))
+    if reading.broken:
+        facts.append(f"{counted(reading.broken, 'broken row')} skipped")
+    output.note(f"{reading.source}: {', '.join(facts)}")
+    more = reading.broken - len(reading.problems)
+    for problem in [*reading.problems, *([counted(more, "more broken row")] if more > 0 else [])]:
+        output.warning(problem)
     if args.dry_run:
         output.note(f"would import {counted(count, 'preference')}; nothing was saved")
         return 0
     path = _path(args)
     with PreferenceStore(path) as store:
-        added = store.add_many((_labelled(one, labeller) for one in _read(args)), source=args.source)
+        preferences: Iterable[Preference] = read_preferences(args.source, **how)
+        if labeller:
+            preferences = (
+                one if one.judgement.labeller else replace(one, judgement=replace(one.judgement, labeller=labeller))
+                for one in preferences
+            )
+        added = store.add_many(preferences, source=args.source)
     known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
     output.note(f"imported {counted(added.count, 'preference')} into '{path}'{known}")
     return 0
-
-
-def _read(args: argparse.Namespace) -> Reading:
-    return read_preferences(
-        args.source,
-        format=args.format,
-        split=args.split,
-        columns=ColumnNames.of(args.columns),
-        skip_broken=args.skip_broken,
-        conversational=args.conversational,
-    )
 
 
 def imports(args: argparse.Namespace) -> int:
@@ -205,7 +192,32 @@ def agree(args: argparse.Namespace) -> int:
     if args.json:
         output.data(json.dumps(plain(_agreement_values(found)), allow_nan=False))
     else:
-        output.data("\n".join(_agreement_lines(found)))
+        labellers, units = counted(len(found.labellers), "labeller"), counted(found.units, "common unit")
+        output.data(f"Krippendorff's alpha {number(found.alpha)}: {labellers}, {units}")
+        pairs = [
+            (
+                f"{_name(pair.first)}, {_name(pair.second)}",
+                str(pair.kappa.n),
+                percent(pair.kappa.observed, 1),
+                number(pair.kappa.value),
+                " to ".join(map(number, pair.kappa.interval)),
+            )
+            for pair in found.pairs
+            if pair.kappa.n
+        ]
+        selves = [
+            (_name(one.labeller), str(one.units), percent(one.observed, 1), number(one.alpha))
+            for one in found.selves
+            if one.units
+        ]
+        pair_heads, self_heads = (
+            ("labellers", "units", "agree", "kappa", "95% interval"),
+            ("with oneself", "units", "agree", "alpha"),
+        )
+        if pairs:
+            output.data("\n".join(["", *aligned([pair_heads, *pairs])]))
+        if selves:
+            output.data("\n".join(["", *aligned([self_heads, *selves])]))
     if not found.units and not any(one.units for one in found.selves):
         output.note("no agreement: no comparison was judged twice")
     return 0
@@ -229,11 +241,19 @@ def list_(args: argparse.Namespace) -> int:
     """Print the newest preferences, the last one first."""
     with _store(args) as store:
         newest = store.newest(args.limit, labeller=args.labeller, source=args.source)
-        found = list(_some(iter(newest), store.path, _selection(args)))
+        found = list(_some(iter(newest), store.path, args))
     for preference in found:
-        output.data(
-            json.dumps({"id": preference.id} | preference_values(preference)) if args.json else _line(preference)
+        if args.json:
+            output.data(json.dumps({"id": preference.id} | preference_values(preference)))
+            continue
+        judgement, prompt = preference.judgement, preference.comparison.prompt
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        end = fit_end(visible(text[-_PROMPT - 1 :]), _PROMPT)
+        choice = judgement.choice or " > ".join(
+            "=".join(str(place + 1) for place in group) for group in judgement.ranking
         )
+        labeller = padded(visible(judgement.labeller) or "-", 12)
+        output.data(f"{preference.id:>6}  {moment(judgement.time):<16}  {choice:<8}  {labeller}  {end}")
     return 0
 
 
@@ -242,25 +262,6 @@ def _reason(name: str) -> tuple[str, ...]:
     if name == "both_bad":
         return "pair of bad completions", "pairs of bad completions"
     return (name, name.replace("completion", "completions")) if name.startswith("completion") else (name,)
-
-
-def _labelled(preference: Preference, labeller: str) -> Preference:
-    if not labeller or preference.judgement.labeller:
-        return preference
-    return replace(preference, judgement=replace(preference.judgement, labeller=labeller))
-
-
-def _report(reading: Reading) -> None:
-    facts = [counted(reading.rows, "row"), f"format {reading.format}"]
-    if reading.duplicates:
-        facts.append(counted(reading.duplicates, "duplicate"))
-    if reading.broken:
-        facts.append(f"{counted(reading.broken, 'broken row')} skipped")
-    output.note(f"{reading.source}: {', '.join(facts)}")
-    for problem in reading.problems:
-        output.warning(problem)
-    if reading.broken > len(reading.problems):
-        output.warning(counted(reading.broken - len(reading.problems), "more broken row"))
 
 
 def _path(args: argparse.Namespace) -> Path:
@@ -278,60 +279,20 @@ def _store(args: argparse.Namespace) -> PreferenceStore:
 def _selected(args: argparse.Namespace, store: PreferenceStore) -> Iterator[Preference]:
     """Return the preferences that --labeller and --source select, skips included. Raises UsageError without any."""
     found = store.preferences(labeller=args.labeller, source=args.source, with_skips=True)
-    return _some(found, store.path, _selection(args))
+    return _some(found, store.path, args)
 
 
-def _selection(args: argparse.Namespace) -> str:
-    """Return the options that select preferences, as words for an error; empty without any."""
-    options = {"--labeller": args.labeller, "--source": args.source}
-    return "".join(f" with {name} {value}" for name, value in options.items() if value is not None)
-
-
-def _some(preferences: Iterator[Preference], path: Path, selection: str = "") -> Iterator[Preference]:
+def _some(
+    preferences: Iterator[Preference], path: Path, selection: argparse.Namespace | None = None
+) -> Iterator[Preference]:
+    """Return the preferences. Raises UsageError if there is none. selection: the options that select them."""
     first = next(preferences, None)
     if first is None:
-        way_out = "drop that option" if selection else f"import some with {_IMPORT}"
-        raise UsageError(f"no preferences in '{path}'{selection}: {way_out}")
+        given = {"--labeller": selection.labeller, "--source": selection.source} if selection else {}
+        options = "".join(f" with {name} {value}" for name, value in given.items() if value is not None)
+        way_out = "drop that option" if options else f"import some with {_IMPORT}"
+        raise UsageError(f"no preferences in '{path}'{options}: {way_out}")
     return chain([first], preferences)
-
-
-def _line(preference: Preference) -> str:
-    """Return one line for a preference: id, time, choice, labeller, and the end of the prompt."""
-    judgement = preference.judgement
-    day, prompt = moment(judgement.time), preference.comparison.prompt
-    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    end = fit_end(visible(text[-_PROMPT - 1 :]), _PROMPT)
-    choice = judgement.choice or " > ".join("=".join(str(place + 1) for place in group) for group in judgement.ranking)
-    labeller = padded(visible(judgement.labeller) or "-", 12)
-    return f"{preference.id:>6}  {day:<16}  {choice:<8}  {labeller}  {end}"
-
-
-def _agreement_lines(found: Agreement) -> Iterator[str]:
-    """Yield lines: overall alpha, then a table of the pairs of labellers and one of the repeats, if there are any."""
-    labellers, units = counted(len(found.labellers), "labeller"), counted(found.units, "common unit")
-    yield f"Krippendorff's alpha {number(found.alpha)}: {labellers}, {units}"
-    pairs = [
-        (
-            f"{_name(pair.first)}, {_name(pair.second)}",
-            str(pair.kappa.n),
-            percent(pair.kappa.observed, 1),
-            number(pair.kappa.value),
-            " to ".join(map(number, pair.kappa.interval)),
-        )
-        for pair in found.pairs
-        if pair.kappa.n
-    ]
-    if pairs:
-        yield ""
-        yield from aligned([("labellers", "units", "agree", "kappa", "95% interval"), *pairs])
-    selves = [
-        (_name(one.labeller), str(one.units), percent(one.observed, 1), number(one.alpha))
-        for one in found.selves
-        if one.units
-    ]
-    if selves:
-        yield ""
-        yield from aligned([("with oneself", "units", "agree", "alpha"), *selves])
 
 
 def _agreement_values(found: Agreement) -> dict[str, Any]:

@@ -109,8 +109,7 @@ def test_every_problem_of_a_configuration_is_a_line_of_its_own(capsys: pytest.Ca
 
 
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
+    assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
     found = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, TrainerError)]
     of_errors = {error.exit_code for error in found}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +14,7 @@ from trainer.preferences.records import Comparison, Item, Judgement, Preference,
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import label
+from workbench.cli.main import parse
 from workbench.labelling.plans import QUEUES, LabelOpening, SessionChoice
 from workbench.opening import Opening
 
@@ -27,15 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def arguments(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.set_defaults(dir=None)  # as the options of the program do
-    label.add_options(parser.add_subparsers(dest="command").add_parser("label"))
-    return parser.parse_args(["label", *argv])
-
-
 def opening(*argv: str) -> tuple[Opening, LabelOpening]:
-    opened = label.opening(arguments(*argv))
+    opened = label.opening(parse(["label", *argv]))
     assert opened.label is not None
     return opened, opened.label
 
@@ -183,7 +176,7 @@ def test_the_workbench_is_opened_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
         return 7
 
     monkeypatch.setattr(label, "open_workbench", open_workbench)
-    assert label.run(arguments("--labeller", "ann")) == 7
+    assert label.run(parse(["label", "--labeller", "ann"])) == 7
     assert seen[0].label is not None
     assert seen[0].label.options.labeller == "ann"
 

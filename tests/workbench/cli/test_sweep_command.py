@@ -25,7 +25,6 @@ from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import list_runs
 from workbench.cli import main as cli
-from workbench.config.estimates import estimate
 from workbench.system.children import LOG
 from workbench.system.code_trust import trusted_code
 
@@ -195,8 +194,7 @@ def test_a_dry_run_lists_runs_and_states_and_writes_nothing(
 def test_too_little_memory_for_all_runs_at_once_is_a_warning_before_they_train(
     material: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    peak = estimate(load_config(material / "tiny.toml")).memory_bytes or 0
-    monkeypatch.setattr("workbench.system.machine.this_machine", lambda: SimpleNamespace(most=1.5 * peak))
+    monkeypatch.setattr("workbench.system.machine.this_machine", lambda: SimpleNamespace(most=1))
     for jobs, expected in (("1", False), ("2", True)):
         more = ("--set", "ppo.iterations=1", "--set", "run.dir=elsewhere", "--jobs", jobs)
         assert sweep(material, *VARY, *more) == 0

@@ -7,7 +7,7 @@ import glob
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
@@ -19,7 +19,7 @@ from workbench.compare.as_json import plain_values
 from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs
 from workbench.compare.report import report_lines
 from workbench.system import output
-from workbench.text import Line, plain
+from workbench.text import plain
 
 _LEAST, _MOST = 60, 400  # columns
 _NAME = 40  # characters of a group's name, at most
@@ -67,7 +67,16 @@ def run(args: argparse.Namespace) -> int:
 
 def print_report(groups: Sequence[RunGroup], width: int | None = None) -> None:
     """Print the comparison; problems go to stderr. width: columns; None for those of the terminal."""
-    _print(report_lines(groups, width or min(max(shutil.get_terminal_size().columns, _LEAST), _MOST)))
+    lines = report_lines(groups, width or min(max(shutil.get_terminal_size().columns, _LEAST), _MOST))
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        for line in lines:
+            console.print(Text.assemble(*((text, _STYLES[role]) for text, role in line)))
+    else:
+        output.data("\n".join(plain(line).rstrip() for line in lines))
     for group in groups:
         for run in group.runs:
             for problem in run.problems:
@@ -105,16 +114,17 @@ def _named(given: list[str], where: Path) -> dict[str, list[RunFolder]]:
         if name in named:
             raise UsageError(f"--group {name} is given twice: name all its runs in one, separated by commas")
         named[name] = []
-        for folder in [
-            folder for run in runs.split(",") if run.strip() for folder in _matching(name, run.strip(), where)
-        ]:
-            owner = owners.setdefault(folder.root, name)
-            if owner != name:
-                raise UsageError(f"run '{folder.name}' is in the groups {owner} and {name}: a run belongs to one group")
-            if folder in named[name]:
-                output.warning(f"'{folder.name}' is named twice in group {name} and counts once")
-            else:
-                named[name].append(folder)
+        for run in filter(None, map(str.strip, runs.split(","))):
+            for folder in _matching(name, run, where) if set(run) & set("*?[") else [open_run(run, where)]:
+                owner = owners.setdefault(folder.root, name)
+                if owner != name:
+                    raise UsageError(
+                        f"run '{folder.name}' is in the groups {owner} and {name}: it belongs to one group"
+                    )
+                if folder in named[name]:
+                    output.warning(f"'{folder.name}' is named twice in group {name} and counts once")
+                else:
+                    named[name].append(folder)
         if not named[name]:
             raise UsageError(f"--group {text}: names no run")
     return named
@@ -144,28 +154,14 @@ def checked_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[RunGroup]:
     return groups
 
 
-def _matching(group: str, run: str, where: Path) -> list[RunFolder]:
-    """Open the run, or the runs that a pattern matches. Raises UsageError if there is none."""
-    if not set(run) & set("*?["):
-        return [open_run(run, where)]
+def _matching(group: str, pattern: str, where: Path) -> list[RunFolder]:
+    """Open the runs that a pattern matches. Raises UsageError if there is none."""
     found = {}
     for root in (where, Path()):
-        for path in sorted(glob.glob(run, root_dir=root)):  # noqa: PTH207  Path.glob refuses a pattern with a root
+        for path in sorted(glob.glob(pattern, root_dir=root)):  # noqa: PTH207  Path.glob refuses a pattern with a root
             folder = RunFolder((root / path).resolve())
             if folder.config.is_file() or folder.events.is_file():
                 found[folder.root] = folder
     if not found:
-        raise UsageError(f"--group {group}: no run matches '{run}', neither in '{where}' nor as a path")
+        raise UsageError(f"--group {group}: no run matches '{pattern}', neither in '{where}' nor as a path")
     return list(found.values())
-
-
-def _print(lines: Iterable[Line]) -> None:
-    if not sys.stdout.isatty():
-        output.data("\n".join(plain(line).rstrip() for line in lines))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    for line in lines:
-        console.print(Text.assemble(*((text, _STYLES[role]) for text, role in line)))

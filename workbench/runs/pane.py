@@ -29,9 +29,9 @@ from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.kit.saving import ask_and_save, run_name_problem
 from workbench.kit.throttled import Throttled
-from workbench.run.run_listing import Glance, Workspace, read_workspace
+from workbench.run.run_listing import SIGNS, Glance, Workspace, read_workspace
+from workbench.run.sentences import state_text
 from workbench.run.view import RunView
-from workbench.runs.choices import FactsReader, HomeChoices, HomeFacts
 from workbench.runs.curves import RunCurves
 from workbench.runs.details import (
     Detail,
@@ -42,8 +42,8 @@ from workbench.runs.details import (
     since_text,
     write_comparison,
 )
-from workbench.runs.table import RunTable, matching, run_on_screen, training_badge
-from workbench.text import visible
+from workbench.runs.table import FactsReader, HomeChoices, HomeFacts, RunTable
+from workbench.text import has_words, visible
 
 RunRequest = Literal["open", "resume", "branch", "duplicate"]  # about the run under the cursor
 
@@ -82,17 +82,19 @@ class RunsPane(Pane):
         Binding("slash", "filter", "filter", id="runs.filter", tooltip="List runs by name, state, model or reward"),
         Binding("r", "ask('resume')", "resume", id="runs.resume", tooltip="Resume training from the newest checkpoint"),
         Binding("b", "ask('branch')", "branch", id="runs.branch", tooltip="Go on from a checkpoint with new settings"),
-        Binding("R", "restore", "restore", id="runs.restore", tooltip="Move the run out of the trash"),
+        Binding("R", "restore(False)", "restore", id="runs.restore", tooltip="Move the run out of the trash"),
         Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; mark two or more to compare them"),
         Binding("x", "export", "export", id="runs.export", tooltip="Save the comparison of the marked runs"),
         Binding("d", "ask('duplicate')", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
         Binding("e", "rename", "rename", id="runs.rename", tooltip="Rename the run"),
         Binding("delete,D", "trash", "trash", id="runs.trash", tooltip="Move the run to the trash"),
-        Binding("u", "undo", "undo", id="runs.undo", tooltip="Restore the run that was moved to the trash last"),
+        Binding(
+            "u", "restore(True)", "undo", id="runs.undo", tooltip="Restore the run that was moved to the trash last"
+        ),
         Binding("T", "show_trash", "trash list", id="runs.show-trash", tooltip="List the trash, or the runs again"),
         Binding("y", "copy", "copy path", show=False, id="runs.copy", tooltip="Copy the path of the run's folder"),
-        Binding("o", "sort_next", "sort", show=False, id="runs.sort", tooltip="Sort by the next column"),
-        Binding("O", "sort_other_way", "reverse", show=False, id="runs.reverse", tooltip="Reverse the order"),
+        Binding("o", "sort(False)", "sort", show=False, id="runs.sort", tooltip="Sort by the next column"),
+        Binding("O", "sort(True)", "reverse", show=False, id="runs.reverse", tooltip="Reverse the order"),
         Binding("escape", "back", "all runs", show=False, id="runs.back", tooltip="Remove the filter; leave the trash"),
     ]
 
@@ -154,9 +156,9 @@ class RunsPane(Pane):
 
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
-        self._show_reading()
         if self._facts_reader is not None:
             self._facts = self._facts_reader()(None)  # so that the keys work while the runs are read
+        self._show_runs()
         self._show_facts()
         self.set_interval(_INTERVAL, self._look)
 
@@ -171,8 +173,15 @@ class RunsPane(Pane):
             self.query_one(HomeChoices).focus()
 
     def badge_for(self, view: RunView) -> Badge:
-        self._open = run_on_screen(view, self.runs_dir)  # also of a hidden pane: the runs are read for its badge
-        return training_badge(self._listed, self._open)
+        folder = Path(view.started.folder) if view.started else None  # also of a hidden pane: for its badge
+        self._open = folder.name if folder and folder.parent.absolute() == self.runs_dir.absolute() else ""
+        return self._badge()
+
+    def _badge(self) -> Badge:
+        """Return how many runs train that are not on the screen."""
+        runs = [glance.run for glance in self._glances.values()]
+        elsewhere = sum(run.state == "training" and run.name != self._open for run in runs)
+        return Badge(f"{SIGNS['training']}{elsewhere}") if elsewhere else Badge()
 
     def show_run(self, view: RunView) -> None:
         self.query_one(RunTable).show_marks(self._marked, self._open)
@@ -181,19 +190,20 @@ class RunsPane(Pane):
         """Show the runs in another folder."""
         if path.absolute() != self.runs_dir.absolute():
             self.runs_dir = path
-            self._in_trash = False
-            self._mark([])
-            self._show_reading()
-            self.refresh_runs()
+            self._go_to(in_trash=False)
 
     def refresh_runs(self) -> None:
         """Read the runs now, whether or not anything seems to have changed."""
         self._throttled, self._workspace = Throttled(), None
         self._read()
 
-    def _show_reading(self) -> None:
-        self._glances = {}
-        self.query_one(RunTable).show([], 0.0, {}, message="Reading runs …")
+    def _go_to(self, *, in_trash: bool) -> None:
+        """Read the runs of another folder: those in the trash, or the others."""
+        self._in_trash, self._glances, self._workspace = in_trash, {}, None
+        self._mark([])
+        self._show_runs()
+        self.refresh_runs()
+        self.refresh_bindings()
 
     @property
     def _folder(self) -> Path:
@@ -226,69 +236,60 @@ class RunsPane(Pane):
         if workspace is not None:
             self._workspace = workspace
             self._glances = {glance.run.name: glance for glance in workspace.glances}
-            self.badge = training_badge(self._listed, self._open)
+            self.badge = self._badge()
             self._show_runs()
             self._mark([name for name in self._marked if name in self._glances])
         self._show_facts()
-
-    @property
-    def _listed(self) -> list[RunSummary]:
-        """All runs, before the filter."""
-        return [glance.run for glance in self._glances.values()]
 
     def _show_facts(self) -> None:
         """Show the choices, what happened since the last visit, and the machine."""
         keys = keys_of(self)
         choices = [choice._replace(key=keys[f"home.{choice.key}"]) for choice in self._facts.choices]
         self.query_one(HomeChoices).show(choices)
-        glances = list(self._glances.values())
-        found = news(glances, self._facts.labels, self._since) if self._since and not self._in_trash else []
-        lines = [f"{since_text(self._since, time.time())}: {' · '.join(found)}"] if found else []
-        machine = Content.styled(self._facts.machine, "$text-muted")
+        happened: list[str] = []
+        if self._since and not self._in_trash:
+            happened = news(list(self._glances.values()), self._facts.labels, self._since)
+        lines = [Content(f"{since_text(self._since, time.time())}: {' · '.join(happened)}")] if happened else []
+        if self._facts.machine:
+            lines.append(Content.styled(self._facts.machine, "$text-muted"))
         foot = self.query_one("#home-news", CutText)
-        foot.display = bool(lines or machine)
-        foot.update(Content("\n").join([*map(Content, lines), *([machine] if machine else [])]))
+        foot.display = bool(lines)
+        foot.update(Content("\n").join(lines))
         self._arrange()
 
+    @on(Input.Changed)
     def _show_runs(self) -> None:
         """List the runs that match the filter."""
         query = self.query_one(FilterField).value
-        shown = matching(self._listed, query)
+        shown = [
+            run
+            for run in (glance.run for glance in self._glances.values())
+            if has_words(" ".join((run.name, state_text(run), run.model, run.reward, run.kind)), query)
+        ]
         start = keys_of(self.screen).get("run.start", "")
-        none = f"No runs in '{self._folder}' yet. {f'Press {start} to train.' if start else ''}"
-        if self._in_trash:
-            none = "The trash is empty"
-        none = "No matching runs" if self._glances else (self._workspace.problem if self._workspace else "") or none
-        self.query_one(RunTable).show(shown, time.time(), self._glances, message=visible(none.strip()))
+        message = f"No runs in '{self._folder}' yet. {f'Press {start} to train.' if start else ''}".strip()
+        if self._workspace is None:
+            message = "Reading runs …"
+        elif self._glances:
+            message = "No matching runs"
+        elif self._workspace.problem or self._in_trash:
+            message = self._workspace.problem or "The trash is empty"
+        self.query_one(RunTable).show(shown, time.time(), self._glances, message=visible(message))
         found = f"{len(shown)} of {len(self._glances)}" if query else ""
-        self._arrange()
         self.border_subtitle = ", ".join(filter(None, ("trash" if self._in_trash else "", found)))
-
-    def _show_curves(self) -> None:
-        names = self._marked
-        if len(names) < 2:
-            names = [self.selected.name] if self.selected else []
-        self.query_one(RunCurves).show([self._glances[name] for name in names if name in self._glances])
+        self._arrange()
 
     @work(group="detail", exclusive=True)
     async def _read_detail(self, folder: RunFolder) -> None:
-        detail = await asyncio.to_thread(read_detail, folder)
-        if self.selected is not None and detail.folder == self.selected.folder:
-            self._detail = detail
-            self._show_detail()
+        self._detail = await asyncio.to_thread(read_detail, folder)
+        self._show_selected()
 
     @work(group="comparison", exclusive=True)
     async def _compare(self, folders: list[RunFolder]) -> None:
         found = await asyncio.to_thread(compare_runs, folders)
         if [folder.name for folder in folders] == self._marked:
             self._comparison = found
-            self._show_comparison()
-
-    @work(group="change")
-    async def _restore(self, folder: RunFolder) -> None:
-        if (restored := await self._moved(folder, lambda: restore_run(folder))) is not None:
-            self._trashed = [one for one in self._trashed if one != folder]
-            self.confirm(f"Restored {restored.name}")
+            self._show_selected()
 
     async def _moved(self, folder: RunFolder, move: Callable[[], RunFolder]) -> RunFolder | None:
         """Move a run in a thread and follow it to its new folder; None if that fails, which is reported."""
@@ -302,30 +303,33 @@ class RunsPane(Pane):
         return to
 
     @on(RunTable.Moved)
-    def _show_selected(self) -> None:
+    def _select(self) -> None:
         if (run := self.selected) is not None:
-            if self._detail is not None and self._detail.folder != run.folder:
-                self._detail = None
             self._read_detail(run.folder)
-        self._show_detail()
-        self._show_curves()
+        self._show_selected()
         self.refresh_bindings()
 
-    def _show_detail(self) -> None:
-        table = self.query_one(RunTable)
-        content = detail_content(table.selected, self._detail, table.left_out) if table.selected else ""
+    def _show_selected(self) -> None:
+        """Show details and curves of the run under the cursor, or how the marked ones differ and their curves."""
+        table, run, marked = self.query_one(RunTable), self.selected, self._marked
+        detail = self._detail if run and self._detail and self._detail.folder == run.folder else None
+        content = detail_content(run, detail, table.left_out) if run else ""
         self.query_one("#run-detail", Static).update(content)
-
-    def _show_comparison(self) -> None:
-        if self._comparison is None or len(self._marked) < 2:
-            return
-        width = self.query_one("#run-comparison").scrollable_content_region.width or self.size.width
-        self.query_one("#run-differences", Static).update(differences_content(self._comparison, width))
+        area, differences = self.query_one("#run-comparison"), self.query_one("#run-differences", Static)
+        area.display = bool(marked)
+        if len(marked) == 1:
+            differences.update(
+                Content.styled(f"◆ {visible(marked[0])} is marked. Mark another to compare.", "$text-muted")
+            )
+        elif marked and self._comparison is not None:
+            width = area.scrollable_content_region.width or self.size.width
+            differences.update(differences_content(self._comparison, width))
+        names = marked if len(marked) > 1 else [run.name] if run else []
+        self.query_one(RunCurves).show([self._glances[name] for name in names if name in self._glances])
 
     def on_resize(self) -> None:
         self._arrange()
         self.call_after_refresh(self._show_selected)  # once the table has its size
-        self._show_comparison()
 
     def _arrange(self) -> None:
         """Draw large curves below the table where there is room; the table then has the lines of its runs."""
@@ -336,41 +340,34 @@ class RunsPane(Pane):
         self.query_one(RunTable).styles.height = lines if roomy else "1fr"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "choose":
-            return (
-                any(choice.key == parameters[0] for choice in self._facts.choices) if parameters else not self._on_run
-            )
-        if parameters == ("open",):
-            return self.selected is not None and self._on_run
-        match (parameters or (action,))[0]:
-            case "resume" | "rename" | "trash":
-                return self.selected is not None and not self._in_trash and self.selected.state != "training"
-            case "copy" | "branch":
-                return self.selected is not None
-            case "duplicate" | "mark":
-                return self.selected is not None and not self._in_trash
-            case "restore":
-                return self.selected is not None and self._in_trash
-            case "export":
+        run, on_run = self.selected, not self.query_one(HomeChoices).has_focus
+        match action, *parameters:
+            case "choose", str(key):
+                return any(choice.key == key for choice in self._facts.choices)
+            case ["choose"]:
+                return not on_run
+            case "ask", "open":
+                return run is not None and on_run
+            case ("ask", "resume") | ["rename" | "trash"]:
+                return run is not None and not self._in_trash and run.state != "training"
+            case ("ask", "duplicate") | ["mark"]:
+                return run is not None and not self._in_trash
+            case ("ask", "branch") | ["copy"]:
+                return run is not None
+            case "restore", last:
+                return bool(self._trashed) if last else run is not None and self._in_trash
+            case ["export"]:
                 return len(self._marked) > 1
-            case "undo":
-                return bool(self._trashed)
-            case "back":
+            case ["back"]:
                 return self._in_trash or self.query_one(FilterField).display
         return True
 
-    @property
-    def _on_run(self) -> bool:
-        """Return whether the cursor is in the table, not in the choices."""
-        return not self.query_one(HomeChoices).has_focus
-
-    @on(HomeChoices.Opened)
-    def _choose_clicked(self) -> None:
-        self.action_choose()
-
-    @on(RunTable.Opened)
-    def _open_selected(self) -> None:
-        self.action_ask("open")
+    @on(CursorList.Opened)
+    def _open_clicked(self) -> None:
+        if self.query_one(HomeChoices).has_focus:
+            self.action_choose()
+        else:
+            self.action_ask("open")
 
     def action_choose(self, key: str = "") -> None:
         """Do the choice with this key, or the one under the cursor."""
@@ -415,28 +412,20 @@ class RunsPane(Pane):
             self._trashed.append(to)
             self.confirm(f"Moved {run.name} to the trash; {keys['runs.undo']} restores it")
 
-    def action_restore(self) -> None:
-        if (run := self.selected) is not None:
-            self._restore(run.folder)
-
-    def action_undo(self) -> None:
-        if self._trashed:
-            self._restore(self._trashed[-1])
+    @work(group="change")
+    async def action_restore(self, last: bool) -> None:
+        """Restore the selected run, or the one that was moved to the trash last."""
+        folder = self._trashed[-1] if last else self.selected.folder if self.selected else None
+        if folder and (restored := await self._moved(folder, lambda: restore_run(folder))) is not None:
+            self._trashed = [one for one in self._trashed if one != folder]
+            self.confirm(f"Restored {restored.name}")
 
     def action_show_trash(self) -> None:
         """List the trash in place of the runs, or the runs again."""
-        self._in_trash = not self._in_trash
-        self._mark([])
-        self._show_reading()
-        self.refresh_runs()
-        self.refresh_bindings()
+        self._go_to(in_trash=not self._in_trash)
 
     def action_filter(self) -> None:
         self.query_one(FilterField).open()
-
-    @on(Input.Changed)
-    def _filter(self) -> None:
-        self._show_runs()
 
     def action_back(self) -> None:
         if (field := self.query_one(FilterField)).display:
@@ -462,27 +451,20 @@ class RunsPane(Pane):
         marked = run.name in self._marked
         self._mark([name for name in self._marked if name != run.name] if marked else [*self._marked, run.name])
 
-    def action_sort_next(self) -> None:
-        self.query_one(RunTable).sort_by_next()
-
-    def action_sort_other_way(self) -> None:
+    def action_sort(self, same: bool) -> None:
+        """Sort by the next column, or by the same one the other way round."""
         table = self.query_one(RunTable)
-        table.sort_by(table.sorted_by)
+        table.sort_by(table.sorted_by if same else "")
 
     def _mark(self, names: list[str]) -> None:
         """Mark these runs; compare two or more, and report a changed comparison to the app."""
-        self._marked = names
+        self._marked, self._comparison = names, None
         self.query_one(RunTable).show_marks(names, self._open)
-        area = self.query_one("#run-comparison")
-        area.display = bool(names)
-        folders = [RunFolder(self.runs_dir / name) for name in names]
-        if len(names) == 1:
-            hint = Content.styled(f"◆ {visible(names[0])} is marked. Mark another to compare.", "$text-muted")
-            self.query_one("#run-differences", Static).update(hint)
-        elif names:
+        folders = [RunFolder(self.runs_dir / name) for name in names] if len(names) > 1 else []
+        if folders:
             self._compare(folders)
-        self._show_curves()
-        compared = [folder.root for folder in folders] if len(folders) > 1 else []
+        self._show_selected()
+        compared = [folder.root for folder in folders]
         if compared != self._compared:
             self._compared = compared
             self.post_message(self.CompareChanged(compared))

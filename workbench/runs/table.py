@@ -1,28 +1,27 @@
-"""Table of runs, with their columns and order."""
+"""The two lists of Home: what can be done next, and the table of runs, with their columns and order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
+from textual import events
 from textual.binding import BindingType
 
 from trainer.runs.listing import RECENT, RunSummary
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
-from workbench.kit.pane import Badge
 from workbench.numbers import number
-from workbench.run.run_listing import SIGNS, Glance, age, is_alarmed, state_sign
+from workbench.run.run_listing import SIGNS, Glance, Workspace, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
-from workbench.run.view import RunView
-from workbench.text import Line, fit, fit_name, has_words, visible
+from workbench.text import Line, fit, fit_name, fit_start, visible
 
 _LONGEST = 100  # characters of a cell, at most
 _CURVE = 16  # columns
 _GUTTER = 2  # columns before the first: marked, or open on the screen
 _GAP = 2
+_INDENT = "  "
 
 
 class Column(NamedTuple):
@@ -53,18 +52,8 @@ COLUMNS = (
     Column("model", "model", lambda run: run.model, lambda run, _: visible(run.model[:_LONGEST]), least=10),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
-_MOST_WANTED = (
-    "name",
-    "state",
-    "score",
-    "iteration",
-    "age",
-    "kl",
-    "curve",
-    "model",
-)  # a narrow table drops the last ones first
-
-_AFTER_THE_NAME = ("curve", "model")  # are dropped before a name is cut to less than this
+_MOST_WANTED = ("name", "state", "score", "iteration", "age", "kl", "curve", "model")  # the last are dropped first
+_AFTER_THE_NAME = ("kl", "curve", "model")  # are dropped before a name or a state is cut to less than this
 _LONG_NAME = 24
 
 
@@ -75,25 +64,6 @@ def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) 
     known.sort(key=lambda run: run.name)
     known.sort(key=column.value, reverse=column.numeric != reverse)
     return known + [run for run in runs if column.value(run) is None]
-
-
-def run_on_screen(view: RunView, runs_dir: Path) -> str:
-    """Return the name of the run on the screen; empty if it is not in `runs_dir`."""
-    folder = Path(view.started.folder) if view.started else None
-    return folder.name if folder and folder.parent.absolute() == runs_dir.absolute() else ""
-
-
-def training_badge(runs: Sequence[RunSummary], open_run: str) -> Badge:
-    """Return how many runs train that are not on the screen, for the strip of panes."""
-    elsewhere = sum(run.state == "training" and run.name != open_run for run in runs)
-    return Badge(f"{SIGNS['training']}{elsewhere}") if elsewhere else Badge()
-
-
-def matching(runs: Sequence[RunSummary], query: str) -> list[RunSummary]:
-    """Return the runs in whose name, state, model, reward or kind each word of `query` is found."""
-    return [
-        run for run in runs if has_words(" ".join((run.name, state_text(run), run.model, run.reward, run.kind)), query)
-    ]
 
 
 def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
@@ -108,8 +78,8 @@ def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
             continue
         least = min(natural[key], _BY_KEY[key].least or natural[key])
         gap = _GAP if widths else 0
-        cut = natural["name"] - widths["name"] if key in _AFTER_THE_NAME else 0
-        if widths and gap + least + min(cut, _LONG_NAME - _BY_KEY["name"].least) > left:
+        cut = sum(max(min(natural[one], _LONG_NAME) - widths[one], 0) for one in ("name", "state") if one in widths)
+        if widths and gap + least + cut * (key in _AFTER_THE_NAME) > left:
             break
         widths[key] = min(least, left)
         left -= gap + widths[key]
@@ -175,17 +145,14 @@ class RunTable(CursorList[RunSummary]):
             self._marked, self._current = marked, current
             self.refresh()
 
-    def sort_by(self, key: str) -> None:
-        """Sort by a column; the same column again reverses the order."""
+    def sort_by(self, key: str = "") -> None:
+        """Sort by a column, by default by the visible one to the right; the same column again reverses the order."""
+        if not key:
+            keys = [key for key in self._widths() if key != "curve"]
+            key = keys[(keys.index(self.sorted_by) + 1) % len(keys) if self.sorted_by in keys else 0]
         self.reversed = key == self.sorted_by and not self.reversed
         self.sorted_by = key
         self.show(self._items, self._now, self._glances, message=self._message)
-
-    def sort_by_next(self) -> None:
-        """Sort by the next visible column to the right; the last is followed by the first."""
-        keys = [key for key in self._widths() if key != "curve"]
-        place = keys.index(self.sorted_by) + 1 if self.sorted_by in keys else 0
-        self.sort_by(keys[place % len(keys)])
 
     def click_header(self, x: int) -> None:
         left = _GUTTER
@@ -221,3 +188,55 @@ class RunTable(CursorList[RunSummary]):
 
     def _widths(self) -> dict[str, int]:
         return column_widths(self._natural, self.scrollable_content_region.width)
+
+
+class Choice(NamedTuple):
+    """Something to do. what: its name for the program. title, text: safe to print.
+
+    key: the name of its binding, without `home.`; in the list, the key.
+    """
+
+    key: str
+    what: str
+    title: str
+    text: str
+
+
+class HomeFacts(NamedTuple):
+    """Content of the pane besides the runs: choices, the labels added since the last visit, and the machine."""
+
+    choices: Sequence[Choice] = ()
+    labels: int = 0
+    machine: str = ""
+
+
+FactsReader = Callable[[], Callable[[Workspace | None], HomeFacts]]
+"""Returns a function that reads the facts on a thread; for None in place of the runs, it reads no file."""
+
+
+class HomeChoices(CursorList[Choice]):
+    """The choices, which look and work like buttons."""
+
+    CSS_NAME = "home-choices"
+    HEADER_HEIGHT = 1
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"home-choices--{role}" for role in ("key", "title", "cursor", "muted")}
+    BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("home", "choice")
+
+    def show(self, choices: Sequence[Choice]) -> None:
+        """Show the choices."""
+        self._items = choices
+        self.styles.height = len(choices) + 2
+        self.put_cursor(self.cursor)
+
+    def click_item(self, event: events.Click, *, again: bool) -> None:
+        self.post_message(self.Opened())
+
+    def header_line(self, width: int) -> Line:
+        return [(fit_start("  What do you want to do?", width), "muted")]
+
+    def item_line(self, index: int, line: int, width: int) -> Line:
+        choice, longest = self._items[index], max(len(one.title) for one in self._items)
+        head = f"{_INDENT}{choice.key}{_INDENT}{choice.title:{longest}}{_INDENT}"
+        pieces: Line = [(_INDENT, ""), (choice.key, "key"), (head[len(_INDENT + choice.key) :], "title")]
+        pieces.append((fit_start(choice.text, width - len(head)), "muted"))
+        return under_cursor(pieces, width) if index == self.cursor and self.has_focus else pieces

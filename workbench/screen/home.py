@@ -17,7 +17,7 @@ from trainer.preferences.store import PreferenceStore
 from workbench.config.estimates import largest_fitting, model_is_here
 from workbench.labelling.plans import labelling_material
 from workbench.run.run_listing import Workspace
-from workbench.runs.choices import Choice, HomeFacts
+from workbench.runs.table import Choice, HomeFacts
 from workbench.screen.panes import Panes
 from workbench.system.machine import this_machine
 from workbench.text import fit, visible

@@ -42,9 +42,8 @@ from workbench.run.metrics import DEFAULT
 from workbench.run.run_listing import Workspace
 from workbench.run.run_on_disk import whole_run
 from workbench.run.supervisor import Supervisor
-from workbench.runs.choices import HomeFacts
 from workbench.runs.pane import RunsPane
-from workbench.runs.table import RunTable
+from workbench.runs.table import HomeFacts, RunTable
 from workbench.samples.ask_screen import AskScreen, StartingPoint
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView

@@ -185,7 +185,7 @@ def test_the_plan_of_a_sweep_among_the_runs_is_left_out(tmp_path: Path, capsys: 
         ("--group m=m-* --group =n-0", "--group =n-0: must be NAME="),
         ("--group m=m-* --group n=,", "--group n=,: names no run"),
         ("--group m=m-0 --group m=m-1", "--group m is given twice: name all its runs in one, separated by commas"),
-        ("--group m=m-* --group n=n-0,m-1", "run 'm-1' is in the groups m and n: a run belongs to one group"),
+        ("--group m=m-* --group n=n-0,m-1", "run 'm-1' is in the groups m and n: it belongs to one group"),
         ("--group m=m-* --group n=zz*", "--group n: no run matches 'zz*'"),
         ("--group m=m-* --group n=zz", "no run 'zz' in 'runs'"),
         ("--group m=m-* --group n=d", "'d' of group n is a dpo run: groups are of PPO runs"),

@@ -27,9 +27,8 @@ from workbench.kit.pane import Pane
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.run import run_listing
 from workbench.run.run_listing import Glance
-from workbench.runs.choices import HomeChoices
 from workbench.runs.pane import RunsPane
-from workbench.runs.table import RunTable
+from workbench.runs.table import HomeChoices, RunTable
 from workbench.screen.main_screen import MainScreen
 
 CONFIG = Path("config")
@@ -243,3 +242,18 @@ async def test_names_from_disk_are_text() -> None:
         await until(pilot, lambda: "n[b]␛[2J" in screen_text(screen))
         assert "\x1b" not in screen_text(screen)
         assert screen.query_one(RunsPane).display
+
+
+async def test_a_click_does_what_it_is_on_and_nothing_of_the_other_list() -> None:
+    write_workspace(time.time())
+    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: "broken" in screen_text(screen))
+        await pilot.click(HomeChoices, offset=(5, 2))
+        await until(pilot, lambda: bool(screen.app.screen.query(OptionList)))
+        await pilot.press("escape")
+        await settle(pilot)
+        assert screen.supervisor.folder is None, "no run was opened"
+        await pilot.press("f9", "f7")
+        await pilot.click(RunTable, offset=(5, 2), times=2)
+        await until(pilot, lambda: screen.supervisor.folder is not None)
+        assert shown(screen) == {"training"}

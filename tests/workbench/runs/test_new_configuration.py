@@ -15,8 +15,8 @@ from trainer.config import validate
 from trainer.errors import TrainerError
 from workbench.config.pane import ConfigPane
 from workbench.kit.dialog import ConfirmScreen
-from workbench.runs.choices import HomeChoices
 from workbench.runs.new_configuration import Option, SetupScreen, questions
+from workbench.runs.table import HomeChoices
 
 
 @pytest.fixture(autouse=True)

@@ -171,12 +171,12 @@ def line_of(cells: Iterable[Piece]) -> Line:
     return [("".join(text for text, _ in group), role) for role, group in groupby(cells, key=lambda cell: cell[1])]
 
 
-def following(line: Line) -> str:
+def following(line: Sequence[Piece]) -> str:
     """Return what comes between `line` and the next in the text before it was wrapped: a newline, or lost spaces."""
     return line.lost if isinstance(line, WrappedLine) else "\n"
 
 
-def plain(line: Line) -> str:
+def plain(line: Sequence[Piece]) -> str:
     """Return the text of a line."""
     return "".join(text for text, _ in line)
 

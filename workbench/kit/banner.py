@@ -99,8 +99,3 @@ class Banner(Static):
 def confirm(widget: Widget, message: str) -> None:
     """Show for some seconds what a key has done: in the banner of the widget's screen."""
     Banner.of(widget.screen).say(message, "note", seconds=NOTE_SECONDS)
-
-
-def copied(widget: Widget, what: str) -> None:
-    """Confirm a copy, and say which way it went: the terminal may not allow it."""
-    confirm(widget, f"Copied {what} (through the terminal: OSC 52)")

@@ -14,13 +14,12 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
-from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
 from workbench.kit.dialog import PlainInput
-from workbench.kit.drawing import SelectableLines, strip_of
-from workbench.text import Line, Piece, plain
+from workbench.kit.drawing import SelectableLines
+from workbench.text import Line, Piece, WrappedLine
 
 _GUTTER = 2
 
@@ -42,10 +41,9 @@ def cursor_bindings(area: str, item: str) -> list[BindingType]:
 class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
     """A list of items of one height, with a cursor. A subclass implements `item_line` and binds keys to the actions.
 
-    Its component classes are `CSS_NAME`-- and the roles in its lines, among them `cursor` and `MESSAGE_ROLE`.
+    Among its roles are `cursor` and `MESSAGE_ROLE`.
     """
 
-    CSS_NAME: ClassVar[str]
     ITEM_HEIGHT: ClassVar[int] = 1
     """Lines of an item; of several lines, the last one is empty."""
     HEADER_HEIGHT: ClassVar[int] = 0
@@ -149,24 +147,16 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
     def line_at(self, y: int) -> int:
         return y if y < self.HEADER_HEIGHT else y + self.scroll_offset.y
 
-    def text_of_line(self, index: int) -> tuple[str, str] | None:
-        line = self._line(index, self.scrollable_content_region.width)
-        return None if line is None else (plain([*line]), "\n")
-
-    def line_strip(self, y: int) -> Strip:
+    def content_line(self, index: int) -> Sequence[Piece] | None:
         width = self.scrollable_content_region.width
-        return strip_of(self, self._line(self.line_at(y), width) or (), self.CSS_NAME, width)
-
-    def _line(self, place: int, width: int) -> Sequence[Piece] | None:
-        """Return a line of the list, whose first are those of the header; None after the last."""
-        if place < self.HEADER_HEIGHT:
+        if index < self.HEADER_HEIGHT:
             return self.header_line(width)
-        place -= self.HEADER_HEIGHT
+        index -= self.HEADER_HEIGHT
         if not self._items:
             lines = Content(self._message).wrap(max(width, 1))
-            return [(lines[place].plain, self.MESSAGE_ROLE)] if place < len(lines) else None
-        index, line = divmod(place, self.ITEM_HEIGHT)
-        return self.item_line(index, line, width) if index < len(self._items) else None
+            return [(lines[index].plain, self.MESSAGE_ROLE)] if index < len(lines) else None
+        item, line = divmod(index, self.ITEM_HEIGHT)
+        return self.item_line(item, line, width) if item < len(self._items) else None
 
     def _scroll_to_cursor(self) -> None:
         seen, top, first = self.size.height - self.HEADER_HEIGHT, self.scroll_offset.y, self.cursor * self.ITEM_HEIGHT
@@ -199,16 +189,14 @@ class BlockList(CursorList[Item]):
         """Return the lines of the item at `index`, as many as `LINES` has, each at most `width` columns."""
         raise NotImplementedError
 
-    def text_of_line(self, index: int) -> tuple[str, str] | None:
-        found = super().text_of_line(index)
-        line = (index - self.HEADER_HEIGHT) % self.ITEM_HEIGHT
-        is_wrapped = line + 2 < self.ITEM_HEIGHT and self.LINES[line] == self.LINES[line + 1]  # one text, two lines
-        return (found[0], " ") if found and is_wrapped else found
-
     def item_line(self, index: int, line: int, width: int) -> Sequence[Piece]:
         text = self.block(index, max(width - _GUTTER, 1))[line]
         here = index == self.cursor and line < self.ITEM_HEIGHT - 1
-        return [("▌" if here else " ", "bar"), (" ", ""), (text, "cursor" if here and line == 0 else self.LINES[line])]
+        role = "cursor" if here and line == 0 else self.LINES[line]
+        drawn = WrappedLine([("▌" if here else " ", "bar"), (" ", ""), (text, role)])
+        goes_on = line + 2 < self.ITEM_HEIGHT and self.LINES[line] == self.LINES[line + 1]  # one text in two lines
+        drawn.lost = " " if goes_on else "\n"
+        return drawn
 
 
 def under_cursor(pieces: Sequence[Piece], width: int) -> Line:

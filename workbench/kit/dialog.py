@@ -18,7 +18,6 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, SelectionList, Static, TextArea
 
-from workbench.kit.drawing import copy_selection
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
@@ -60,9 +59,6 @@ class Dialog(MountedWhole, ModalScreen[T]):
         if self in self.app.screen_stack:
             self._answer = (result,)
         return cast("AwaitComplete", AwaitComplete.nothing())
-
-    def action_copy_text(self) -> None:
-        copy_selection(self)
 
     async def mount_composed_widgets(self, widgets: list[Widget]) -> None:
         """Add the footer to what a dialog composes; mounted later, it would move the dialog on the screen."""

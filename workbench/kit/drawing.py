@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
-from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
-from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
@@ -20,7 +18,6 @@ from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from workbench.kit.banner import copied
 from workbench.text import MISSING, Line, Piece, WrappedLine, fit_start, following, plain, visible
 
 if TYPE_CHECKING:
@@ -30,30 +27,45 @@ else:
 
 
 class SelectableLines(_Base):
-    """A widget of drawn lines whose text can be selected. A subclass implements `line_strip` and `text_of_line`.
+    """A widget of drawn lines whose text can be selected. A subclass implements `content_line`.
 
-    A line is addressed by its place in the content, which `line_at` gives for a row of the widget.
+    A line is addressed by its place in the content, which `line_at` gives for a row of the widget. The component
+    classes are `CSS_NAME`-- and the roles in the lines.
     """
 
+    CSS_NAME: ClassVar[str] = "drawn"
     TEXT_FROM: ClassVar[int] = 0
     """Columns at the left that are never copied, such as the mark of the cursor."""
 
     _is_painting = False
 
-    def line_strip(self, y: int) -> Strip:
-        """Draw row `y` of the widget."""
+    def content_line(self, index: int) -> Sequence[Piece] | None:
+        """Return a line of the content; None after the last."""
         raise NotImplementedError
 
     def line_at(self, y: int) -> int:
         """Return the line of the content that is shown in row `y` of the widget."""
         return y + self.scroll_offset.y
 
+    def row(self, y: int) -> Sequence[Piece]:
+        """Return what is shown in row `y` of the widget."""
+        return self.content_line(self.line_at(y)) or ()
+
+    def line_strip(self, y: int) -> Strip:
+        """Draw row `y` of the widget."""
+        plain_style, style = self.rich_style, self.get_component_rich_style
+        segments = [
+            Segment(text, style(f"{self.CSS_NAME}--{role}") if role else plain_style) for text, role in self.row(y)
+        ]
+        return Strip(segments).adjust_cell_length(self.scrollable_content_region.width, plain_style)
+
     def text_of_line(self, index: int) -> tuple[str, str] | None:
         """Return the text of a line of the content, and what follows it in a copy; None after the last line.
 
         What follows is a newline, but the characters that wrapping has removed where the line was wrapped.
         """
-        raise NotImplementedError
+        line = self.content_line(index)
+        return None if line is None else (plain(line), following(line))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._is_painting = True
@@ -77,10 +89,10 @@ class SelectableLines(_Base):
         start, end = selection
         index, copied = start.y if start else 0, list[str]()
         while (end is None or index <= end.y) and (found := self.text_of_line(index)) is not None:
-            text, following = found
+            text, after = found
             first = start.x if start and index == start.y else 0
             last = end.x if end and index == end.y else len(text)
-            copied += [text[max(first, self.TEXT_FROM) : last].rstrip(), following]
+            copied += [text[max(first, self.TEXT_FROM) : last].rstrip(), after]
             index += 1
         return "".join(copied).rstrip(), "\n"
 
@@ -96,15 +108,6 @@ class SelectableLines(_Base):
             style = self.screen.get_component_rich_style("screen--selection") + Style(reverse=False)
         marked = [Segment(segment.text, (segment.style or Style.null()) + style) for segment in strip.crop(first, last)]
         return Strip.join([strip.crop(0, first), Strip(marked), strip.crop(last)])
-
-
-def copy_selection(screen: Screen[Any]) -> None:
-    """Copy the selected text of `screen` and confirm it; without one, leave the key to others."""
-    text = screen.get_selected_text()
-    if not text:
-        raise SkipAction
-    screen.app.copy_to_clipboard(text)
-    copied(screen, "the selected text")
 
 
 OVERLAYS = 5  # other runs that a chart can show beside its own
@@ -159,18 +162,6 @@ def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
     return lines
 
 
-def strip_of(widget: Widget, line: Iterable[Piece], css_name: str, width: int) -> Strip:
-    """Return `line` in the colours of `widget`, whose component classes are `css_name`-- and a role."""
-    plain_style, style = widget.rich_style, widget.get_component_rich_style
-    segments = [Segment(text, style(f"{css_name}--{role}") if role else plain_style) for text, role in line]
-    return Strip(segments).adjust_cell_length(width, plain_style)
-
-
-def text_of(lines: Sequence[Line], index: int) -> tuple[str, str] | None:
-    """Return the text of a line and what follows it in a copy; None after the last."""
-    return (plain(lines[index]), following(lines[index])) if index < len(lines) else None
-
-
 class Drawn(SelectableLines, Widget):
     """A widget that is drawn line by line. It calls `draw` when its content or its size has changed.
 
@@ -189,18 +180,11 @@ class Drawn(SelectableLines, Widget):
         self._drawn_size = (-1, -1)
         self.refresh()
 
-    def line_at(self, y: int) -> int:
-        return y
-
-    def text_of_line(self, index: int) -> tuple[str, str] | None:
-        return text_of(self._drawn, index)
-
-    def line_strip(self, y: int) -> Strip:
-        width, height = self.size
-        if self._drawn_size != (width, height):
-            self._drawn = self.draw(width, height)
-            self._drawn_size = (width, height)
-        return strip_of(self, self._drawn[y] if y < len(self._drawn) else (), "drawn", width)
+    def content_line(self, index: int) -> Line | None:
+        if self._drawn_size != self.size:
+            self._drawn = self.draw(*self.size)
+            self._drawn_size = self.size
+        return self._drawn[index] if index < len(self._drawn) else None
 
 
 _SCROLLING = (  # key, action, description, tooltip
@@ -224,12 +208,8 @@ def scroll_bindings(
 
 
 class ScrolledLines(SelectableLines, ScrollView, can_focus=True, inherit_bindings=False):
-    """A scrollable text. A subclass implements `wrap` and binds keys to scrolling.
+    """A scrollable text. A subclass implements `wrap` and binds keys to scrolling."""
 
-    Its component classes are `CSS_NAME`-- and each of the roles in its lines.
-    """
-
-    CSS_NAME: ClassVar[str]
     _lines: Sequence[Line] = ()
 
     def wrap(self, width: int) -> Sequence[Line]:
@@ -255,16 +235,8 @@ class ScrolledLines(SelectableLines, ScrollView, can_focus=True, inherit_binding
         """The whole text as wrapped now, for the clipboard."""
         return "".join(plain(line).rstrip() + following(line) for line in self._lines)
 
-    def line(self, y: int) -> Line | None:
-        """Return line `y` of the widget; None below the text."""
-        index = y + self.scroll_offset.y
+    def content_line(self, index: int) -> Line | None:
         return self._lines[index] if index < len(self._lines) else None
-
-    def text_of_line(self, index: int) -> tuple[str, str] | None:
-        return text_of(self._lines, index)
-
-    def line_strip(self, y: int) -> Strip:
-        return strip_of(self, self.line(y) or (), self.CSS_NAME, self.scrollable_content_region.width)
 
 
 def cut(content: Content, width: int, height: int) -> Content:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from textual import events
+from textual.actions import SkipAction
 from textual.containers import Vertical
 from textual.messages import Prune
 from textual.reactive import reactive
 
-from workbench.kit.banner import confirm, copied
+from workbench.kit.banner import confirm
 from workbench.run.view import RunView
 from workbench.text import typed, visible
 
@@ -42,7 +43,13 @@ class MountedWhole(Widget):
     def copy(self, text: str, what: str) -> None:
         """Copy `text` to the clipboard and confirm it. what: names it, as in "the path"."""
         self.app.copy_to_clipboard(typed(text))
-        copied(self, what)
+        self.confirm(f"Copied {what} (through the terminal: OSC 52)")  # which may not allow it
+
+    def action_copy_text(self) -> None:
+        """Copy the selected text of a screen; without one, leave the key to others."""
+        if not (text := self.screen.get_selected_text()):
+            raise SkipAction
+        self.copy(text, "the selected text")
 
     def confirm(self, message: str) -> None:
         """Show for some seconds what a key has done; see `workbench.kit.banner.confirm`."""

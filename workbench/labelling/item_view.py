@@ -209,8 +209,8 @@ class LabelView(ScrolledLines):
             self.styles.max_height = tallest
         return lines
 
-    def line(self, y: int) -> Line | None:
-        """Return line `y` of the screen: a line of the item, or a rule that shows the position."""
+    def row(self, y: int) -> Sequence[Piece]:
+        """Return row `y` of the screen: a line of the item, or a rule that shows the position."""
         above, height = self.scroll_offset.y, self.scrollable_content_region.height
         index = above + y
         if self._texts is not None and y == 0 and above:
@@ -218,7 +218,7 @@ class LabelView(ScrolledLines):
             return _with_note(self._lines[self._headings[heading - 1] if heading else 0], f"↑ {above}")
         if self._texts is not None and y == height - 1 and index < len(self._lines) - 1:
             return _with_note(self._end, f"↓ {counted(len(self._lines) - index, 'more line')}")
-        return super().line(y)
+        return super().row(y)
 
     def lay_out(self, *, from_start: bool = False) -> None:
         """Lay out everything for the current size; an item that was not scrolled yet stays at its start."""

@@ -26,7 +26,6 @@ from workbench.config.document import ConfigDocument
 from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
-from workbench.kit.drawing import copy_selection
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane
@@ -217,9 +216,6 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def action_zoom(self) -> None:
         self.panes.zoom()
-
-    def action_copy_text(self) -> None:
-        copy_selection(self)
 
     def action_put_away(self) -> None:
         self.query_one(Banner).put_away()

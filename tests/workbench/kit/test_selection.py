@@ -8,13 +8,15 @@ from typing import ClassVar
 import pytest
 from rich.segment import Segment
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.widget import Widget
 from themed_app import ThemedApp
 
 from workbench.kit.banner import Banner
 from workbench.kit.cursor_list import BlockList
-from workbench.kit.drawing import Drawn, ScrolledLines, copy_selection, wrapped
+from workbench.kit.drawing import Drawn, ScrolledLines, wrapped
+from workbench.kit.pane import MountedWhole
 from workbench.text import Line
 
 TEXT = "The band  played on 日本語 until the morning came.\nThen it stopped: anunbreakablylongwordofmanyletters"
@@ -52,14 +54,16 @@ class Blocks(BlockList[str]):
         return [f"facts {name}", f"{name} begins", f"and {name} ends", ""]
 
 
-class Host(ThemedApp[None]):
+class Area(MountedWhole, Vertical):
     def compose(self) -> ComposeResult:
         yield Picture()
         yield Story()
         yield Blocks()
 
-    def action_copy(self) -> None:
-        copy_selection(self.screen)
+
+class Host(ThemedApp[None]):
+    def compose(self) -> ComposeResult:
+        yield Area()
 
 
 async def drag(pilot: Pilot[None], widget: Widget, start: tuple[int, int], end: tuple[int, int]) -> str:
@@ -83,7 +87,7 @@ async def test_a_picture_is_selected_by_characters_and_copied() -> None:
         assert await drag(pilot, picture, (7, 0), (3, 1)) == "0.5\nKL 日"
         assert (marked(picture, 0), marked(picture, 1)) == ("0.5", "KL 日")
         assert "".join(segment.text for segment in picture.render_line(1)).rstrip() == "KL 日本 4.1"
-        pilot.app.action_copy()  # type: ignore[attr-defined]
+        pilot.app.query_one(Area).action_copy_text()
         assert pilot.app.clipboard == "0.5\nKL 日"
         await pilot.pause()
         assert "Copied the selected text" in str(pilot.app.query_one(Banner).render())

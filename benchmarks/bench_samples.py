@@ -29,8 +29,7 @@ from textual.screen import Screen
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import kept_iterations, update_index, write_samples
-from workbench.kit.theme_file import load_themes
-from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, apply_themes
+from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, apply_themes, shipped_themes
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import read_batch, read_channel_columns, read_token_sample, scan
 from workbench.run.sample_table import SampleKey, SampleTable
@@ -170,7 +169,7 @@ async def draw_long() -> None:
         taken.setdefault(name, []).append((time.perf_counter() - began, time.process_time() - worked))
 
     async with app.run_test(size=(120, 36)) as pilot:
-        apply_themes(app, load_themes(Path())[0])
+        apply_themes(app, shipped_themes())
         app.theme = "workbench"
         text = app.query_one(TokenText)
         text.focus()

@@ -18,7 +18,7 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES, Theme
+from textual.theme import Theme
 from textual.widgets import Static
 
 from workbench.kit.screen_settings import ScreenSettings
@@ -28,11 +28,9 @@ from workbench.kit.theming import (
     AsciiOnly,
     apply_themes,
     no_color,
+    own_themes,
     shipped_themes,
-    theme_files,
-    theme_stamps,
 )
-from workbench.kit.throttled import Throttled
 from workbench.opening import Opening
 from workbench.system.environment import config_dir
 from workbench.system.signals import REASONS, leave_now
@@ -46,12 +44,6 @@ if TYPE_CHECKING:
     from workbench.screen.main_screen import MainScreen
 
 _KINDS: dict[SeverityLevel, Kind] = {"information": "note", "warning": "warning", "error": "error"}
-
-
-def _load_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
-    from workbench.kit.theme_file import load_themes
-
-    return load_themes(folder)
 
 
 def _commands() -> type[Provider]:
@@ -103,7 +95,6 @@ class WorkbenchApp(App[str]):
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
         self._saving = asyncio.Lock()
-        self._theme_reading = Throttled(rests=False)
         self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
 
     def compose(self) -> ComposeResult:
@@ -143,28 +134,19 @@ class WorkbenchApp(App[str]):
             return
         self._use_keys()  # first, so that the screen shows the right keys from the start
         await self.push_screen(self.main)
-        from workbench.kit.theme_file import textual_themes  # not before the first frame
-
-        apply_themes(self, {name: theme for name, theme in textual_themes().items() if name not in self._own_themes})
         for character in filter(str.isprintable, self._typed):
             self.simulate_key(character)
         self._show_problems()
 
     def _use_themes(self) -> None:
-        folder = config_dir() / "themes"
-        self._theme_stamps = theme_stamps(folder)  # before they are read
-        themes, problems = _load_themes(folder) if theme_files(folder) else (shipped_themes(), [])
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
-        if self._settings.theme in BUILTIN_THEMES and self._settings.theme not in themes:
-            from workbench.kit.theme_file import readable
-
-            themes[self._settings.theme] = readable(BUILTIN_THEMES[self._settings.theme])
-        self._own_themes = {*themes}
+        self._own_themes = own_themes(config_dir() / "themes")
+        themes, chosen = shipped_themes() | self._own_themes[0], self._settings.theme
         apply_themes(self, themes)
-        self.theme = self._shown_theme = self._settings.theme if self._settings.theme in themes else self._default_theme
+        self.theme = self._shown_theme = chosen if chosen in themes else self._default_theme
         self.theme_changed_signal.subscribe(self, self._remember_theme)
-        self._add_problems("Theme", problems)
+        self._add_problems("Theme", self._own_themes[1])
 
     def _remember_theme(self, theme: Theme) -> None:
         """Save a theme that the user chose, but not the default one: another terminal may need another."""
@@ -177,17 +159,13 @@ class WorkbenchApp(App[str]):
         async with self._saving:  # so that the newest settings are written last
             await asyncio.to_thread(self._settings.save, config_dir())
 
-    @work(group="themes")
+    @work(group="themes", exclusive=True)
     async def _look_at_themes(self) -> None:
-        folder, known = config_dir() / "themes", self._theme_stamps
-
-        def changed() -> tuple[dict[Path, tuple[int, int]], dict[str, Theme], list[str]] | None:
-            stamps = theme_stamps(folder)
-            return None if stamps == known else (stamps, *_load_themes(folder))
-
-        if (found := await self._theme_reading.read(changed)) is not None:
-            self._theme_stamps, themes, problems = found
-            apply_themes(self, themes)
+        found = await asyncio.to_thread(own_themes, config_dir() / "themes")
+        if found != self._own_themes:
+            self._own_themes = found
+            themes, problems = found
+            apply_themes(self, shipped_themes() | themes)
             if self._shown_theme == self._default_theme and self._settings.theme in themes:
                 self.theme = self._settings.theme  # its file could not be read before
             self._add_problems("Theme", problems)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from textual.color import Color
 
-from workbench.kit.theme_file import read_theme
-from workbench.kit.theming import shipped_themes_dir
+from workbench.kit.theming import read_theme, shipped_themes_dir
 
 SPECS = {spec.name: spec for spec in map(read_theme, sorted(shipped_themes_dir().glob("*.toml")))}
 

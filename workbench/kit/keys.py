@@ -53,7 +53,7 @@ def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str
     entries = [(f"preset {preset}", name, keys) for name, keys in given.items() if name not in own]
     for source, name, keys in [*entries, *((path.name, name, keys) for name, keys in own.items())]:
         if name not in known:
-            problems.append(f"{source}: {name} is not a binding{_meant(name, known)}")
+            problems.append(f"{source}: {name} is not a binding{meant(name, known)}")
         elif not isinstance(keys, str):
             problems.append(f'{source}: {name} = {keys!r}: write keys in quotes, like "space,p"')
         else:
@@ -146,8 +146,8 @@ def _key(text: str) -> str:
         raise ValueError(f"unknown key {text}: write {last.upper()}")
     known = name in _NAMES or (len(name) == 1 and name.isprintable() and (not modifiers or name == name.lower()))
     if not known or not _MODIFIERS.issuperset(modifiers) or (letter and "shift" in modifiers):
-        meant = f": did you mean {text.lower()}?" if modifiers and text != text.lower() else _meant(text, _NAMES)
-        raise ValueError(f"unknown key {text}{meant}")
+        near = f": did you mean {text.lower()}?" if modifiers and text != text.lower() else meant(text, _NAMES)
+        raise ValueError(f"unknown key {text}{near}")
     return "+".join([*sorted(set(modifiers)), name])
 
 
@@ -167,8 +167,8 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
         problems.append(f"{path.name}: cannot be read as TOML: {failure}")
         return "", {}
     for key in raw.keys() - {"preset", "keys"}:
-        meant = _meant(key, ("preset", "keys"))
-        problems.append(f"{path.name}: {key} is not a key of this file{meant}: bindings go under [keys]")
+        near = meant(key, ("preset", "keys"))
+        problems.append(f"{path.name}: {key} is not a key of this file{near}: bindings go under [keys]")
     preset, keys = raw.get("preset", ""), raw.get("keys", {})
     presets = sorted(file.stem for file in PRESETS.glob("*.toml"))
     if preset and preset not in presets:
@@ -203,7 +203,8 @@ def _clash(chosen: dict[str, tuple[str, ...]], known: Mapping[str, KnownBinding]
     return None
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return what a misspelt `name` may mean, to add to its problem; empty if nothing known is near."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f": did you mean {close[0]}?" if close else ""
 

@@ -1,16 +1,16 @@
 """Themes: TOML files with base colours and those of charts and heat; and the screen in ASCII.
 
-The shipped ones are in themes/; a user's own, in the config folder's themes/, override them by name. Chart and token
-colours reach stylesheets as theme variables: `$chart-1`, `$heat-low`...
+The shipped ones are in themes/; a user's own, in the config folder's themes/, override them by name. Each problem of
+their files is a line of text. Chart and token colours reach stylesheets as theme variables: `$chart-1`, `$heat-low`...
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 import unicodedata
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -19,10 +19,15 @@ from typing import Any
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.app import App
-from textual.color import Color
+from textual.color import Color, ColorParseError
 from textual.css.model import RuleSet
 from textual.filter import LineFilter
 from textual.theme import Theme
+
+from trainer.errors import ConfigError
+from trainer.files import read_toml
+from workbench.kit.keys import meant
+from workbench.text import visible
 
 # For every widget that it styles, Textual looks up every rule of its stylesheets, by a hash computed in Python. This
 # one is of the same identity, computed in C, and saves a seventh of the time that the screen takes to open.
@@ -31,7 +36,7 @@ RuleSet.__hash__ = object.__hash__  # type: ignore[method-assign]
 DEFAULT_THEME = "workbench"
 FEW_COLORS_THEME = "ansi-16"  # for terminals on which others would lose theirs
 
-# Defaults for stylesheets when a theme lacks the variable, as Textual's own themes do.
+# Ours, with defaults for stylesheets until a theme is chosen.
 EXTRA_VARIABLES = {
     "chart-1": "#5fafd7",
     "chart-2": "#d7af5f",
@@ -106,9 +111,95 @@ def shipped_themes_dir() -> Path:
 
 def shipped_themes() -> dict[str, Theme]:
     """Return the shipped themes by name; a test has checked their files."""
-    paths = theme_files(shipped_themes_dir())
-    specs = (spec_of(tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)
-    return {spec.name: to_textual(spec) for spec in specs}
+    files = (tomllib.loads(path.read_text(encoding="utf-8")) for path in theme_files(shipped_themes_dir()))
+    return {file["name"]: to_textual(spec_of(file)) for file in files}
+
+
+def own_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
+    """Return the user's themes in `folder`, which need not exist, by name, and a line for every problem.
+
+    A file with a problem is left out.
+    """
+    taken: dict[str, Path] = {}
+    own: dict[str, Theme] = {}
+    problems: list[str] = []
+    for path in theme_files(folder):
+        try:
+            spec = read_theme(path)
+        except ConfigError as broken:
+            problems += str(broken).splitlines()
+            continue
+        if spec.name in taken:
+            problems.append(f"{path}: name = {spec.name!r} is taken by {taken[spec.name].name}")
+        else:
+            taken[spec.name], own[spec.name] = path, to_textual(spec)
+    return own, [*map(visible, problems)]
+
+
+def theme_files(folder: Path) -> list[Path]:
+    """Return the theme files in order of name. Regular files only: a pipe or a socket would block the reader."""
+    return sorted(path for path in folder.glob("*.toml") if path.is_file())
+
+
+def read_theme(path: Path) -> ThemeSpec:
+    """Read a theme file. Raises ConfigError with all its problems."""
+    try:
+        raw = read_toml(path)
+    except OSError as failure:
+        raise ConfigError([f"cannot be read: {failure.strerror}"], str(path)) from None
+    except UnicodeDecodeError:
+        raise ConfigError(["is not UTF-8 text"], str(path)) from None
+    except ValueError as failure:
+        raise ConfigError([f"cannot be read as TOML: {failure}"], str(path)) from None
+    if problems := [*theme_problems(raw)]:
+        raise ConfigError(problems, str(path))
+    return spec_of(raw)
+
+
+def theme_problems(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each problem of the contents of a theme file: key, value, rule and a way out."""
+    for key in dict.fromkeys(["name", "dark", *TABLES, *raw]):
+        value = raw.get(key)
+        if key not in ("name", "dark", *TABLES):
+            yield f"unknown key {key}{meant(key, ('name', 'dark', *TABLES))}"
+        elif value is None and key != "text":
+            yield f"{key} is missing: {f'add a table [{key}]' if key in TABLES else f'add {key}'}"
+        elif key == "name" and not isinstance(value, str):
+            yield f"name = {value!r}: must be a name in quotes"
+        elif key == "name" and isinstance(value, str) and not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", value):
+            yield f"name = {value!r}: must be small letters, digits and dashes, as in my-theme"
+        elif key == "dark" and not isinstance(value, bool):
+            yield f"dark = {value!r}: must be true or false"
+    ansi = list[str]()
+    given = 0
+    for table, keys in TABLES.items():
+        colors = raw.get(table, {})
+        if not isinstance(colors, dict):
+            yield f"{table} = {colors!r}: must be a table of colours"
+            continue
+        if table in raw:
+            yield from (f"{table}.{key} is missing: add {table}.{key}" for key in keys if key not in colors)
+        for key, color in colors.items():
+            if key not in keys:
+                yield f"unknown key {table}.{key}{meant(f'{table}.{key}', [f'{table}.{known}' for known in keys])}"
+            elif rule := _broken_rule(color):
+                yield f"{table}.{key} = {color!r}: {rule}"
+            else:
+                given += 1
+                ansi += [f"{table}.{key}"] * color.startswith("ansi_")
+    if 0 < len(ansi) < given:
+        yield f"{ansi[0]} is a colour of the terminal and others are not: use one kind in a file"
+
+
+def _broken_rule(color: object) -> str:
+    """Return the rule that a colour of a theme file breaks; empty for none."""
+    rule = 'must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue"'
+    if not isinstance(color, str):
+        return rule
+    try:
+        return "" if Color.parse(color).a == 1 else "must be opaque: leave the alpha out"
+    except ColorParseError as failure:
+        return rule + (f": did you mean {failure.suggested_color}?" if failure.suggested_color else "")
 
 
 def spec_of(file: Mapping[str, Any]) -> ThemeSpec:
@@ -131,7 +222,9 @@ def to_textual(spec: ThemeSpec) -> Theme:
         on_accent = background
         ground = Color.parse(background)
         muted, selection = Color.parse(colors["foreground"]).blend(ground, 0.3).hex, f"{colors['primary']} 30%"
-        line = _line(*(Color.parse(colors[name]) for name in ("foreground", "background", "surface", "panel"))).hex
+        text, *grounds = (Color.parse(colors[name]) for name in ("foreground", "background", "surface", "panel"))
+        mixes = (ground.blend(text, step / 100) for step in range(101))  # the faintest that stands out everywhere
+        line = next((mix for mix in mixes if min(contrast(mix, on) for on in grounds) >= _LINE), text).hex
         tints = {f"{name}-muted": Color.parse(colors[name]).blend(ground, 0.85).hex for name in _ACCENTS}
     # Textual's own choices for these may be hard to read; tests check the contrast of every pair.
     variables = {
@@ -167,21 +260,13 @@ def to_textual(spec: ThemeSpec) -> Theme:
     return Theme(name=spec.name, dark=spec.dark, ansi=spec.ansi, variables=variables, **colors)
 
 
-def _line(foreground: Color, *grounds: Color) -> Color:
-    """Return the faintest mix of foreground and first ground that stands out as a line from all `grounds`."""
-    mixes = (grounds[0].blend(foreground, step / 100) for step in range(101))
-    return next((mix for mix in mixes if min(contrast(mix, on) for on in grounds) >= _LINE), foreground)
-
-
 def contrast(one: Color, other: Color) -> float:
     """Return the contrast ratio of WCAG 2.2, 1 to 21."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(color: Color) -> float:
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color.normalized)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    luminances = []
+    for color in (one, other):
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color.normalized)
+        luminances.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+    return (max(luminances) + 0.05) / (min(luminances) + 0.05)
 
 
 def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
@@ -191,21 +276,6 @@ def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
         app.register_theme(theme)
     if app.current_theme != before:
         app.mutate_reactive(App.theme)
-
-
-def theme_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return time and size of each theme file in `folder`, which differ once one was added, removed or written."""
-    stamps = {}
-    for path in theme_files(folder):
-        with suppress(OSError):  # gone since it was listed
-            status = path.stat()
-            stamps[path] = (status.st_mtime_ns, status.st_size)
-    return stamps
-
-
-def theme_files(folder: Path) -> list[Path]:
-    """Return the theme files in order of name. Regular files only: a pipe or a socket would block the reader."""
-    return sorted(path for path in folder.glob("*.toml") if path.is_file())
 
 
 ALL_STYLES: list[str | PurePath] = [*sorted(Path(__file__).parent.parent.rglob("*.tcss"), key=lambda path: path.name)]

@@ -23,7 +23,6 @@ from trainer.errors import ConfigError
 from workbench.app import WorkbenchApp
 from workbench.kit import theming
 from workbench.kit.screen_settings import ScreenSettings
-from workbench.kit.theme_file import load_themes, parse_theme, read_theme
 from workbench.kit.theming import (
     ALL_STYLES,
     DEFAULT_THEME,
@@ -31,9 +30,11 @@ from workbench.kit.theming import (
     FEW_COLORS_THEME,
     apply_themes,
     no_color,
+    own_themes,
+    read_theme,
     shipped_themes,
     shipped_themes_dir,
-    theme_stamps,
+    theme_problems,
 )
 from workbench.opening import Opening
 
@@ -71,12 +72,6 @@ def write_theme(folder: Path, file: str = "mine.toml", **changes: Any) -> Path:
     return path
 
 
-def problems_of(raw: dict[str, Any]) -> list[str]:
-    with pytest.raises(ConfigError) as refused:
-        parse_theme(raw, "mine.toml")
-    return refused.value.problems
-
-
 def styles_on_screen(app: App[None]) -> list[tuple[str, Style]]:
     """Return every stretch of text as it goes to the terminal, with its style."""
     return [
@@ -86,9 +81,8 @@ def styles_on_screen(app: App[None]) -> list[tuple[str, Style]]:
     ]
 
 
-def test_at_least_six_themes_are_shipped_and_the_default_is_one_of_them(tmp_path: Path) -> None:
-    themes, problems = load_themes(tmp_path / "none")
-    assert problems == []
+def test_at_least_six_themes_are_shipped_and_the_default_is_one_of_them() -> None:
+    themes = shipped_themes()
     assert len(themes) >= 6
     assert DEFAULT_THEME in themes
     assert any(not theme.dark for theme in themes.values())
@@ -148,26 +142,19 @@ def test_the_grounds_of_a_theme_are_greys_where_a_terminal_has_256_colours(name:
     ],
 )
 def test_a_problem_is_reported_in_one_line_with_the_way_out(changes: dict[str, Any], problem: str) -> None:
-    assert problems_of(raw_theme(**changes)) == problem.split("\n")
+    assert [*theme_problems(raw_theme(**changes))] == problem.split("\n")
 
 
 def test_all_problems_of_a_file_are_reported_at_once() -> None:
-    assert len(problems_of({"tables": 1})) == 3 + len(TABLES) - 1  # the key, name, dark, and each required table
+    assert len([*theme_problems({"tables": 1})]) == 3 + len(TABLES) - 1  # the key, name, dark, and each required table
 
 
 def test_the_text_table_may_be_left_out() -> None:
     raw = raw_theme()
     del raw["text"]
-    theme = theming.to_textual(parse_theme(raw, "mine.toml"))
+    assert [*theme_problems(raw)] == []
+    theme = theming.to_textual(theming.spec_of(raw))
     assert theme.variables["text-muted"] not in (theme.foreground, theme.background)
-
-
-def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> None:
-    write_theme(tmp_path, colors={**raw_theme()["colors"], "primary": "#123456"})
-    themes, problems = load_themes(tmp_path)
-    assert problems == []
-    assert themes[DEFAULT_THEME].primary == "#123456"
-    assert themes.keys() == load_themes(tmp_path / "none")[0].keys()
 
 
 @pytest.mark.parametrize(
@@ -183,16 +170,16 @@ def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> 
 )
 def test_a_broken_file_is_reported_and_leaves_the_shipped_theme(tmp_path: Path, content: bytes, reported: str) -> None:
     (tmp_path / f"{DEFAULT_THEME}.toml").write_bytes(content)
-    themes, problems = load_themes(tmp_path)
+    themes, problems = own_themes(tmp_path)
     assert any(reported in problem for problem in problems)
     assert all(problem.isprintable() and "workbench.toml" in problem for problem in problems)
-    assert themes == load_themes(tmp_path / "none")[0]
+    assert themes == {}
 
 
 def test_of_two_user_files_with_one_name_the_second_is_reported(tmp_path: Path) -> None:
     write_theme(tmp_path, "a.toml", name="mine", dark=True)
     write_theme(tmp_path, "b.toml", name="mine", dark=False)
-    themes, problems = load_themes(tmp_path)
+    themes, problems = own_themes(tmp_path)
     assert problems == [f"{tmp_path / 'b.toml'}: name = 'mine' is taken by a.toml"]
     assert themes["mine"].dark
 
@@ -200,30 +187,18 @@ def test_of_two_user_files_with_one_name_the_second_is_reported(tmp_path: Path) 
 def test_anything_but_a_file_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
-    assert load_themes(tmp_path)[1] == []
+    assert own_themes(tmp_path) == ({}, [])
     with pytest.raises(ConfigError, match=r"gone\.toml: cannot be read: No such file or directory"):
         read_theme(tmp_path / "gone.toml")
 
 
-def test_stamps_reveal_new_changed_and_removed_files(tmp_path: Path) -> None:
-    stamps = [theme_stamps(tmp_path / "themes")]
-    path = write_theme(tmp_path / "themes")
-    stamps.append(theme_stamps(tmp_path / "themes"))
-    os.utime(path, ns=(1, 1))
-    stamps.append(theme_stamps(tmp_path / "themes"))
-    assert stamps[-1] == theme_stamps(tmp_path / "themes")
-    path.unlink()
-    assert theme_stamps(tmp_path / "themes") == stamps[0] == {}
-    assert stamps[0] != stamps[1] != stamps[2]
-
-
 async def test_a_changed_file_of_the_current_theme_changes_the_screen(tmp_path: Path) -> None:
     async with (app := Probe()).run_test() as pilot:
-        apply_themes(app, load_themes(tmp_path)[0])
+        apply_themes(app, shipped_themes())
         app.theme = DEFAULT_THEME
         await pilot.pause()
         write_theme(tmp_path, heat={"low": "#123456", "mid": "#888888", "high": "#ffffff"})
-        apply_themes(app, load_themes(tmp_path)[0])
+        apply_themes(app, own_themes(tmp_path)[0])
         await pilot.pause()
         assert app.query_one("#heat-low").styles.color.hex == "#123456"
 
@@ -234,7 +209,7 @@ async def test_without_colour_nothing_is_coloured_and_the_cursor_is_still_seen(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with (app := Probe()).run_test(size=(60, 30)) as pilot:
-        apply_themes(app, load_themes(tmp_path)[0])
+        apply_themes(app, shipped_themes())
         app.theme = theme
         app.query_one(OptionList).focus()
         await pilot.press("down")

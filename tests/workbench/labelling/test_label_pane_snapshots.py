@@ -9,8 +9,7 @@ from label_session import FakeSession, item, labelling
 from snapshots import SNAPSHOTS, check, contrasts, drawn
 
 from trainer.preferences.records import Item, Origin, Share
-from workbench.kit.theme_file import load_themes
-from workbench.kit.theming import DEFAULT_THEME
+from workbench.kit.theming import DEFAULT_THEME, shipped_themes
 
 FIGURES = {
     "done": 31,
@@ -53,7 +52,7 @@ async def test_the_pane_matches_its_snapshot() -> None:
     session = FakeSession(written(), guidelines="hash")
     session.figures = FIGURES
     async with labelling(session, size=(120, 40)) as (app, pilot):
-        for theme in load_themes(SNAPSHOTS)[0].values():
+        for theme in shipped_themes().values():
             app.register_theme(theme)
         app.theme = DEFAULT_THEME
         await pilot.press("1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +21,7 @@ from token_samples import token_sample
 
 from workbench.kit.banner import Banner
 from workbench.kit.glyphs import BARS as BLOCKS
-from workbench.kit.theme_file import load_themes
-from workbench.kit.theming import apply_themes, no_color
+from workbench.kit.theming import apply_themes, no_color, shipped_themes
 from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import CHANNELS, channel_scale
@@ -70,7 +68,7 @@ async def shown(pilot: Pilot[None], given: TokenSample, theme: str = "workbench"
     """Return the widget with `given`, after its frame."""
     app = pilot.app
     assert isinstance(app, Probe)
-    apply_themes(app, load_themes(Path("nowhere"))[0])
+    apply_themes(app, shipped_themes())
     app.theme = theme
     app.text.show(given, cursor)
     app.text.focus()

@@ -15,9 +15,8 @@ from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import PPO
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, whole_number
-from workbench.compare.as_json import plain_values
 from workbench.compare.compared_run import LETTERS, RunGroup, read_groups, read_runs
-from workbench.compare.report import report_lines
+from workbench.compare.report import plain_values, report_lines
 from workbench.system import output
 from workbench.text import plain
 

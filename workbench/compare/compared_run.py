@@ -136,8 +136,13 @@ def mean_of(iterations: int) -> int:
 
 def mean(values: Iterable[float]) -> float:
     """Return the mean of the finite values; NaN if there is none, infinite if their sum exceeds all floats."""
-    known = [value for value in values if math.isfinite(value)]
-    return sum(known) / len(known) if known else math.nan
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+def known(value: float) -> float | None:
+    """Return `value` for JSON, which has no numbers that are not finite: None for these."""
+    return value if math.isfinite(value) else None
 
 
 def columns(groups: Sequence[RunGroup]) -> list[Piece]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainer.confidence import Interval, mean_interval, t_quantile
 from trainer.evaluation.intervals import Floats
 from trainer.plurals import counted
-from workbench.compare.compared_run import RunGroup
+from workbench.compare.compared_run import RunGroup, known
 from workbench.compare.lines import notes, wrapped
 from workbench.compare.measures import STRETCH, RunMeasure, tested_measures
 from workbench.text import Line, visible
@@ -103,13 +103,13 @@ def difference_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
     tested, comparisons = tested_measures(groups), 0
     for other in others:
         found = [(measure, contrast(measure, first, other)) for measure in tested]
-        known = sum(one.excludes_zero is not None for _, one in found)
-        comparisons += known
-        said = [
+        intervals = sum(one.excludes_zero is not None for _, one in found)
+        comparisons += intervals
+        sentences = [
             (sentence(measure, first, other, one), "text" if one.excludes_zero else "muted") for measure, one in found
         ]
         none = f"{visible(other.name)} - {visible(first.name)}: no interval, which takes two runs of each"
-        for text, role in said if known else [(none, "muted")]:
+        for text, role in sentences if intervals else [(none, "muted")]:
             for place, line in enumerate(wrapped(text, width - 3)):
                 yield [(f"{'   ' if place else ' '}{line}", role)]
     if comparisons:
@@ -117,6 +117,30 @@ def difference_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
         counts = f"{len(tested)} measures in {counted(comparisons, 'comparison')}"
         yield []
         yield from notes(f"{counts}: {chance}. Judge by the measure that you chose beforehand", width)
+
+
+def difference_values(groups: Sequence[RunGroup]) -> list[dict[str, Any]]:
+    """Return the differences as plain values, for JSON."""
+    first, *others = groups
+    found = []
+    for other in others:
+        for measure in tested_measures(groups):
+            one = contrast(measure, first, other)
+            value, low, high = one.difference
+            found.append(
+                {
+                    "key": measure.key,
+                    "group": other.letter,
+                    "from": first.letter,
+                    "difference": known(value),
+                    "interval": None if one.excludes_zero is None else [low, high],
+                    "pairs": one.pairs or None,
+                    "values": {group.letter: [*map(known, measure.values(group))] for group in (first, other)},
+                    "excludes_zero": one.excludes_zero,
+                    "sentence": sentence(measure, first, other, one),
+                }
+            )
+    return found
 
 
 def sentence(measure: RunMeasure, first: RunGroup, other: RunGroup, found: Contrast) -> str:

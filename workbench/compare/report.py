@@ -1,4 +1,4 @@
-"""The comparison of runs, or of groups of runs, as lines of text. A single run is a group of one."""
+"""The comparison of runs, or of groups, as lines of text and as plain values. A single run is a group of one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
+from typing import Any
 
 from rich.cells import cell_len
 
+from trainer.events import plain
 from trainer.plurals import counted
 from trainer.runs.listing import RECENT
-from workbench.compare.compared_run import PROMPTS, ComparedRun, RunGroup, columns, mean, shared_prompts, windows_text
-from workbench.compare.frontier import BEST, SEVERAL, best_scores, curves_of, levels, plot
+from workbench.compare.compared_run import (
+    PROMPTS,
+    ComparedRun,
+    RunGroup,
+    columns,
+    known,
+    mean,
+    shared_prompts,
+    windows_text,
+)
+from workbench.compare.frontier import BEST, SEVERAL, best, best_scores, curves_of, levels, plot
 from workbench.compare.lines import NUMBER, Row, heading, notes, table_lines, wrapped
 from workbench.compare.measures import RunMeasure, sections
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
@@ -22,6 +33,9 @@ from workbench.numbers import duration, number, score_text
 from workbench.run.metrics import METRICS_OF_KIND, Metric
 from workbench.run.sample_table import Sample
 from workbench.text import Line, Piece, fit, fit_end, fit_name, padded, visible
+
+VERSION = 1
+"""Version of the plain values. Fields may be added; removing one or changing its meaning changes this number."""
 
 FIELDS = (
     "score_mean",
@@ -302,3 +316,103 @@ def _answer(group: RunGroup, sample: Sample, width: int) -> list[Piece]:
     head = [(line, group.role) for line in wrapped("  ".join(facts), width)]
     text = visible(sample.completion[:_TEXT].strip("\n"))
     return head + [(line, "text") for line in wrapped(text, width, _LINES)]
+
+
+def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
+    """Return the comparison; unknown numbers are None, and shares are fractions of 1.
+
+    A group has its letter; of several runs in a group, each has the letter and a number.
+    """
+    from workbench.compare.differences import difference_values  # here, because it takes NumPy
+
+    settings, letters = compared_settings(groups), [group.letter for group in groups]
+    curves = curves_of(groups)
+    kls = levels(point for of_group in curves for curve in of_group for point in curve.compared)
+    runs = {label: run for group in groups for label, run in zip(group.labels, group.runs, strict=True)}
+    curve_of = dict(zip(runs, (curve for of_group in curves for curve in of_group), strict=True))
+    return {
+        "comparison": VERSION,
+        "groups": [{"letter": group.letter, "name": group.name, "seeds": group.seeds} for group in groups],
+        "runs": [_run(name, run) for name, run in runs.items()],
+        "cautions": all_cautions(groups, settings),
+        "numbers": _numbers(groups),
+        "differences": difference_values(groups) if has_seeds(groups) else [],
+        "frontier": {
+            "runs": {
+                name: {
+                    "training": [point._asdict() for point in curve.training],
+                    "held_out": [point._asdict() for point in curve.held_out],
+                    "compared": "held_out" if curve.on_held_out else "training",
+                }
+                for name, curve in curve_of.items()
+            },
+            "levels": [
+                {
+                    "kl": kl,
+                    "best": {name: p and p._asdict() for name, c in curve_of.items() for p in [best(c.compared, kl)]},
+                }
+                for kl in kls
+            ],
+        },
+        "curves": {
+            name: {
+                "iteration": list(run.view.history.numbers),
+                **{field: [*map(known, column)] for field in FIELDS if len(column := run.column(field))},
+            }
+            for name, run in runs.items()
+        },
+        "settings": {
+            "differences": [{"key": key, "values": plain(values)} for key, values in settings.between],
+            "within": settings.within,
+            "only": settings.only,
+        },
+        "prompts": [
+            {"prompt": prompt, "answers": dict(zip(letters, map(_plain_answer, answers), strict=True))}
+            for prompt, answers in shared_prompts([group.runs[0].samples for group in groups], PROMPTS)
+        ],
+    }
+
+
+def _run(name: str, run: ComparedRun) -> dict[str, Any]:
+    started = run.view.started
+    return {
+        "letter": name,
+        "name": run.name,
+        "folder": str(run.folder),
+        "kind": run.kind,
+        "state": run.state,
+        "iteration": run.view.iteration,
+        "iterations": run.view.total,
+        "model": started.model if started else None,
+        "device": started.device if started else None,
+        "seed": started.seed if started else None,
+        "versions": started.versions if started else {},
+        "problems": list(run.problems),
+        "changes": [
+            {"key": one.key, "old": plain(one.old), "value": plain(one.value), "iteration": one.iteration}
+            for one in run.view.settings
+        ],
+    }
+
+
+def _numbers(groups: Sequence[RunGroup]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for measure in [measure for measures in sections(groups).values() for measure in measures]:
+        found[measure.key] = {group.letter: known(mean(measure.values(group))) for group in groups}
+        ends = {group.letter: interval_of(measure, group) for group in groups}
+        if measure.ends or any(ends.values()):
+            found[f"{measure.key}_interval"] = {letter: list(pair) if pair else None for letter, pair in ends.items()}
+    return found
+
+
+def _plain_answer(sample: Sample | None) -> dict[str, Any] | None:
+    if sample is None:
+        return None
+    return {
+        "iteration": sample.key.iteration,
+        "completion": sample.completion,
+        "score": known(sample.score),
+        "kl": known(sample.kl),
+        "tokens": sample.length,
+        "truncated": sample.truncated,
+    }

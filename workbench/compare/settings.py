@@ -14,7 +14,7 @@ from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, read_config
 from workbench.compare.compared_run import RunGroup, columns
 from workbench.compare.lines import notes, wrapped
-from workbench.text import TABLE_GAP, Line, Piece, fit, table_line, visible
+from workbench.text import TABLE_GAP, Line, fit, table_line, visible
 
 MOST = 100  # differences that are shown; configurations have fewer settings
 _NAME = "run.name"  # differs between any two runs
@@ -55,8 +55,7 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Differe
     differences = []
     for key in keys:
         values = {name: of_run.get(key) for name, of_run in settings.items()}
-        first, *others = [comparable(value) for value in values.values()]
-        if key != _NAME and any(other != first for other in others):
+        if key != _NAME and len(set(map(_canonical, values.values()))) > 1:
             differences.append(Difference(key, values))
     return differences
 
@@ -100,15 +99,14 @@ def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + name, value
 
 
-def comparable(value: Any) -> Any:
-    """Convert `value` so that == compares it as TOML means it: true is not 1, and nan is nan."""
-    if isinstance(value, bool) or value != value:
-        return type(value), str(value)
-    if isinstance(value, list):
-        return [comparable(item) for item in value]
-    if isinstance(value, dict):
-        return {key: comparable(item) for key, item in value.items()}
-    return value
+def _canonical(value: Any) -> str:
+    """Return `value` as text that is the same where TOML means the same: for 1 and 1.0, but not for 1 and true."""
+
+    def number(text: str) -> float:
+        value = float(text)
+        return int(value) if value.is_integer() else value
+
+    return json.dumps(json.loads(json.dumps(value, default=str), parse_float=number))
 
 
 class ComparedSettings(NamedTuple):
@@ -142,25 +140,16 @@ def compared_settings(groups: Sequence[RunGroup]) -> ComparedSettings:
             for kind in sorted(having if key != "kind" else ()):
                 settings.only.setdefault(kind, []).append(key)
             continue
-        of_groups: dict[str, list[Any]] = {}
+        of_groups: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
-            found = of_groups.setdefault(name[0], [])
-            if comparable(value) not in map(comparable, found):
-                found.append(value)
+            of_groups.setdefault(name[0], {}).setdefault(_canonical(value), value)
         for letter, found in of_groups.items():
             if len(found) > 1:
                 settings.within.setdefault(letter, []).append(key)
-        first, *others = of_groups.values()
-        if any(not _same(first, other) for other in others):
-            shown = {letter: found[0] if len(found) == 1 else (*found,) for letter, found in of_groups.items()}
-            settings.between.append(Difference(key, shown))
+        if len({frozenset(found) for found in of_groups.values()}) > 1:
+            shown = {letter: (*found.values(),) for letter, found in of_groups.items()}
+            settings.between.append(Difference(key, {k: v if len(v) > 1 else v[0] for k, v in shown.items()}))
     return settings
-
-
-def _same(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether two lists of different values have the same ones, in any order."""
-    known = [comparable(value) for value in others]
-    return len(values) == len(known) and all(comparable(value) in known for value in values)
 
 
 def cautions(differences: Sequence[Difference]) -> list[str]:
@@ -182,8 +171,7 @@ def setting_lines(groups: Sequence[RunGroup], settings: ComparedSettings, width:
     there = [group for group in groups if any(run.config is not None for run in group.runs)]
     if not settings.between and len(there) > 1:
         yield from notes("No shared setting differs", width)
-    tags = [(group.letter, group.role) for group in there]
-    yield from _difference_lines(columns(there), tags, settings.between, width)
+    yield from _difference_lines(there, settings.between, width)
     for kind, keys in settings.only.items():
         sections = dict.fromkeys(key.partition(".")[0] for key in keys)
         named = ", ".join(f"[{section}]" for section in sections)
@@ -198,43 +186,41 @@ def setting_lines(groups: Sequence[RunGroup], settings: ComparedSettings, width:
             if (more := len(run.view.settings) - _CHANGES) > 0:
                 changes.append(f"and {counted(more, 'earlier change')} during training")
             for text in changes:
-                tag = group.letter, group.role
-                yield from _value_lines([tag], name + visible(text[:_LONGEST]), width)
+                yield from _value_lines([group], name + visible(text[:_LONGEST]), width)
 
 
-def _difference_lines(
-    columns: Sequence[Piece], tags: Sequence[Piece], differences: Sequence[Difference], width: int
-) -> Iterator[Line]:
-    """Yield lines of at most `width` columns: a table of the short values, then the long ones after their tags.
+def _difference_lines(groups: Sequence[RunGroup], differences: Sequence[Difference], width: int) -> Iterator[Line]:
+    """Yield a table of the short values, then the long ones after the letters of their groups.
 
-    columns, tags: headings and short names, made safe to print, of those that `differences` have values of, in order.
+    groups: those that `differences` have values of, in order.
     """
     rows = difference_rows(differences, _LONGEST)
     if not rows:
         return
     keys = min(max(cell_len(key) for key, _ in rows), width // 2)
-    room = max((width - keys) // len(columns) - TABLE_GAP, 0)
+    room = max((width - keys) // len(groups) - TABLE_GAP, 0)
     short = [row for row in rows if max(map(cell_len, row[1])) <= room]
     if short:
+        headings = columns(groups)
         keys = min(max(cell_len(key) for key, _ in short), keys)
         widest = max(cell_len(text) for _, texts in short for text in texts)
-        cells = max(widest, min(max(cell_len(name) for name, _ in columns), room))
-        yield table_line([(" " * keys, "text")], columns, cells)
+        cells = max(widest, min(max(cell_len(name) for name, _ in headings), room))
+        yield table_line([(" " * keys, "text")], headings, cells)
         for key, texts in short:
             yield table_line([(fit(key, keys), "text")], ((text, "text") for text in texts), cells)
     for key, texts in rows:
         if (key, texts) not in short:
             yield [(fit(key, width).rstrip(), "text")]
             for text in dict.fromkeys(texts):
-                having = [tag for tag, other in zip(tags, texts, strict=True) if other == text]
+                having = [group for group, other in zip(groups, texts, strict=True) if other == text]
                 yield from _value_lines(having, text, width)
     if (more := len(differences) - MOST) > 0:
         yield from notes(f"and {counted(more, 'more setting')}", width)
 
 
-def _value_lines(tags: Sequence[Piece], text: str, width: int) -> Iterator[Line]:
-    """Yield `text`, already made safe to print, in a few lines after the tags of its runs."""
-    head = " ".join(["", *(tag for tag, _ in tags)])
+def _value_lines(groups: Sequence[RunGroup], text: str, width: int) -> Iterator[Line]:
+    """Yield `text`, already made safe to print, in a few lines after the letters of its groups."""
+    head = " ".join(["", *(group.letter for group in groups)])
     head = f" {fit(head, min(cell_len(head), width // 2))} "
     for number, line in enumerate(wrapped(text, width - cell_len(head), _VALUE_LINES)):
-        yield [(" " * cell_len(head) if number else head, tags[0][1]), (line, "text")]
+        yield [(" " * cell_len(head) if number else head, groups[0].role), (line, "text")]

@@ -18,11 +18,10 @@ from trainer.confidence import Interval, t_quantile
 from trainer.config import Config
 from trainer.events import SettingChanged
 from workbench.compare import measures
-from workbench.compare.as_json import plain_values
 from workbench.compare.compared_run import LETTERS, ComparedRun, RunGroup
 from workbench.compare.differences import Contrast, contrast, group_mean, sentence, welch_interval
 from workbench.compare.measures import LEVELS, RunMeasure, best_within
-from workbench.compare.report import all_cautions, report_lines
+from workbench.compare.report import all_cautions, plain_values, report_lines
 from workbench.compare.settings import compared_settings
 from workbench.text import plain
 

@@ -104,8 +104,8 @@ def columns_in(text: str) -> tuple[str, ...]:
 
 
 def text_field(name: str, tooltip: str, value: str = "", **more: Any) -> PlainInput:
-    """Return a field for a line of text. more: arguments of Input."""
-    return PlainInput(value, compact=True, id=name, tooltip=tooltip, **more)
+    """Return a field for a line of text, shown without control characters. more: arguments of Input."""
+    return PlainInput(visible(value, joined=True), compact=True, id=name, tooltip=tooltip, **more)
 
 
 def choice(name: str, options: list[tuple[str, str]], tooltip: str) -> Select[str]:

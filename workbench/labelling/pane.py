@@ -57,7 +57,7 @@ _SHOWN = (
     ("u", "undo", "undo", "undo", "Undo the last label; again, the one before"),
     ("f", "flag", "flag", "flag", "Flag the item for a second look"),
     ("a", "note", "note", "note", "Write a note, saved with the label"),
-    ("d", "restyle('diff')", "diff", "diff", "Mark the words that differ"),
+    ("d", "switch('diff')", "diff", "diff", "Mark the words that differ"),
     ("g", "guidelines", "guidelines", "guidelines", "Show the session's guidelines"),
 )
 _STRONGLY = ("less_than_sign,exclamation_mark,shift+left", "greater_than_sign,at,shift+right")
@@ -65,11 +65,11 @@ _MORE = (
     (_STRONGLY[0], "better(1, 3)", "first, strongly", "first-strongly", "The first is strongly better"),
     (_STRONGLY[1], "better(2, 3)", "second, strongly", "second-strongly", "The second is strongly better"),
     *((f"{n}", f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next") for n in range(3, MOST + 1)),
-    ("v", "restyle('markdown')", "Markdown", "markdown", "Switch between Markdown and plain text"),
+    ("v", "switch('markdown')", "Markdown", "markdown", "Switch between Markdown and plain text"),
     ("y", "copy", "copy", "copy", "Copy prompt and completions, without what is hidden"),
-    ("b", "blind", "hide facts", "blind", "Hide authors and scores after the choice too, or show them"),
+    ("b", "switch('facts_shown')", "hide facts", "blind", "Hide authors and scores after the choice too, or show them"),
     ("h", "history", "history", "history", "List your labels, to change one"),
-    ("p", "progress", "figures", "progress", "Show all figures of the session, or one line"),
+    ("p", "switch('all_figures')", "figures", "progress", "Show all figures of the session, or one line"),
     ("l", "request('leave')", "leave", "leave", "Leave the session; it resumes at the same item"),
     ("t", "request('train')", "train", "train", "Train a reward model on the labels"),
     ("T", "request('use')", "use model", "use", "Use the newest reward model as the run's reward"),
@@ -109,6 +109,7 @@ class LabelPane(Pane):
         self.draft = Draft()  # of the item
         self.problem = ""  # why the last judgement is not on disk
         self.facts_shown = True
+        self.all_figures = False  # of the session, also where only one line is usual
         self.busy = False  # keys that change a label are ignored: the last change is not on disk yet
         self._request = request
         self._clock = clock
@@ -116,7 +117,6 @@ class LabelPane(Pane):
         self._drafts: dict[tuple[int, ...], Draft] = {}  # of items not shown now, by session, position and label
         self._place: tuple[int, ...] = ()  # of the item: session, position and label
         self._left_out: set[str] = set()  # lines that were shown
-        self._all_figures = False
         self._keys: Keys = {}
 
     def compose(self) -> ComposeResult:
@@ -152,11 +152,15 @@ class LabelPane(Pane):
                 return count >= int(str(parameters[0]))
             case "retype":
                 return count > 2
-            case "restyle" if parameters[0] == "diff":
+            case "switch" if parameters[0] == "diff":
                 return count == 2
-            case "flag" | "note" | "restyle" | "copy":
+            case "switch" if parameters[0] == "facts_shown":
+                return True
+            case "switch" if parameters[0] == "all_figures":
+                return self.worker is not None
+            case "flag" | "note" | "switch" | "copy":
                 return self.item is not None
-            case "better" | "tie" | "judge" | "undo" | "guidelines" | "history" | "progress":
+            case "better" | "tie" | "judge" | "undo" | "guidelines" | "history":
                 return self.worker is not None  # also without an item: otherwise space would pause the run
         return True
 
@@ -210,7 +214,7 @@ class LabelPane(Pane):
         found = texts.figures(state.record.labeller, state.progress) if state else []
         guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
         width, height = progress.size
-        whole = self._all_figures or self.size.height >= _TALL
+        whole = self.all_figures or self.size.height >= _TALL
         text = texts.progress_text(found, guidelines, width, whole=whole)
         progress.update(text, layout=text.count("\n") + 1 != height)
         how = {"markdown": view.markdown, "diff": view.diff}
@@ -365,20 +369,14 @@ class LabelPane(Pane):
     def action_flag(self) -> None:
         self._edit(flagged=not self.draft.flagged)
 
-    def action_restyle(self, name: Literal["diff", "markdown"]) -> None:
+    def action_switch(self, name: Literal["markdown", "diff", "facts_shown", "all_figures"]) -> None:
         view = self.query_one(LabelView)
-        setattr(view, name, not getattr(view, name))
+        owner = view if name in ("markdown", "diff") else self
+        setattr(owner, name, not getattr(owner, name))
+        if name == "facts_shown":
+            shown = "shown" if self.facts_shown else "hidden"
+            self.notify(f"Authors, scores and lengths are {shown} after the choice")
         view.lay_out()
-        self._show_lines()
-
-    def action_blind(self) -> None:
-        self.facts_shown = not self.facts_shown
-        shown = "shown" if self.facts_shown else "hidden"
-        self.notify(f"Authors, scores and lengths are {shown} after the choice")
-        self._show_lines()
-
-    def action_progress(self) -> None:
-        self._all_figures = not self._all_figures
         self._show_lines()
 
     def action_copy(self) -> None:

@@ -361,7 +361,8 @@ class SessionWorker:
         """Save the judgement of `item`, or else undo the newest label; return the new state."""
         session = self._open()
         try:
-            with self._opened().transaction():  # rolled back, too, if reading the new state fails
+            assert self._store is not None
+            with self._store.transaction():  # rolled back, too, if reading the new state fails
                 if item is not None and judgement is not None:
                     last: SessionItem | None = session.label(item, judgement)
                 else:

@@ -92,7 +92,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
 
     def fields(self) -> ComposeResult:
         options = self._options
-        yield row(("labeller", self._text("labeller", "Your name, saved with each label", options.labeller)))
+        yield row(("labeller", text_field("labeller", "Your name, saved with each label", options.labeller)))
         yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
         queues = QueueList(*map(self._queue, QUEUES), compact=True, id="queues")
         about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
@@ -108,19 +108,17 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             tooltip="Run whose samples you judge, newest first",
         )
         yield row(("run", run))
-        about, example = "Pairs for the queue dataset; those that you judged before are not shown", "with pairs"
-        yield row(("data", self._text("data", about, options.data, f"file, folder or datasets name {example}")))
-        yield row(("columns", columns_field(visible(", ".join(options.columns), joined=True))))
+        about = "Pairs for the queue dataset; those that you judged before are not shown"
+        example = "file, folder or datasets name with pairs"
+        yield row(("data", text_field("data", about, options.data, placeholder=example)))
+        yield row(("columns", columns_field(", ".join(options.columns))))
         about = "Shown first, and saved with the labels"
-        yield row(("guidelines", self._text("guidelines", about, options.guidelines, "a text file")))
+        yield row(("guidelines", text_field("guidelines", about, options.guidelines, placeholder="a text file")))
         about = "Number of items in the session; empty for all"
         limit = text_field("limit", about, str(options.limit or ""), placeholder="all", type="integer", max_length=7)
         about = "Percent of items that repeat one you labelled, sides swapped: how consistent you are"
         repeats = text_field("repeats", about, f"{100 * options.repeats:g}", type="number", max_length=5)
         yield row(("at most", limit), ("repeat", repeats), unit="% of items")
-
-    def _text(self, name: str, tooltip: str, value: str, placeholder: str = "") -> Input:
-        return text_field(name, tooltip, visible(value, joined=True), placeholder=placeholder)
 
     def _queue(self, queue: UserQueue) -> Selection[str]:
         """Return a line of the list: what the queue asks, or what it still needs."""

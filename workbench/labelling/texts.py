@@ -134,10 +134,6 @@ def _turns(text: Text) -> tuple[Turn, ...]:
     return tuple(Turn(str(message.get("role", "")) or "?", str(message.get("content", ""))) for message in text)
 
 
-def _words(text: Text) -> tuple[str, ...]:
-    return tuple(word for turn in _turns(text) for word in turn.text.split())  # of messages or not
-
-
 def hints(
     item: SessionItem, texts: ItemTexts, draft: Draft, keys: Keys, *, markdown: bool = False, diff: bool = False
 ) -> str:
@@ -179,8 +175,11 @@ def last_line(
     """
     if last is None or last.label is None:
         return ""
-    shown = current.item.comparison.completions if current else ()
-    if {*map(_words, shown)} & {*map(_words, last.item.comparison.completions)}:
+    shown, judged = (
+        {tuple(word for turn in _turns(text) for word in turn.text.split()) for text in one.item.comparison.completions}
+        for one in (current or last, last)
+    )
+    if current is not None and shown & judged:
         return ""
     choice = f"last: {judgement_text(last.item, last.label.judgement)}"
     known = completion_facts(last.item) if facts else []

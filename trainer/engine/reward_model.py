@@ -263,11 +263,12 @@ class RewardModelTraining(StepTraining):
 
     def _normalize(self) -> None:
         """Set mean and deviation from a sample of the training completions, the same one each time."""
-        total = int(self.data.train.sizes.sum())
-        count = min(self.config.train.reference, total)
+        sequences, starts = _sequences_of(self.data.train)
+        count = min(self.config.train.reference, len(sequences))
         seed = [self.config.run.seed, Purpose.EVALUATION]
-        chosen = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
-        scores = self._read(self.scorer.scores, *self.data.train.sequences_at(chosen), "score")
+        chosen = np.sort(np.random.default_rng(seed).choice(len(sequences), count, replace=False)).tolist()
+        reference = [sequences[row] for row in chosen], [starts[row] for row in chosen]
+        scores = self._read(self.scorer.scores, *reference, "score")
         std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
         self.scorer.scale = self.scorer.scale._replace(mean=float(scores.mean()), std=std)
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
-from trainer.data import Prompt
+from trainer.data import Prompt, split_examples
 from trainer.errors import DataError
 from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone, load_tokenizer
-from trainer.pairs.encoders import Encoder, PolicyEncoder
-from trainer.pairs.groups import Group, Groups, fingerprint, group_preferences, split_groups
+from trainer.pairs.encoders import Encoder
+from trainer.pairs.groups import Group, fingerprint, group_preferences
 from trainer.plurals import counted
 from trainer.preferences.formats import Reading, read_preferences
 from trainer.preferences.records import Preference
@@ -30,21 +30,13 @@ _STORES = (".db", ".sqlite", ".sqlite3")
 class Comparisons(NamedTuple):
     """Groups to train on, groups to evaluate on, and warnings for the user, one line each."""
 
-    train: Groups
-    held_out: Groups  # those of the held-out ones that are evaluated
+    train: list[Group]
+    held_out: list[Group]  # those of the held-out ones that are evaluated
     warnings: list[str]
     fingerprint: str  # of the groups to train on and all that are held out
+    longest: int  # tokens of the longest sequence to train on
+    widest: int  # tokens of the largest group to train on, padding included
     prompts: list[Prompt]  # of held-out groups, for a policy to sample responses to
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence to train on."""
-        return int(self.train.longest.max())
-
-    @property
-    def widest(self) -> int:
-        """Tokens of the largest group to train on, padding included."""
-        return int((self.train.longest * self.train.sizes).max())
 
 
 def load_preferences(config: PreferenceDataConfig) -> Reading:
@@ -98,16 +90,14 @@ def reward_comparisons(preferences: Iterable[Preference], model: Model, config: 
 
     Raises DataError if no preference is left to learn from, or one exceeds the model's context.
     """
-    train, held_out, warnings = _split(preferences, Encoder(model.tokenizer, config.data), model, config)
-    if not any(not pair.is_tie for group in train for pair in group.pairs):
-        raise _all_ties(train, config)
-    widest = int((train.longest * train.sizes).max())
-    if widest > config.optim.micro_batch_tokens:
+    train, held_out, warnings = _split(preferences, model, config)
+    found = _comparisons(train, held_out, warnings, [], config)
+    if found.widest > config.optim.micro_batch_tokens:
         warnings.append(
-            f"optim.micro_batch_tokens = {config.optim.micro_batch_tokens} is less than the {widest} tokens of the "
-            "largest comparison: a micro-batch of it will exceed that"
+            f"optim.micro_batch_tokens = {config.optim.micro_batch_tokens} is less than the {found.widest} tokens of "
+            "the largest comparison: a micro-batch of it will exceed that"
         )
-    return _comparisons(train, held_out, warnings, [], config)
+    return found
 
 
 def policy_comparisons(preferences: Iterable[Preference], model: Model, config: DPOConfig) -> Comparisons:
@@ -116,27 +106,36 @@ def policy_comparisons(preferences: Iterable[Preference], model: Model, config: 
     The same prompts are held out as by a reward model with these data and this seed and, if each prompt has one pair,
     as by PPO. Raises DataError if no pair is left to learn from, or one exceeds the model's context.
     """
-    every, held_out, warnings = _split(preferences, PolicyEncoder(model.tokenizer, config.data), model, config)
-    if ties := sum(pair.is_tie for group in every for pair in group.pairs):
+    train, held_out, warnings = _split(preferences, model, config)
+    ties = 0
+    for group in train:
+        decided = [(tuple(pair for pair in pairs if not pair.is_tie), ranking) for pairs, ranking in group.judged]
+        ties += len(group.pairs) - sum(len(pairs) for pairs, _ in decided)
+        group.judged = tuple(one for one in decided if one[0])
+    if ties:
         warnings.append(f"{counted(ties, 'tie')} ignored: DPO learns only from decided pairs")
-    train = every.without_ties()
-    if not train:
-        raise _all_ties(every, config)
     prompts = _held_out_prompts(held_out, model, config) if config.reward.sources else []
-    return _comparisons(train, held_out, warnings, prompts, config)
+    return _comparisons([group for group in train if group.judged], held_out, warnings, prompts, config)
 
 
 def _split(
-    preferences: Iterable[Preference], encoder: Encoder, model: Model, config: RewardModelConfig | DPOConfig
-) -> tuple[Groups, Groups, list[str]]:
-    groups, warnings = group_preferences(preferences, encoder, config.data)
-    longest = int(groups.longest.max())
+    preferences: Iterable[Preference], model: Model, config: RewardModelConfig | DPOConfig
+) -> tuple[list[Group], list[Group], list[str]]:
+    groups, warnings = group_preferences(preferences, Encoder(model.tokenizer, config.data), config.data)
+    longest = max(group.longest for group in groups)
     if model.context and longest > model.context:
         raise DataError(
             f"the longest prompt and completion has {longest} tokens, but the model's context is {model.context}: "
             f"lower data.max_tokens = {config.data.max_tokens} to at most {model.context}"
         )
-    train, held_out = split_groups(groups, config.data.eval_fraction, config.run.seed)
+    train, held_out = split_examples(groups, lambda group: group.prompt, config.data.eval_fraction, config.run.seed)
+    for group in train:
+        group.given = ()  # nobody reads its texts
+    if not any(not pair.is_tie for group in train for pair in group.pairs):
+        raise DataError(
+            f"no preference to learn from among the {len(train)} comparisons that data.eval_fraction = "
+            f"{config.data.eval_fraction} leaves for training: all are ties; label more, or lower it"
+        )
     if not held_out and config.data.eval_fraction > 0:
         trained = "policy" if isinstance(config, DPOConfig) else "model"
         warnings.append(f"too few prompts to hold any out: the {trained} cannot be evaluated")
@@ -144,8 +143,8 @@ def _split(
 
 
 def _comparisons(
-    train: Groups,
-    held_out: Groups,
+    train: list[Group],
+    held_out: list[Group],
     warnings: list[str],
     prompts: list[Prompt],
     config: RewardModelConfig | DPOConfig,
@@ -155,16 +154,10 @@ def _comparisons(
     if most and len(held_out) > most:
         seed = [config.run.seed, Purpose.EVALUATION, most]
         places = np.random.default_rng(seed).choice(len(held_out), most, replace=False)
-        held_out = held_out.select(np.sort(places), with_texts=True)
-    held_out.drop_other_texts()
-    return Comparisons(train, held_out, warnings, learnt, prompts)
-
-
-def _all_ties(train: Sequence[Group], config: RewardModelConfig | DPOConfig) -> DataError:
-    return DataError(
-        f"no preference to learn from among the {len(train)} comparisons that data.eval_fraction = "
-        f"{config.data.eval_fraction} leaves for training: all are ties; label more, or lower it"
-    )
+        held_out = [held_out[place] for place in np.sort(places).tolist()]
+    longest = max(group.longest for group in train)
+    widest = max(group.longest * len(group.sequences) for group in train)
+    return Comparisons(train, held_out, warnings, learnt, longest, widest, prompts)
 
 
 def _held_out_prompts(held_out: Sequence[Group], model: Model, config: DPOConfig) -> list[Prompt]:
@@ -172,14 +165,15 @@ def _held_out_prompts(held_out: Sequence[Group], model: Model, config: DPOConfig
 
     Raises DataError if one leaves no room in the model's context for a response.
     """
-    first: dict[int, Group] = {}
+    of_prompt: dict[int, Group] = {}
     for group in sorted(held_out, key=lambda group: group.number):
-        first.setdefault(group.prompt, group)
+        of_prompt.setdefault(group.prompt, group)
     prompts = []
-    for group in list(first.values())[: config.eval.prompts]:
+    for group in list(of_prompt.values())[: config.eval.prompts]:
         start = list(group.sequences[0][: len(group.sequences[0]) - group.completions[0]])
         text = model.tokenizer.decode(start)
-        prompts.append(Prompt(group.number, group.prompt_text, text, start, group.columns))
+        first = group.given[0].comparison
+        prompts.append(Prompt(group.number, first.prompt, text, start, first.columns))
     room = max((len(prompt.tokens) for prompt in prompts), default=0) + config.rollout.max_new_tokens
     if model.context and room > model.context:
         raise DataError(

@@ -11,7 +11,7 @@ from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
 from trainer.data.encoding_ahead import EncodingAhead
 from trainer.data.templates import COLUMNS, NO_COLUMNS
 from trainer.errors import DataError
-from trainer.preferences.records import Messages, Preference, Text, answered, as_messages
+from trainer.preferences.records import Preference, Text, answered, as_messages
 
 _AS_IT_IS = PreferenceDataConfig()  # leaves a text without a chat template
 
@@ -38,12 +38,22 @@ class Encoder:
     """Renderer and tokeniser that treats prompts as PPO does, with mlx-lm's tokenizer wrapper.
 
     A plain-text completion is appended to the prompt as it is; one of a conversation goes through the chat template.
-    Sequences end with the last token of the text, without an end token: a response that was cut short has none.
+    For a reward model, sequences end with the last token of the text, without an end token: a response that was cut
+    short has none.
+
+    For a policy (the data of DPO), a completion is tokenised by itself, because that is how a policy writes it. The end
+    token follows if `data.end_token` is set. A sequence that is too long loses its first tokens; the first one left
+    always counts as prompt.
     """
 
     def __init__(self, tokenizer: Any, config: PreferenceDataConfig) -> None:
         self._tokenizer = EncodingAhead(tokenizer)
         self._config = config
+        self._for_policy = isinstance(config, DPODataConfig)
+        self._end: list[int] = []
+        if isinstance(config, DPODataConfig) and config.end_token:
+            end = tokenizer.eos_token_id
+            self._end = [min(tokenizer.eos_token_ids) if end is None else end]
         self._last: tuple[Text, list[Any], Prompt] | None = None
         self.notes: set[str] = set()  # on how messages were rendered, for the user
 
@@ -63,22 +73,46 @@ class Encoder:
     ) -> Sequenced:
         """Encode `prompt` and `completion` as one sequence.
 
-        columns: of the preference's row, which may have options of the chat template. place: names it in errors. Raises
-        DataError if the two cannot be rendered or have no tokens.
+        columns: of the preference's row, which may have options of the chat template. place: names it in errors. For a
+        policy, the result's `completion` is the number of tokens that it writes. Raises DataError if the two cannot be
+        rendered or have no tokens.
         """
         row = PromptRow(0, prompt, dict(columns), place)
         if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
-            if not prompt:
+            begin, text = self._tokenizer.bos_token_id, completion
+            if prompt:
+                start = self._rendered(row).tokens
+            elif not self._for_policy:
                 tokens = self._plain(completion)
                 if not tokens:
                     raise DataError(f"{place} has neither a prompt nor a completion")
                 return self._limited(tokens, len(tokens))
-            added = list(self._tokenizer.encode(completion, add_special_tokens=False))
-            return self._limited(self._rendered(row).tokens + added, len(added))
-        messages, (answer,) = as_messages(prompt, [completion])
-        start = self._rendered(row._replace(prompt=messages)).tokens
-        tokens = self._rendered(row._replace(prompt=answered(messages, answer)), keep=False).tokens
-        return self._limited(tokens, max(len(tokens) - len(start), 0))
+            elif begin is None:
+                raise DataError(
+                    f"{place} has an empty prompt, and the model's tokenizer has no begin token: remove it, or set "
+                    "data.chat = 'always'"
+                )
+            else:
+                start = [begin]
+        else:
+            messages, (answer,) = as_messages(prompt, [completion])
+            rendered = self._rendered(row._replace(prompt=messages))
+            whole = self._rendered(row._replace(prompt=answered(messages, answer)), keep=False)
+            start, text = rendered.tokens, whole.text.removeprefix(rendered.text)
+            if not self._for_policy:
+                return self._limited(whole.tokens, max(len(whole.tokens) - len(start), 0))
+            if not whole.text.startswith(rendered.text):  # the template writes past turns differently from the next one
+                if len(answer) > 1:
+                    raise DataError(
+                        f"{place} has completions of {len(answer)} messages, and the chat template renders the prompt "
+                        "differently once it is answered: keep only the first message of the completions"
+                    )
+                text = answer[0]["content"]
+        written = list(self._tokenizer.encode(text, add_special_tokens=False))
+        if written[-1:] != self._end:
+            written += self._end
+        found = self._limited([*start, *written], len(written))
+        return found._replace(completion=min(len(written), len(found.tokens) - 1)) if self._for_policy else found
 
     def text(self, text: str) -> list[int]:
         """Encode a whole text, prompt and completion in one, as it is."""
@@ -110,62 +144,3 @@ class Encoder:
         if len(tokens) <= limit:
             return Sequenced(tokens, completion, is_cut=False)
         return Sequenced(last_tokens(tokens, limit, self._tokenizer.bos_token_id), completion, is_cut=True)
-
-
-class PolicyEncoder(Encoder):
-    """Encoder that renders prompts as PPO does.
-
-    A completion is tokenised by itself, because that is how a policy writes it. The end token follows if
-    `data.end_token` is set. A sequence that is too long loses its first tokens; the first one left always counts as
-    prompt.
-    """
-
-    def __init__(self, tokenizer: Any, config: DPODataConfig) -> None:
-        super().__init__(tokenizer, config)
-        end = tokenizer.eos_token_id
-        self._end = [min(tokenizer.eos_token_ids) if end is None else end] if config.end_token else []
-
-    def sequence(
-        self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS, place: str = "the preference"
-    ) -> Sequenced:
-        """Encode `completion` to `prompt`; the result's `completion` is the number of tokens that the policy writes.
-
-        Raises DataError if they cannot be rendered, or the prompt has no tokens.
-        """
-        row = PromptRow(0, prompt, dict(columns), place)
-        if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
-            start, text = self._start(row), completion
-        else:
-            messages, (answer,) = as_messages(prompt, [completion])
-            row = row._replace(prompt=messages)
-            rendered = self._rendered(row)
-            whole = row._replace(prompt=answered(messages, answer))
-            start, text = rendered.tokens, self._answer(rendered.text, whole, answer)
-        written = list(self._tokenizer.encode(text, add_special_tokens=False))
-        if written[-1:] != self._end:
-            written += self._end
-        limited = self._limited([*start, *written], len(written))
-        return limited._replace(completion=min(len(written), len(limited.tokens) - 1))
-
-    def _start(self, row: PromptRow) -> list[int]:
-        if row.prompt:
-            return self._rendered(row).tokens
-        begin = self._tokenizer.bos_token_id
-        if begin is None:
-            raise DataError(
-                f"{row.place} has an empty prompt, and the model's tokenizer has no begin token: remove it, or set "
-                "data.chat = 'always'"
-            )
-        return [begin]
-
-    def _answer(self, start: str, whole: PromptRow, answer: Messages) -> str:
-        """Return what the chat template writes for `answer` after `start`, without closing the last message."""
-        text = self._rendered(whole, keep=False).text
-        if text.startswith(start):
-            return text.removeprefix(start)
-        if len(answer) == 1:  # the template writes past turns differently from the next one
-            return answer[0]["content"]
-        raise DataError(
-            f"{whole.place} has completions of {len(answer)} messages, and the chat template renders the prompt "
-            "differently once it is answered: keep only the first message of the completions"
-        )

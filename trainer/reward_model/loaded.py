@@ -157,7 +157,7 @@ def evaluate_on(loaded: LoadedRewardModel, source: str) -> HeldOutEvaluation:
     config = loaded.config.data.model_copy(update={"preferences": source})
     preferences = load_preferences(config)
     groups, warnings = group_preferences(preferences, loaded.encoder, config)
-    return HeldOutEvaluation(_evaluate(loaded, groups.without_texts()), preferences.warnings + warnings)
+    return HeldOutEvaluation(_evaluate(loaded, groups), preferences.warnings + warnings)
 
 
 def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModelReport:

@@ -85,23 +85,25 @@ def length_slope_of(groups: Sequence[Group]) -> float:
 def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> list[PairPrediction]:
     """Build the prediction of each pair of `groups` from `scores`, which are as for `outcomes_of`."""
     rewards = ((scores - scale.mean) / scale.std).tolist()
-    keys = [key for group in groups for key in group.pair_keys]
+    texts = [one for group in groups for one in group.pairs_with_texts()]
     return [
         PairPrediction(
             key=key,
             source=pair.source,
             strength=pair.strength,
             is_tie=pair.is_tie,
-            prompt=group.prompt_text,
-            chosen=group.texts[pair.better],
-            rejected=group.texts[pair.worse],
+            prompt=prompt,
+            chosen=chosen,
+            rejected=rejected,
             chosen_reward=rewards[better],
             rejected_reward=rewards[worse],
             lead=float(scores[better] - scores[worse]) / scale.logit_std,
             chosen_tokens=group.completions[pair.better],
             rejected_tokens=group.completions[pair.worse],
         )
-        for (group, pair, better, worse), key in zip(pair_rows(groups), keys, strict=True)
+        for (group, _, better, worse), (pair, key, prompt, chosen, rejected) in zip(
+            pair_rows(groups), texts, strict=True
+        )
     ]
 
 

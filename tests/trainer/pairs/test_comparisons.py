@@ -23,7 +23,7 @@ from trainer.engine.steps import step_groups, steps_in
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.pairs.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.pairs.encoders import Encoder
-from trainer.pairs.groups import Group, Groups, fingerprint, group_preferences, micro_batches, split_groups
+from trainer.pairs.groups import Group, fingerprint, group_preferences, micro_batches
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_learner import to_batch
@@ -33,7 +33,7 @@ def encoder(template: str = "", **settings: Any) -> Encoder:
     return Encoder(Wrapper(template), PreferenceDataConfig(**settings))
 
 
-def grouped(*preferences: Preference, **settings: Any) -> tuple[Groups, list[str]]:
+def grouped(*preferences: Preference, **settings: Any) -> tuple[list[Group], list[str]]:
     config = PreferenceDataConfig(**settings)
     return group_preferences(preferences, Encoder(Wrapper(), config), config)
 
@@ -82,7 +82,7 @@ def test_a_preference_that_the_template_refuses_is_named_by_its_line_or_skipped(
     lines = [json.dumps({"prompt": prompt, "chosen": chosen, "rejected": rejected}) + "\n\n" for prompt in prompts]
     path.write_text("".join(lines))
 
-    def groups(**settings: Any) -> tuple[Groups, list[str]]:
+    def groups(**settings: Any) -> tuple[list[Group], list[str]]:
         config = PreferenceDataConfig(preferences=str(path), **settings)
         return group_preferences(load_preferences(config), Encoder(Wrapper(NO_SYSTEM), config), config)
 
@@ -199,17 +199,20 @@ def test_where_nothing_can_be_learnt_the_reason_is_given(preferences: list[Prefe
 
 
 def test_all_comparisons_of_a_prompt_are_on_one_side_of_the_split() -> None:
-    config = PreferenceDataConfig()
-    groups, _ = group_preferences(labelled(100, prompts=20), encoder(), config)
-    train, held_out = split_groups(groups, 0.25, seed=3)
+    model = SimpleNamespace(tokenizer=Wrapper(), context=0)
+
+    def split(fraction: float, seed: int, preferences: list[Preference]) -> tuple[list[Group], list[Group]]:
+        config = RewardModelConfig.model_validate({"data": {"eval_fraction": fraction}, "run": {"seed": seed}})
+        found = reward_comparisons(preferences, model, config)  # type: ignore[arg-type]
+        return found.train, found.held_out
+
+    train, held_out = split(0.25, 3, labelled(100, prompts=20))
     assert not {group.prompt for group in train} & {group.prompt for group in held_out}
-    assert len(held_out) == 25
-    assert len(train) == 75
-    assert list(map(list, split_groups(groups, 0.25, seed=3))) == [list(train), list(held_out)]
-    assert list(split_groups(groups, 0.25, seed=4)[1]) != list(held_out)
-    assert list(split_groups(groups, 0.0, seed=3)[1]) == []
-    one, _ = group_preferences(labelled(5, prompts=1), encoder(), config)
-    assert list(split_groups(one, 0.5, seed=0)[1]) == [], "never all"
+    assert (len(train), len(held_out)) == (75, 25)
+    assert split(0.25, 3, labelled(100, prompts=20)) == (train, held_out)
+    assert split(0.25, 4, labelled(100, prompts=20))[1] != held_out
+    assert split(0.0, 3, labelled(100, prompts=20))[1] == []
+    assert split(0.5, 0, labelled(5, prompts=1))[1] == [], "never all"
 
 
 def test_the_fingerprint_detects_other_comparisons_and_another_order() -> None:
@@ -224,8 +227,8 @@ def test_a_token_takes_four_bytes_and_a_group_to_train_on_keeps_no_texts() -> No
     found = reward_comparisons(labelled(20), model, RewardModelConfig())  # type: ignore[arg-type]
     for group in [*found.train, *found.held_out]:
         assert all(memoryview(tokens).itemsize == 4 for tokens in group.sequences)  # type: ignore[arg-type]
-    assert {(group.prompt_text, len(group.texts)) for group in found.train} == {("", 0)}
-    assert all(group.prompt_text and len(group.texts) == 2 for group in found.held_out)
+    assert not any(group.given for group in found.train)
+    assert all(group.given[0].comparison.prompt for group in found.held_out)
 
 
 def test_an_epoch_visits_every_group_once_and_the_next_in_another_order() -> None:
@@ -344,24 +347,10 @@ def test_the_texts_of_completions_are_found_whatever_their_order_and_repetition(
     ]
     groups, _ = grouped(*given)
     first, second = groups
-    assert (first.prompt_text, first.texts, second.texts) == ("p", ["b", "a", "c"], ["é\u2028", "b"])
-    assert first.pair_keys == [given[0].comparison.key, *[given[2].comparison.key] * 3]
+    (_, key, *texts), *others = first.pairs_with_texts()
+    assert (key, texts) == (given[0].comparison.key, ["p", "a", "b"])
+    assert [(key, *texts) for _, key, *texts in others] == [
+        (given[2].comparison.key, "p", better, worse) for better, worse in (("b", "c"), ("b", "a"), ("c", "a"))
+    ]
+    assert [texts for _, _, *texts in second.pairs_with_texts()] == [["q", "é\u2028", "b"]]
     assert (first.number, second.number) == (0, 3)
-    groups[1:].drop_other_texts()
-    assert list(groups[1:]) == [second]
-    with pytest.raises(KeyError):
-        list(groups)
-    assert [group.judged for group in groups.without_texts()] == [first.judged, second.judged]
-
-
-def test_sequences_are_numbered_through_all_groups() -> None:
-    groups, _ = grouped(
-        preference("p", ["a", "b"]), preference("q", ["a", "b", "c"], ((0,), (1,), (2,))), preference("r", ["d", "e"])
-    )
-    every = [sequence for group in groups for sequence in group.sequences]
-    starts = [start for group in groups for start in group.starts]
-    some = [0, 1, 2, 4, 5, 6]
-    assert groups.sequences_at(np.array(some)) == ([every[at] for at in some], [starts[at] for at in some])
-    assert groups[1:].sequences_at(np.array([0, 4])) == ([every[2], every[6]], [starts[2], starts[6]])
-    assert groups.longest.tolist() == [group.longest for group in groups] == [2, 2, 2]
-    assert groups.sizes.tolist() == [2, 3, 2]

@@ -75,7 +75,7 @@ def measured(case: Case) -> dict[str, tuple[float, float]]:
         memory = estimate(config).memory
     peaks = _iterated(case, config) if isinstance(config, Config) else _stepped(case, config)
     assert memory is not None
-    found = {phase: (float(peaks[phase]), float(memory.peak_of(phase))) for phase in memory.phases}
+    found = {phase: (float(peaks[phase]), float(sum(memory.phases[phase].values()))) for phase in memory.phases}
     return found | {"peak": (float(max(peaks.values())), float(memory.peak))}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,11 @@ import numpy.typing as npt
 from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
-from trainer.data.encoding_ahead import EncodingAhead
+from trainer.data.encoding import EncodingAhead, rendered, template_options
 from trainer.data.readers import OnBroken, SourceRow, is_dataset, refuse, source_rows
-from trainer.data.templates import rendered, template_options
 from trainer.errors import DataError, shortened
 
 SHIPPED = PRESETS / "prompts"
-Example = TypeVar("Example")
-
 _CHECKED = 100  # prompts that `check_prompts` loads
 
 
@@ -76,41 +73,31 @@ def check_prompts(config: DataConfig) -> None:
 
 
 def _prompt_row(index: int, row: SourceRow, column: str) -> PromptRow:
+    """Return the prompt in `column` of `row`, the position `index` of its source. Raises DataError."""
     if column not in row.columns:
         names = [str(name) for name in row.columns]
         close = difflib.get_close_matches(column, names, n=1)
         hint = f"did you mean '{close[0]}'?" if close else "set data.column to one of them"
         listed = ", ".join(names) or "none"
         raise DataError(f"{row.place}: no column '{column}' (data.column): the columns are {listed}; {hint}")
-    prompt = row.columns[column]
-    _check(prompt, row.place, column)
-    return PromptRow(index, prompt, {key: value for key, value in row.columns.items() if key != column}, row.place)
-
-
-def _check(prompt: Any, place: str, column: str) -> None:
-    if isinstance(prompt, str):
-        texts = [prompt]
-    elif isinstance(prompt, list) and all(map(is_message, prompt)):
-        texts = [message["content"] for message in prompt]
-    else:
-        raise DataError(
-            f"{place}: column '{column}' is {shortened(repr(prompt))}: must be a string, or a list of messages "
-            '{"role": "user", "content": "..."}'
-        )
+    prompt, named = row.columns[column], f"{row.place}: column '{column}'"
+    messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+    for message in messages:
+        fields = [message.get(key) for key in ("role", "content")] if isinstance(message, dict) else [None]
+        if not all(isinstance(field, str) for field in fields):
+            raise DataError(
+                f"{named} is {shortened(repr(prompt))}: must be a string, or a list of messages "
+                '{"role": "user", "content": "..."}'
+            )
+    texts = [message["content"] for message in messages]
     if not any(text.strip() for text in texts):
-        raise DataError(f"{place}: column '{column}' is empty: remove the row")
+        raise DataError(f"{named} is empty: remove the row")
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         unit = f"\\u{ord(error.object[error.start]):04x}"
-        raise DataError(
-            f"{place}: column '{column}' has half a surrogate pair ({unit}), which is not text: remove it"
-        ) from None
-
-
-def is_message(value: Any) -> bool:
-    """Return whether `value` is a chat message: it has a role and a content, both text."""
-    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+        raise DataError(f"{named} has half a surrogate pair ({unit}), which is not text: remove it") from None
+    return PromptRow(index, prompt, {key: value for key, value in row.columns.items() if key != column}, row.place)
 
 
 class Prompt(NamedTuple):
@@ -155,11 +142,13 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     too_long: list[int] = []
     skipped: list[DataError] = []
     notes: set[str] = set()
-    for row, prompt in zip(rows, _rendered_rows(rows, tokenizer, config, notes), strict=True):
-        if isinstance(prompt, DataError):
-            skipped.append(prompt)
+    for row, ahead in _encoded_ahead(rows, tokenizer, config):
+        try:
+            prompt = render_prompt(row, ahead, config, notes)
+        except DataError as error:
+            skipped.append(error)
             if not config.skip_broken:
-                raise DataError(f"{prompt} (data.skip_broken = true leaves such rows out)") from prompt
+                raise DataError(f"{error} (data.skip_broken = true leaves such rows out)") from error
             continue
         if (count := len(prompt.tokens)) > limit:
             too_long.append(count)
@@ -185,19 +174,15 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     return EncodedPrompts(prompts, dropped, len(too_long) - dropped, skipped, sorted(notes))
 
 
-def _rendered_rows(
-    rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig, notes: set[str]
-) -> Iterator[Prompt | DataError]:
-    """Yield each of `rows` rendered and tokenised, or why it cannot be."""
+def _encoded_ahead(
+    rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
+) -> Iterator[tuple[PromptRow, EncodingAhead]]:
+    """Yield each of `rows` with a tokenizer that knows the tokens of its plain text."""
     ahead = EncodingAhead(tokenizer)
     for part in ahead.parts(rows):
         if config.chat != "always":
             ahead.prepare([row.prompt for row in part if isinstance(row.prompt, str)], add_special_tokens=True)
-        for row in part:
-            try:
-                yield render_prompt(row, ahead, config, notes)
-            except DataError as error:
-                yield error
+        yield from ((row, ahead) for row in part)
 
 
 def render_prompt(
@@ -264,26 +249,23 @@ def _name(row: PromptRow) -> str:
 
 
 def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    """Split `prompts` as `split_examples` does; those with the same tokens stay on one side."""
-    return split_examples(prompts, lambda prompt: tuple(prompt.tokens), eval_fraction, seed)
+    """Split `prompts` into (training, held-out), in the order of the source; those with the same tokens stay together.
 
-
-def split_examples(
-    examples: Sequence[Example], group_of: Callable[[Example], Hashable], eval_fraction: float, seed: int
-) -> tuple[list[Example], list[Example]]:
-    """Split `examples` into (training, held-out), both in the order of the source; all of a group are on one side.
-
-    The held-out side has `eval_fraction` of all examples, rounded, and at least one if the fraction is not 0. It has
-    fewer if only larger groups are left, and never all. The same seed gives the same split.
+    See `split_places`.
     """
-    training, held_out = split_places(list(map(group_of, examples)), eval_fraction, seed)
-    return [examples[place] for place in training], [examples[place] for place in held_out]
+    training, held_out = split_places([tuple(prompt.tokens) for prompt in prompts], eval_fraction, seed)
+    return [prompts[place] for place in training], [prompts[place] for place in held_out]
 
 
 def split_places(
     groups: Sequence[Hashable], eval_fraction: float, seed: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the places (training, held-out) of examples that belong to `groups`, as `split_examples` splits them."""
+    """Return the places (training, held-out) of examples, both ascending; all of a group are on one side.
+
+    groups: that of each example. The held-out side has `eval_fraction` of all examples, rounded, and at least one if
+    the fraction is not 0. It has fewer if only larger groups are left, and never all. The same seed gives the same
+    split.
+    """
     count = len(groups)
     wanted = min(max(1, round(eval_fraction * count)), count - 1) if eval_fraction > 0 else 0
     numbers: dict[Hashable, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import difflib
 import gzip
@@ -12,7 +13,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,7 +86,15 @@ def source_rows(
     named, path = _named(source, prompt_sets), Path(source).expanduser()
     is_folder = path.is_dir()
     try:
-        data = _dataset(source, split, path if is_folder else None)
+        import datasets  # 5 s
+
+        bars = datasets.are_progress_bars_disabled()
+        datasets.disable_progress_bars()  # they would draw over a terminal interface
+        try:
+            data = datasets.load_from_disk(str(path)) if is_folder else datasets.load_dataset(source, split=split)
+        finally:
+            if not bars:
+                datasets.enable_progress_bars()
     except Exception as error:
         reason = one_line(error)
         if is_folder:
@@ -129,19 +138,6 @@ def _named(source: str, prompt_sets: Sequence[str]) -> str:
     return f"data.prompts = '{source}'" if prompt_sets else f"'{source}'"
 
 
-def _dataset(source: str, split: str, folder: Path | None) -> Any:
-    """Load a dataset from `folder`, or by the name `source`. Progress bars would draw over a terminal interface."""
-    import datasets  # 5 s
-
-    bars = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        return datasets.load_from_disk(str(folder)) if folder else datasets.load_dataset(source, split=split)
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()
-
-
 def suffix(path: Path) -> str:
     """Return the suffix of `path` in lower case, including that of a compressed file: `.jsonl.gz`."""
     return "".join(path.suffixes[-2 if path.suffix.lower() == ".gz" else -1 :]).lower()
@@ -166,24 +162,20 @@ def _text_lines(path: Path, newline: str | None = None, longest: int = ROW_BYTES
                     line = text.readline(longest + 1)
                     if not line:
                         return
-                    _check_line(line, f"{path}:{number}", longest)
+                    if len(line) > longest:
+                        raise DataError(f"{path}:{number}: is longer than {longest >> 20} MiB: shorten it")
+                    line.encode()
                     if unpacked:
                         unpacked.add(len(line))
                     yield line
+        except UnicodeEncodeError as error:
+            byte = error.object[error.start].encode(errors="surrogateescape")
+            guess = byte.decode("cp1252", errors="ignore")
+            guess = f" (in Windows-1252 it is '{guess}')" if guess.isprintable() and guess else ""
+            problem = f"byte 0x{byte.hex()} is not UTF-8{guess}: save the file as UTF-8"
+            raise DataError(f"{path}:{number}: {problem}") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(f"{path}: incomplete or damaged gzip file: {error}") from None
-
-
-def _check_line(line: str, place: str, longest: int) -> None:
-    if len(line) > longest:
-        raise DataError(f"{place}: is longer than {longest >> 20} MiB: shorten it")
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        byte = line[error.start].encode(errors="surrogateescape")
-        guess = byte.decode("cp1252", errors="ignore")
-        guess = f" (in Windows-1252 it is '{guess}')" if guess.isprintable() and guess else ""
-        raise DataError(f"{place}: byte 0x{byte.hex()} is not UTF-8{guess}: save the file as UTF-8") from None
 
 
 class _Unpacked:
@@ -209,25 +201,38 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{path}:{number}", line.rstrip("\n")
 
 
+def _parsed(text: str, place: str, *, is_file: bool = False) -> Any:
+    """Parse JSON; `place` is that of a line, or the path of a file. Raises DataError."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where, hint = place, ""
+        if is_file:
+            where, hint = f"{place}:{error.lineno}", "; name a file with one object per line .jsonl"
+        raise DataError(f"{where}: not JSON: {error.msg} at column {error.colno}{hint}") from None
+    except ValueError:  # of int()
+        raise DataError(f"{place}: has a number of thousands of digits: shorten it") from None
+    except RecursionError:
+        raise DataError(f"{place}: JSON nested too deeply") from None
+
+
+def _json_name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
 def _read_text(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
-    for place, line in _lines(path):
-        yield SourceRow(place, {column: line})
+    yield from (SourceRow(place, {column: line}) for place, line in _lines(path))
 
 
 def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     for place, line in _lines(path):
         try:
-            row = SourceRow(place, _object(json.loads(line), place))
-        except json.JSONDecodeError as error:
-            broken(DataError(f"{place}: not JSON: {error.msg} at column {error.colno}"))
-        except ValueError:  # of int()
-            broken(DataError(f"{place}: has a number of thousands of digits: shorten it"))
-        except RecursionError:
-            broken(DataError(f"{place}: JSON nested too deeply"))
+            row = _parsed(line, place)
         except DataError as error:
             broken(error)
-        else:
-            yield row
+            continue
+        yield from _objects([(place, row)], broken)
 
 
 def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
@@ -235,27 +240,18 @@ def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]
         raise DataError(
             f"{path}: is larger than {_JSON_BYTES >> 20} MiB: write one object per line, to a file named .jsonl"
         )
-    try:
-        rows = json.loads("".join(_text_lines(path, longest=_JSON_BYTES)))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; "
-            "name a file with one object per line .jsonl"
-        ) from None
-    except ValueError:  # of int()
-        raise DataError(f"{path}: has a number of thousands of digits: shorten it") from None
-    except RecursionError:
-        raise DataError(f"{path}: JSON nested too deeply") from None
+    rows = _parsed("".join(_text_lines(path, longest=_JSON_BYTES)), str(path), is_file=True)
     if not isinstance(rows, list):
         raise DataError(f"{path}: must be a list of objects, is {_json_name(rows)}")
-    for index, row in enumerate(rows):
-        place = f"{path}[{index}]"
-        try:
-            columns = _object(row, place)
-        except DataError as error:
-            broken(error)
+    yield from _objects(((f"{path}[{index}]", row) for index, row in enumerate(rows)), broken)
+
+
+def _objects(rows: Iterable[tuple[str, Any]], broken: OnBroken) -> Iterator[SourceRow]:
+    for place, row in rows:
+        if isinstance(row, dict):
+            yield SourceRow(place, row)
         else:
-            yield SourceRow(place, columns)
+            broken(DataError(f'{place}: must be an object such as {{"prompt": "..."}}, is {_json_name(row)}'))
 
 
 def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
@@ -342,42 +338,29 @@ def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) ->
 
     Rows with text that is not UTF-8, or with a value that is too large, go to `broken`.
     """
-    try:
-        rows = batch.to_pylist() if batch.nbytes <= ROW_BYTES else None
-    except (ValueError, OverflowError):
-        rows = None
-    if rows is not None:
-        for row in rows:
-            yield SourceRow(f"{path}[{next(places)}]", row)
-    elif batch.num_rows > 1:  # one by one, to find the broken row
+    if batch.nbytes <= ROW_BYTES:
+        with contextlib.suppress(ValueError, OverflowError):
+            rows = batch.to_pylist()
+            yield from (SourceRow(f"{path}[{next(places)}]", row) for row in rows)
+            return
+    if batch.num_rows > 1:  # one by one, to find the broken row
         for index in range(batch.num_rows):
             yield from _rows_of(batch.slice(index, 1), path, places, broken)
-    else:
-        problem = _TOO_LARGE if batch.nbytes > ROW_BYTES else f"{_unreadable_columns(batch)}: save its text as UTF-8"
-        broken(DataError(f"{path}[{next(places)}]: {problem}"))
-
-
-def _unreadable_columns(batch: Any) -> str:
-    """Describe what is wrong with the first column of a batch that cannot be read."""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        try:
-            column.to_pylist()
-        except UnicodeDecodeError as error:
-            return f"column '{name}' has the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
-        except (ValueError, OverflowError) as error:
-            return f"column '{name}' cannot be read ({error})"
-    return "cannot be read"
-
-
-def _object(value: Any, place: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise DataError(f'{place}: must be an object such as {{"prompt": "..."}}, is {_json_name(value)}')
-    return value
-
-
-def _json_name(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+        return
+    problem = _TOO_LARGE
+    if batch.nbytes <= ROW_BYTES:
+        problem = "cannot be read: save its text as UTF-8"
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.to_pylist()
+            except UnicodeDecodeError as error:
+                byte = f"0x{error.object[error.start]:02x}"
+                problem = f"column '{name}' has the byte {byte}, which is not UTF-8: save its text as UTF-8"
+                break
+            except (ValueError, OverflowError) as error:
+                problem = f"column '{name}' cannot be read ({error}): save its text as UTF-8"
+                break
+    broken(DataError(f"{path}[{next(places)}]: {problem}"))
 
 
 READERS: dict[str, Reader] = {

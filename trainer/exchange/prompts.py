@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.config import Config, split_seed
 from trainer.data import Prompt, chat_messages, encode_prompts, load_prompts, split_prompts
-from trainer.data.templates import rendered, template_options
+from trainer.data.encoding import rendered, template_options
 from trainer.errors import DataError
 from trainer.plurals import counted
 from trainer.preferences.formats import write_rows

@@ -45,30 +45,9 @@ class ModelShape(NamedTuple):
         return self.layers * (attention + 3 * self.hidden * inner) + embeddings
 
     @property
-    def has_experts(self) -> bool:
-        """Return whether blocks have a mixture of experts."""
-        return self.experts > 1
-
-    @property
     def shared_inner(self) -> int:
         """Inner size of the experts that every token passes; 0 without such, and without a mixture."""
         return self.inner - self.routes * self.expert_inner
-
-    def linear_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return inputs and outputs of the linear layers of a block, without experts to choose from, by usual names."""
-        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
-        attention = {
-            "q_proj": (self.hidden, queries),
-            "k_proj": (self.hidden, keys),
-            "v_proj": (self.hidden, keys),
-            "o_proj": (queries, self.hidden),
-        }
-        inner = self.shared_inner if self.has_experts else self.inner
-        return attention | (_gated(self.hidden, inner) if inner else {})
-
-    def expert_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return inputs and outputs of the linear layers of one expert, by the usual names; empty without a mixture."""
-        return _gated(self.hidden, self.expert_inner) if self.has_experts else {}
 
 
 def qwen3(hidden: int, inner: int, layers: int, heads: int, *, tied: bool = False) -> dict[str, Any]:
@@ -158,11 +137,6 @@ def folder_of(path: str) -> Path | None:
         return max(snapshots, key=lambda file: file.stat().st_mtime).parent
     except (OSError, ValueError, RuntimeError):
         return None
-
-
-def _gated(hidden: int, inner: int) -> dict[str, tuple[int, int]]:
-    """Return inputs and outputs of the layers of a gated MLP."""
-    return {"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)}
 
 
 def _inner_sizes(settings: dict[str, Any]) -> tuple[int, int, int, int]:

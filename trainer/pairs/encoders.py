@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from trainer.config.dpo import DPODataConfig
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
-from trainer.data.encoding_ahead import EncodingAhead
-from trainer.data.templates import COLUMNS, NO_COLUMNS
+from trainer.data.encoding import COLUMNS, NO_COLUMNS, EncodingAhead
 from trainer.errors import DataError
 from trainer.preferences.records import Preference, Text, answered, as_messages
 

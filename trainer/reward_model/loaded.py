@@ -11,7 +11,7 @@ import mlx.core as mx
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
-from trainer.data.templates import NO_COLUMNS
+from trainer.data.encoding import NO_COLUMNS
 from trainer.errors import StorageError, UsageError
 from trainer.models.backbone import LoadedModel, load_backbone, model_folder, precision
 from trainer.pairs.comparisons import load_preferences, reward_comparisons

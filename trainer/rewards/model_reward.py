@@ -18,7 +18,7 @@ from trainer.config.fields import Section
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig, Config
 from trainer.data import last_tokens
-from trainer.data.templates import NO_COLUMNS, rendered, template_options
+from trainer.data.encoding import NO_COLUMNS, rendered, template_options
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.models.backbone import LoadedModel, load_backbone

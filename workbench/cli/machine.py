@@ -79,7 +79,7 @@ def _table(memory: Footprint) -> list[str]:
         part: [phase.get(part, 0) for phase in memory.phases.values()]
         for part in dict.fromkeys(part for phase in memory.phases.values() for part in phase)
     }
-    rows["total"] = [memory.peak_of(phase) for phase in memory.phases]
+    rows["total"] = [sum(parts.values()) for parts in memory.phases.values()]
     wide = max(map(len, rows))
     lines = [f"{'GB':<{wide}}" + "".join(f"{phase:>{_COLUMN}}" for phase in memory.phases)]
     for part, sizes in rows.items():

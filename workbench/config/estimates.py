@@ -67,7 +67,7 @@ def estimate(config: AnyConfig) -> Estimate:
     shape, why_not = shape_of(config.model.path)
     if shape is None:
         return Estimate(tokens, forward, None, f"{basis}; {why_not}")
-    count, precision = shape.parameters, held_model(config.model, shape, gpu=has_gpu()).precision.name
+    count, precision = shape.parameters, held_model(config.model, shape, gpu=has_gpu()).precision
     size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
     memory = footprint_of(config, shape)
     return Estimate(tokens, forward, memory, f"{size} parameters in {precision}, {basis}")
@@ -87,7 +87,7 @@ def largest_fitting(config: Config, room: int) -> str:
     for name, settings in SIZES.items():
         shape = decoder_shape(settings)
         if footprint_of(config, shape).peak <= room:
-            fitting = f"{name} in {held_model(config.model, shape, gpu=has_gpu()).precision.name}"
+            fitting = f"{name} in {held_model(config.model, shape, gpu=has_gpu()).precision}"
     return fitting
 
 

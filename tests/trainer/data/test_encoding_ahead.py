@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 from wrapped_tokenizer import Wrapper
 
-from trainer.data.encoding_ahead import AT_ONCE, EncodingAhead
+from trainer.data.encoding import AT_ONCE, EncodingAhead
 
 TEXTS = ["", "a", "é\u2028<end>b", "<pad>", "a" * 600, " two words "]
 

@@ -62,13 +62,13 @@ def sequences(args: argparse.Namespace) -> list[list[int]]:
 
 def our_steps(args: argparse.Namespace) -> list[float]:
     """Return the seconds of each measured step of `RewardLearner`."""
+    from trainer.arrays import Purpose, key_for
     from trainer.config.problems import validate_as
     from trainer.config.reward_model import RewardModelConfig
     from trainer.models.backbone import load_backbone
     from trainer.pairs.groups import Group, Pair
     from trainer.reward_model.network import RewardModel
     from trainer.reward_model.reward_learner import RewardLearner
-    from trainer.seeding import Purpose, key_for
 
     model = {"path": args.model, "lora_rank": RANK, "lora_scale": SCALE, "lora_targets": TARGETS}
     budget = {"micro_batch_tokens": 2 * args.pairs * args.length}

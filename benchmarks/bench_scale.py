@@ -137,6 +137,7 @@ def responses(size: int, folder: Path) -> Iterator[float]:
     """Time the second iteration of PPO with responses of `size` tokens, phase by phase, and its samples file."""
     from tiny import make_checkpoint
 
+    from trainer.arrays import Purpose, key_for
     from trainer.config.loading import load_config
     from trainer.data import load_prompts
     from trainer.engine.artifacts import save_samples
@@ -146,7 +147,6 @@ def responses(size: int, folder: Path) -> Iterator[float]:
     from trainer.ppo.loop import PPO
     from trainer.rewards import build_rewards
     from trainer.runs.folder import RunFolder
-    from trainer.seeding import Purpose, key_for
     from workbench.run.sample_reader import read_batch, read_token_sample
     from workbench.run.sample_table import SampleKey
 

@@ -26,7 +26,6 @@ EVERYWHERE = {
     "trainer.questions",
     "trainer.reward_types",
     "trainer.plurals",
-    "trainer.seeding",
 }
 
 

@@ -1,8 +1,12 @@
-"""Conversion between arrays and plain Python, with types that a checker can follow."""
+"""Arrays: to and from plain Python, the memory that MLX keeps of them, and random keys.
+
+A random draw depends only on the seed, a purpose and numbers, so no state needs saving.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any, cast
 
 import mlx.core as mx
@@ -44,3 +48,19 @@ def filled(value: mx.array | None) -> mx.array:
     if value is None:
         raise ValueError("a step of the iteration was left out: its field of Experience is not filled")
     return value
+
+
+class Purpose(IntEnum):
+    """Purpose of a key. The numbers are part of what a seed means, so never change one."""
+
+    ADAPTER = 1
+    ROLLOUT = 2
+    MINIBATCHES = 3
+    EVALUATION = 4
+    FOLDS = 5
+
+
+def key_for(seed: int, purpose: Purpose, *numbers: int) -> mx.array:
+    """Return the MLX random key of `purpose` in a run with `seed`; `numbers` are the iteration and the like."""
+    state = np.random.SeedSequence([seed, purpose, *numbers]).generate_state(1, np.uint64)
+    return mx.random.key(int(state[0]))

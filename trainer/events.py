@@ -6,7 +6,7 @@ Every reader (journal, headless display, workbench, trackers) sees the same stre
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
@@ -381,13 +381,8 @@ class RunEnded(Event):
     alarms: dict[str, str] = field(default_factory=dict)  # code and level of the unresolved ones: their sign persists
 
 
-def _descendants(cls: type[Event]) -> Iterator[type[Event]]:
-    for child in cls.__subclasses__():
-        yield child
-        yield from _descendants(child)
-
-
-EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for cls in _descendants(Event) if cls.kind}
+_PARENTS: tuple[type[Event], ...] = (Event, *Event.__subclasses__())
+EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for parent in _PARENTS for cls in parent.__subclasses__()}
 
 
 def plain(value: Any) -> Any:

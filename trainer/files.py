@@ -19,9 +19,11 @@ from collections.abc import Iterator
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import platformdirs
+
+from trainer.errors import StorageError
 
 SHARED = 0o666
 """Permissions of a file that others may read, as far as the umask allows."""
@@ -214,21 +216,16 @@ def open_regular(path: Path) -> BufferedReader:
     return file
 
 
-def read_regular(path: Path, most: int = JSON_BYTES) -> bytes:
-    """Return the bytes of the regular file `path`. Raises OSError, also if there are more than `most`."""
-    with open_regular(path) as file:
-        return _bounded(file, path, most)
+def read_regular(path: Path, most: int = JSON_BYTES, *, given: bool = False) -> bytes:
+    """Return the bytes of the regular file `path`. Raises OSError, also if there are more than `most`.
 
-
-def read_given(path: Path) -> bytes:
-    """Return the bytes of a file that a user names: a regular one, or /dev/stdin and other descriptors.
-
-    Raises OSError, also if there are more than TOML_BYTES.
+    given: a user names it, and it may also be /dev/stdin or another descriptor.
     """
-    if not _DESCRIPTOR.fullmatch(str(path)):
-        return read_regular(path, TOML_BYTES)
-    with path.open("rb") as file:
-        return _bounded(file, path, TOML_BYTES)
+    with path.open("rb") if given and _DESCRIPTOR.fullmatch(str(path)) else open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 10} KiB", str(path))
+    return content
 
 
 def read_json(path: Path, most: int = JSON_BYTES) -> Any:
@@ -276,8 +273,26 @@ def _check_values(value: Any, depth: int) -> None:
         raise ValueError("a number has thousands of digits")
 
 
-def _bounded(file: BinaryIO, path: Path, most: int) -> bytes:
-    content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most >> 10} KiB", str(path))
-    return content
+class FileFormat(NamedTuple):
+    """Format of a file whose number `key` gives its version; content without the number is of version 1."""
+
+    key: str
+    version: int = 1  # that is written
+
+    def current(self, content: Any, what: str) -> dict[str, Any]:
+        """Return the content of a file, with its number.
+
+        what: names the file. Raises StorageError for a newer version, ValueError for something that is not a table or
+        has no version.
+        """
+        if not isinstance(content, dict):
+            raise ValueError("not a table of names and values")
+        version = content.get(self.key, 1)
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{self.key} = {version!r}: must be a whole number from 1 to {self.version}")
+        if version > self.version:
+            raise StorageError(
+                f"{what} was written by a newer version ({self.key} {version}, this one knows up to {self.version}): "
+                "update ppo-workbench"
+            )
+        return {**content, self.key: self.version}

@@ -8,9 +8,8 @@ from typing import Annotated, Any, NamedTuple
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from trainer.files import read_json
+from trainer.files import FileFormat, read_json
 from trainer.fitting.gradients import check_all_used, optimizer_tree
-from trainer.format_versions import FileFormat
 from trainer.models.adapters import (
     ADAPTER_FILE,
     Parameters,

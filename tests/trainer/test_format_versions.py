@@ -10,23 +10,17 @@ from typing import Any
 
 import pytest
 from config_files import config_problems
-from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
-from runs_helper import Recorder, comparable, record, tiny_config
+from runs_helper import record, tiny_config
 
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
-from trainer.engine.answers import SavedPolicy
-from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
-from trainer.engine.training import train_dpo, train_reward_model
+from trainer.engine.training import train_reward_model
 from trainer.errors import ConfigError, StorageError, UsageError
-from trainer.events import DPOStep, Iteration, RunStarted
-from trainer.format_versions import FileFormat
+from trainer.files import FileFormat
 from trainer.policy_checkpoint import load_checkpoint
-from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card
-from trainer.rewards import trust_all
-from trainer.runs.checkpoint_files import LAST, checkpoints, find_checkpoint, write_state
+from trainer.runs.checkpoint_files import checkpoints, write_state
 from trainer.runs.folder import RunFolder
 
 FORMAT = FileFormat("format")
@@ -104,37 +98,3 @@ def test_a_reward_model_of_a_newer_version_is_refused(tmp_path: Path, name: str)
     change(newer, name, format=7, schema=7)
     with pytest.raises(StorageError, match="was written by a newer version"):
         load_snapshot(newer)
-
-
-def test_a_runs_adapter_keeps_the_layers_that_auto_meant_when_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = record(tiny_config(tmp_path, "run.name=whole", "ppo.iterations=2", "data.eval_fraction=0.3"))
-    run = RunFolder(tmp_path / "runs/part")
-    record(tiny_config(tmp_path, "run.name=part", "ppo.iterations=1", "data.eval_fraction=0.3"))
-    path, _ = find_checkpoint(run, LAST)
-    evaluated, _ = evaluate_checkpoint(run, path, EvaluationOptions(), trust=trust_all)
-    monkeypatch.setattr("trainer.models.adapters._AUTO", frozenset(["o_proj"]))
-    assert evaluate_checkpoint(run, path, EvaluationOptions(), trust=trust_all)[0] == evaluated
-    assert SavedPolicy(run, trust=trust_all).iteration == 1
-    config = load_config(run.config, {"ppo": {"iterations": 2}})
-    resumed = record(config, resume=run.root)
-    assert comparable(resumed.of(Iteration)[-1]) == comparable(whole.of(Iteration)[-1])
-    assert load_config(run.config).model.lora_targets == ["auto"], "the rule, for a copy that trains another model"
-
-
-def test_so_do_the_adapters_of_a_reward_model_and_of_dpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "runs/rm"
-    once, twice = (reward_config(tmp_path, "run.name=rm", f"train.epochs={epochs}") for epochs in (1, 2))
-    train_reward_model(once, preferences=labelled(24))
-    first, second = (dpo_config(tmp_path, "run.name=dpo", f"train.epochs={epochs}") for epochs in (1, 2))
-    train_dpo(first, preferences=labelled(24))
-    scores = load_reward_model(folder).score(["abc"])
-    monkeypatch.setattr("trainer.models.adapters._AUTO", frozenset(["o_proj"]))
-    assert load_reward_model(folder).score(["abc"]) == scores
-    events = Recorder()
-    train_reward_model(twice, preferences=labelled(24), resume=folder, sinks=[events])
-    train_dpo(second, preferences=labelled(24), resume=tmp_path / "runs/dpo", sinks=[events])
-    assert [(event.run_kind, event.resumed_at) for event in events.of(RunStarted)] == [("reward-model", 3), ("dpo", 3)]
-    assert [event.iteration for event in events.of(DPOStep)] == [4, 5, 6]
-    assert load_reward_model(folder).card["model"]["lora_targets"] == ["auto"]

@@ -13,7 +13,7 @@ import pytest
 
 from trainer.config import load_config, parse_overrides
 from trainer.errors import ConfigError, UsageError
-from trainer.files import DEEPEST, TOML_BYTES, open_regular, parse_toml, read_given, read_regular, read_toml
+from trainer.files import DEEPEST, TOML_BYTES, open_regular, parse_toml, read_regular, read_toml
 
 ENDLESS: dict[str, Callable[[Path], None]] = {  # files whose reading would never end
     "a pipe that nobody writes to": os.mkfifo,
@@ -24,7 +24,7 @@ ENDLESS: dict[str, Callable[[Path], None]] = {  # files whose reading would neve
 
 
 @pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
-@pytest.mark.parametrize("read", [open_regular, read_regular, read_given, read_toml, load_config])
+@pytest.mark.parametrize("read", [open_regular, read_regular, read_toml, load_config])
 def test_anything_but_a_regular_file_is_refused_at_once(
     read: Callable[[Path], object], make: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -57,7 +57,7 @@ def test_an_endless_pipe_is_read_up_to_the_limit() -> None:
     thread.start()
     try:
         with pytest.raises(OSError, match="larger than 256 KiB"):
-            read_given(Path(f"/dev/fd/{reader}"))
+            read_regular(Path(f"/dev/fd/{reader}"), TOML_BYTES, given=True)
     finally:
         thread.join()
         os.close(reader)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from trainer.format_versions import FileFormat
+from trainer.files import FileFormat
 
 CONFIG_FORMAT = FileFormat("schema")
 """Format of a configuration file, of any kind of run."""

@@ -13,7 +13,7 @@ from trainer.config.fields import CONFIG_FORMAT, Section
 from trainer.config.problems import Schema, short, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, StorageError, UsageError
-from trainer.files import DEEPEST, parse_toml, read_given
+from trainer.files import DEEPEST, TOML_BYTES, parse_toml, read_regular
 
 PRESETS = Path(__file__).parent.parent / "presets"
 
@@ -40,7 +40,7 @@ def load_config_as(
     """Load the configuration of any kind of run, as `load_config` does; presets: the preset names it accepts."""
     path = PRESETS / f"{source}.toml" if str(source) in presets else Path(source)
     try:
-        raw = parse_toml(read_given(path))
+        raw = parse_toml(read_regular(path, TOML_BYTES, given=True))
     except FileNotFoundError:
         if not presets:
             raise UsageError(f"no file '{source}': name a configuration in TOML") from None

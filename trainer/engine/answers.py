@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from trainer.arrays import clear_cache, to_list
+from trainer.arrays import Purpose, clear_cache, key_for, to_list
 from trainer.config import Config, load_config
 from trainer.config.problems import broken_rule
 from trainer.config.schema import RolloutConfig
@@ -31,7 +31,6 @@ from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import checkpoints, read_newest
 from trainer.runs.folder import RunFolder
-from trainer.seeding import Purpose, key_for
 
 MOST_COMPLETIONS = 16
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainer.arrays import Purpose, key_for
 from trainer.confidence import Interval, mean_interval
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
@@ -39,7 +40,6 @@ from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
 from trainer.runs.folder import RunFolder, read_config
-from trainer.seeding import Purpose, key_for
 
 
 class EvaluationOptions(NamedTuple):

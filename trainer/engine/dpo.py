@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import mlx.core as mx
 
+from trainer.arrays import Purpose, key_for
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.distributed.ranks import ALONE, Ranks
@@ -33,7 +34,6 @@ from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models
 from trainer.runs.folder import RunFolder
-from trainer.seeding import Purpose, key_for
 
 
 class DPO(StepTraining):

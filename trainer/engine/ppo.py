@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from trainer.arrays import Purpose, key_for
 from trainer.config import Config
 from trainer.data import column_names, load_prompts
 from trainer.distributed.ranks import Ranks
@@ -41,7 +42,6 @@ from trainer.rewards.model_reward import keep_models
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder
-from trainer.seeding import Purpose, key_for
 
 STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
 

@@ -13,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from trainer.arrays import Purpose, key_for
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.engine.steps import StepTraining
@@ -54,7 +55,6 @@ from trainer.reward_model.snapshot import (
     with_parts,
 )
 from trainer.runs.folder import RunFolder
-from trainer.seeding import Purpose, key_for
 
 
 class _Cost(NamedTuple):

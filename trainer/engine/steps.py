@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from trainer.arrays import Purpose
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import Ranks
@@ -21,7 +22,6 @@ from trainer.memory.estimate import changed
 from trainer.models.backbone import LoadedModel
 from trainer.pairs.comparisons import Comparisons
 from trainer.runs.folder import RunFolder
-from trainer.seeding import Purpose
 
 Item = TypeVar("Item")
 TrainConfig = RewardTrainConfig | DPOTrainConfig

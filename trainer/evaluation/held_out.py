@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from trainer import maths
-from trainer.arrays import filled
+from trainer.arrays import Purpose, filled, key_for
 from trainer.confidence import Interval, mean_interval
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
@@ -32,7 +32,6 @@ from trainer.ppo.loop import PPO
 from trainer.reward_types import Reward, TrainerState
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
-from trainer.seeding import Purpose, key_for
 
 
 class Scores(NamedTuple):

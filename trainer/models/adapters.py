@@ -17,8 +17,7 @@ from mlx_lm.tuner.utils import load_adapters
 
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, StorageError, one_line
-from trainer.files import open_regular, read_json
-from trainer.format_versions import FileFormat
+from trainer.files import FileFormat, open_regular, read_json
 
 ADAPTER_FILE = "adapters.safetensors"
 _SIDECAR = "adapter_config.json"

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from trainer.arrays import Purpose
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt, split_examples
@@ -20,7 +21,6 @@ from trainer.plurals import counted
 from trainer.preferences.formats import Reading, read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
-from trainer.seeding import Purpose
 
 Model = LoadedModel | LoadedTokenizer
 Schema = TypeVar("Schema", RewardModelConfig, DPOConfig)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer import maths
-from trainer.arrays import filled
+from trainer.arrays import Purpose, filled, key_for
 from trainer.confidence import is_rounding_error
 from trainer.config import Config
 from trainer.config.schema import RolloutConfig
@@ -34,7 +34,6 @@ from trainer.reward_types import Reward, RewardResult, TrainerState
 from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
-from trainer.seeding import Purpose, key_for
 
 FIRST_SHARE, SHARE_EVERY = 5, 20
 """First iteration that measures the critic's share of the gradient, and iterations from one measurement to the next.

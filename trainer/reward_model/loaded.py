@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from trainer.arrays import Purpose, key_for
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
@@ -24,7 +25,6 @@ from trainer.reward_model.predictions import RewardModelReport
 from trainer.reward_model.snapshot import CARD, card_config, load_parameters, read_state, read_whole_card
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder
-from trainer.seeding import Purpose, key_for
 
 _MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding included
 

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import ConfigError, StorageError
-from trainer.files import read_json
+from trainer.files import FileFormat, read_json
 from trainer.fitting.gradients import check_all_used, optimizer_tree
-from trainer.format_versions import FileFormat
 from trainer.models.adapters import (
     ADAPTER,
     ADAPTER_FILE,

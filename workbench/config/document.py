@@ -22,7 +22,7 @@ from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.loading import merged
 from trainer.config.problems import located_problems
 from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.files import parse_toml, read_given, whole_file
+from trainer.files import TOML_BYTES, parse_toml, read_regular, whole_file
 from trainer.runs.listing import PPO
 from workbench.config.fields import fields_by_key
 from workbench.config.toml import key_lines, line_of, line_typed_on, with_value, without_comments
@@ -325,7 +325,7 @@ def read_text(path: Path, source: str) -> tuple[str, bytes]:
     Raises UsageError, which calls the file `source`.
     """
     try:
-        content = read_given(path)
+        content = read_regular(path, TOML_BYTES, given=True)
         return content.decode("utf-8-sig").replace("\r\n", "\n"), content
     except FileNotFoundError:
         raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
@@ -345,7 +345,7 @@ def sources(*folders: Path) -> list[Source]:
             paths = [path for path in folder.iterdir() if path.suffix == ".toml" and not path.name.startswith(".")]
             for path in sorted(paths)[:_MOST]:
                 with contextlib.suppress(OSError, ValueError):
-                    if parse_toml(read_given(path)).keys() & Config.model_fields.keys():
+                    if parse_toml(read_regular(path, TOML_BYTES, given=True)).keys() & Config.model_fields.keys():
                         found.append(Source(str(path), path.name, folder, _purpose(path)))
     return found
 
@@ -374,7 +374,7 @@ def _write(path: Path, text: str, own: Path | None, on_disk: bytes, *, overwrite
         if own is None and path.is_file():
             raise OverwriteError(f"{path} exists", path)
         with contextlib.suppress(OSError):
-            if own is not None and read_given(path) != on_disk:
+            if own is not None and read_regular(path, TOML_BYTES, given=True) != on_disk:
                 raise OverwriteError(f"{path} was changed by another program since it was read", path)
     content = text.replace("\n", "\r\n" if b"\r\n" in on_disk else "\n").encode("utf-8", "replace")
     if on_disk.startswith(codecs.BOM_UTF8):

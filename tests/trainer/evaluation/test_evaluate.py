@@ -15,7 +15,7 @@ import pytest
 from mlx.utils import tree_flatten
 from runs_helper import comparable, record, tiny_config, workspace
 
-from trainer.arrays import to_list
+from trainer.arrays import Purpose, key_for, to_list
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, measure, reference_baseline
 from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
@@ -25,7 +25,6 @@ from trainer.ppo import steps
 from trainer.ppo.loop import PPO
 from trainer.rewards import build_rewards
 from trainer.rollout.experience import Experience
-from trainer.seeding import Purpose, key_for
 
 MOVED = "optim.policy_lr=0.02"  # after one iteration the policy's text differs from the reference's
 

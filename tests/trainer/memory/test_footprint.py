@@ -12,6 +12,7 @@ import pytest
 from mlx_lm.models import qwen3_moe
 from tiny import load_tiny, make_checkpoint
 
+from trainer.arrays import Purpose, key_for
 from trainer.config import Config, load_config, preset_names, validate
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import PRESETS
@@ -30,7 +31,6 @@ from trainer.memory.shape import STARTER, decoder_shape, shape_of
 from trainer.models import logprobs as vocabulary
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.rollout import decoding
-from trainer.seeding import Purpose, key_for
 
 SHAPE = decoder_shape(STARTER)
 

@@ -11,6 +11,7 @@ from preference_samples import labelled, preference, reward_config
 from runs_helper import Recorder
 from tiny import load_tiny
 
+from trainer.arrays import Purpose
 from trainer.engine import reward_model as reward_model_run
 from trainer.engine.reward_model import RewardModelTraining, _sequences_of
 from trainer.engine.steps import step_groups
@@ -20,7 +21,6 @@ from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.pairs.comparisons import reward_comparisons
 from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
-from trainer.seeding import Purpose
 
 SEED = [0, 5]
 

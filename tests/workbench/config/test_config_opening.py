@@ -74,7 +74,7 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
         monkeypatch.setattr(module, name, note)
 
     async with workbench(pane="config") as (screen, pilot):
-        for module, name in ((documents, "read_given"), (documents, "whole_file")):
+        for module, name in ((documents, "read_regular"), (documents, "whole_file")):
             noted(module, name)
         pane, asked = screen.query_one(ConfigPane), []
         push = screen.app.push_screen

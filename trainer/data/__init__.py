@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
@@ -17,6 +17,7 @@ from trainer.data.encoding import EncodingAhead, rendered, template_options
 from trainer.data.readers import OnBroken, SourceRow, is_dataset, refuse, source_rows
 from trainer.errors import DataError, shortened
 
+Example = TypeVar("Example")
 SHIPPED = PRESETS / "prompts"
 _CHECKED = 100  # prompts that `check_prompts` loads
 
@@ -249,35 +250,28 @@ def _name(row: PromptRow) -> str:
 
 
 def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    """Split `prompts` into (training, held-out), in the order of the source; those with the same tokens stay together.
+    """Split `prompts` as `split_examples` does; those with the same tokens stay on one side."""
+    return split_examples(prompts, lambda prompt: tuple(prompt.tokens), eval_fraction, seed)
 
-    See `split_places`.
+
+def split_examples(
+    examples: Sequence[Example], group_of: Callable[[Example], Hashable], eval_fraction: float, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """Split `examples` into (training, held-out), both in the order of the source; all of a group are on one side.
+
+    The held-out side has `eval_fraction` of all examples, rounded, and at least one if the fraction is not 0. It has
+    fewer if only larger groups are left, and never all. The same seed gives the same split.
     """
-    training, held_out = split_places([tuple(prompt.tokens) for prompt in prompts], eval_fraction, seed)
-    return [prompts[place] for place in training], [prompts[place] for place in held_out]
-
-
-def split_places(
-    groups: Sequence[Hashable], eval_fraction: float, seed: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the places (training, held-out) of examples, both ascending; all of a group are on one side.
-
-    groups: that of each example. The held-out side has `eval_fraction` of all examples, rounded, and at least one if
-    the fraction is not 0. It has fewer if only larger groups are left, and never all. The same seed gives the same
-    split.
-    """
-    count = len(groups)
-    wanted = min(max(1, round(eval_fraction * count)), count - 1) if eval_fraction > 0 else 0
-    numbers: dict[Hashable, int] = {}
-    group_of = np.fromiter((numbers.setdefault(group, len(numbers)) for group in groups), np.int64, count)
-    sizes = np.bincount(group_of, minlength=len(numbers)).tolist()
-    is_held_out = np.zeros(len(numbers), dtype=np.bool_)
-    taken = 0
-    for group in np.random.default_rng(seed).permutation(len(numbers)).tolist():
-        if taken + sizes[group] <= wanted:
-            is_held_out[group] = True
-            taken += sizes[group]
-    return np.flatnonzero(~is_held_out[group_of]), np.flatnonzero(is_held_out[group_of])
+    wanted = min(max(1, round(eval_fraction * len(examples))), len(examples) - 1) if eval_fraction > 0 else 0
+    numbers: dict[Hashable, int] = {}  # of the groups, in the order in which they come
+    group = [numbers.setdefault(group_of(example), len(numbers)) for example in examples]
+    sizes, held_out = Counter(group), set[int]()
+    for number in np.random.default_rng(seed).permutation(len(numbers)).tolist():
+        if sizes[number] <= wanted:
+            held_out.add(number)
+            wanted -= sizes[number]
+    sides = list(zip(examples, group, strict=True))
+    return [one for one, side in sides if side not in held_out], [one for one, side in sides if side in held_out]
 
 
 def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bool) -> list[int]:

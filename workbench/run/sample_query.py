@@ -7,11 +7,10 @@ import math
 import operator
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from workbench.text import visible
 
-Quantity = Literal["score", "kl", "length", "iteration", "prompt_index"]
 COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq}
 
 EXAMPLES = (
@@ -32,7 +31,7 @@ EXAMPLES = (
 )
 """One example of each condition; a - at the beginning negates it."""
 
-_QUANTITIES: dict[str, Quantity] = {
+_QUANTITIES = {
     "score": "score",
     "kl": "kl",
     "len": "length",
@@ -42,8 +41,12 @@ _QUANTITIES: dict[str, Quantity] = {
     "pi": "prompt_index",
     "prompt_index": "prompt_index",
 }
-_TEXTS: dict[str, Literal["prompt", "completion"]] = {"prompt": "prompt", "text": "completion"}
-_FIELDS = (*_QUANTITIES, *_TEXTS, "stop", "is")
+_TEXTS = {"prompt": "prompt", "text": "completion"}
+_STATES = {
+    "stop": {"stop": ("truncated", False), "length": ("truncated", True)},
+    "is": {"marked": ("marked", True), "unscored": ("unscored", True)},
+}
+_FIELDS = (*_QUANTITIES, *_TEXTS, *_STATES)
 # Spaces may surround a comparison, but only after the name of a quantity: "joy > pain" is three words.
 _WORD = re.compile(
     rf"""
@@ -56,42 +59,20 @@ _WORD = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compares:
-    """The condition that a number compares with `value` as `comparison` says; false for an unknown number."""
+class Condition(NamedTuple):
+    """A condition on a sample.
 
-    quantity: Quantity
-    comparison: str  # of COMPARISONS
-    value: float
+    field: score, kl, length, iteration, prompt_index, truncated (cut at the length limit), unscored (no reward source
+    applies) or marked (it has a bookmark), which compare with `value`; an unknown number compares with none. Or prompt,
+    completion or either, which contains the text `value`, ignoring case.
+    """
+
+    field: str
+    comparison: str  # of COMPARISONS, or contains
+    value: float | str
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contains:
-    """The condition that the prompt, the completion or either contains `text`, ignoring case."""
-
-    where: Literal["prompt", "completion", "either"]
-    text: str
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stops:
-    """The condition that the response was cut at the length limit or, unless `truncated`, ended by itself."""
-
-    truncated: bool
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Is:
-    """The condition that the sample has a bookmark, or that no reward source applies to its response."""
-
-    what: Literal["marked", "unscored"]
-    negated: bool = False
-
-
-Condition = Compares | Contains | Stops | Is
 Query = tuple[Condition, ...]
 """Conditions that a sample must all meet; without any, all samples match."""
 
@@ -129,10 +110,10 @@ def _condition(word: re.Match[str]) -> Condition:
     if field is None:
         if not value:
             raise ValueError('missing text: write a word, "several words", or -word to exclude one')
-        return Contains(where="either", text=value, negated=negated)
+        return Condition("either", "contains", value, negated)
     name = field.lower()
     if name in _QUANTITIES:
-        return _comparison(name, comparison, value, negated)
+        return Condition(_QUANTITIES[name], comparison, _number(name, comparison, value), negated)
     if name not in _FIELDS:
         close = difflib.get_close_matches(name, _FIELDS, n=1)
         known = f"the fields are {', '.join(_FIELDS)}; quote it to search for the text"
@@ -142,17 +123,14 @@ def _condition(word: re.Match[str]) -> Condition:
     if name in _TEXTS:
         if not value:
             raise ValueError(f"{name}: needs a text: write {_example(name)}")
-        return Contains(where=_TEXTS[name], text=value, negated=negated)
-    if name == "stop":
-        if value.lower() not in ("stop", "length"):
-            raise ValueError(f"stop:{visible(value)}: write stop:stop or stop:length")
-        return Stops(truncated=value.lower() == "length", negated=negated)
-    if value.lower() not in ("marked", "unscored"):
-        raise ValueError(f"is:{visible(value)}: write is:marked or is:unscored")
-    return Is(what="marked" if value.lower() == "marked" else "unscored", negated=negated)
+        return Condition(_TEXTS[name], "contains", value, negated)
+    if value.lower() not in _STATES[name]:
+        raise ValueError(f"{name}:{visible(value)}: write {' or '.join(f'{name}:{state}' for state in _STATES[name])}")
+    state, holds = _STATES[name][value.lower()]
+    return Condition(state, "=", holds, negated)
 
 
-def _comparison(name: str, comparison: str | None, value: str, negated: bool) -> Compares:
+def _number(name: str, comparison: str | None, value: str) -> float:
     if comparison is None:
         raise ValueError(f"{name} is compared with a number: write {_example(name)}")
     if comparison not in COMPARISONS:
@@ -165,7 +143,7 @@ def _comparison(name: str, comparison: str | None, value: str, negated: bool) ->
         number = math.nan
     if math.isnan(number):
         raise ValueError(f"{name}{comparison}: {visible(value)} is not a number: write {_example(name)}")
-    return Compares(quantity=_QUANTITIES[name], comparison=comparison, value=number, negated=negated)
+    return number
 
 
 def _example(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from trainer.plurals import counted
 from trainer.runs.samples import SampleSettings
-from workbench.run.sample_query import COMPARISONS, Compares, Condition, Contains, Is, Order, Query, Stops
+from workbench.run.sample_query import COMPARISONS, Condition, Order, Query
 
 if TYPE_CHECKING:
     import numpy as np
@@ -248,30 +248,20 @@ class SampleTable(Sequence[Sample]):
     def _holds(self, condition: Condition, bookmarked: Collection[SampleKey]) -> npt.NDArray[np.bool_]:
         """Return for each sample of this table whether the condition holds, before negation."""
         import numpy as np
-
-        match condition:
-            case Compares(quantity=quantity, comparison=comparison, value=value):
-                compared: npt.NDArray[np.bool_] = COMPARISONS[comparison](self._taken(quantity), value)
-                return compared
-            case Contains(where="either", text=text):
-                return self._contains("prompt", text) | self._contains("completion", text)
-            case Contains(where=where, text=text):
-                return self._contains(where, text)
-            case Stops(truncated=truncated):
-                cut: npt.NDArray[np.bool_] = self._taken("truncated") == truncated
-                return cut
-            case Is(what="unscored"):
-                unscored: npt.NDArray[np.bool_] = np.isnan(self._taken("score"))
-                return unscored
-            case Is():
-                marked = {*bookmarked}
-                return np.fromiter((key in marked for key in self.keys), dtype=bool, count=len(self))
-
-    def _contains(self, name: str, text: str) -> npt.NDArray[np.bool_]:
         import pyarrow.compute as pc
 
-        found: npt.NDArray[np.bool_] = pc.match_substring(self._columns[name], text, ignore_case=True).to_numpy()
-        return found[self._places]
+        if condition.comparison == "contains":
+            names = ("prompt", "completion") if condition.field == "either" else (condition.field,)
+            text = str(condition.value)
+            found = (pc.match_substring(self._columns[name], text, ignore_case=True).to_numpy() for name in names)
+            held: npt.NDArray[np.bool_] = functools.reduce(np.logical_or, found)[self._places]
+            return held
+        if condition.field == "marked":
+            marked = {*bookmarked}
+            return np.fromiter((key in marked for key in self.keys), dtype=bool, count=len(self))
+        values = np.isnan(self._taken("score")) if condition.field == "unscored" else self._taken(condition.field)
+        compared: npt.NDArray[np.bool_] = COMPARISONS[condition.comparison](values, condition.value)
+        return compared
 
 
 def robust_z(values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

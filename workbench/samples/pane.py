@@ -18,7 +18,7 @@ from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save
 from workbench.run.bookmarks import Bookmarks
-from workbench.run.sample_query import EXAMPLES, Contains, Order
+from workbench.run.sample_query import EXAMPLES, Condition, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
@@ -289,7 +289,7 @@ class SamplesPane(Pane):
         """Return the first `most` of the samples that the list has read, filtered or not, with all of `words`."""
         if (table := self._listing.table) is None:
             return []
-        query = tuple(Contains(where="either", text=word) for word in words.split())
+        query = tuple(Condition("either", "contains", word) for word in words.split())
         return await asyncio.to_thread(lambda: list(table.select(query, self._listing.order)[:most]))
 
     def open_sample(self, key: SampleKey) -> None:

@@ -24,7 +24,7 @@ from workbench.kit.glyphs import sparkline
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import number, score_text
-from workbench.run.sample_query import Compares, Order
+from workbench.run.sample_query import Condition, Order
 from workbench.run.sample_reader import scan
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
 from workbench.text import Line, fit_end, visible
@@ -169,7 +169,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         After a resume with other data the index may belong to another prompt, so the text must match as well.
         """
         worker, sample, problems = get_current_worker(), self._sample, list[str]()
-        of_prompt = (Compares(quantity="prompt_index", comparison="=", value=sample.prompt_index),)
+        of_prompt = (Condition("prompt_index", "=", sample.prompt_index),)
         for part in scan(self._folder, kept_iterations(self._folder), lambda: worker.is_cancelled):
             found = [one for one in part.table.select(of_prompt, Order()) if one.prompt == sample.prompt]
             problems += part.problems

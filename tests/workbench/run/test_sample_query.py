@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.run.sample_query import (
-    EXAMPLES,
-    Compares,
-    Condition,
-    Contains,
-    Is,
-    Order,
-    Stops,
-    parse_query,
-)
+from workbench.run.sample_query import EXAMPLES, Condition, Order, parse_query
 
 
-def either(text: str, **more: Any) -> Contains:
-    return Contains(where="either", text=text, **more)
-
-
-def score(comparison: Any, value: float, **more: Any) -> Compares:
-    return Compares(quantity="score", comparison=comparison, value=value, **more)
+def either(text: str, negated: bool = False) -> Condition:
+    return Condition("either", "contains", text, negated)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +21,8 @@ def score(comparison: Any, value: float, **more: Any) -> Compares:
     [
         ("joy", either("joy")),
         ('"the sky"', either("the sky")),
-        ("-joy", either("joy", negated=True)),
-        ('-"the sky"', either("the sky", negated=True)),
+        ("-joy", either("joy", True)),
+        ('-"the sky"', either("the sky", True)),
         (r'"say \"hi\" to C:\\n"', either(r'say "hi" to C:\n')),
         ('"score>0.5"', either("score>0.5")),
         ('5"', either('5"')),
@@ -44,31 +30,31 @@ def score(comparison: Any, value: float, **more: Any) -> Compares:
         ("12:30", either("12:30")),
         (":)", either(":)")),
         ("日本", either("日本")),
-        ("--joy", either("-joy", negated=True)),
-        ("score>0.5", score(">", 0.5)),
-        ("score>=-1e-3", score(">=", -0.001)),
-        ("score<.5", score("<", 0.5)),
-        ("score<=5.", score("<=", 5.0)),
-        ("SCORE=1", score("=", 1.0)),
-        ("score<inf", score("<", math.inf)),
-        ("score > 0.5", score(">", 0.5)),
-        ("-score <=0.5", score("<=", 0.5, negated=True)),
-        ("kl<=10", Compares(quantity="kl", comparison="<=", value=10)),
-        ("len>20", Compares(quantity="length", comparison=">", value=20)),
-        ("length>20", Compares(quantity="length", comparison=">", value=20)),
-        ("it=7", Compares(quantity="iteration", comparison="=", value=7)),
-        ("iteration=7", Compares(quantity="iteration", comparison="=", value=7)),
-        ("pi=3", Compares(quantity="prompt_index", comparison="=", value=3)),
-        ("prompt_index=3", Compares(quantity="prompt_index", comparison="=", value=3)),
-        ("prompt:sky", Contains(where="prompt", text="sky")),
-        ('-prompt:"the sky"', Contains(where="prompt", text="the sky", negated=True)),
-        ("text:a:b", Contains(where="completion", text="a:b")),
-        ("stop:length", Stops(truncated=True)),
-        ("stop:STOP", Stops(truncated=False)),
-        ("-stop:length", Stops(truncated=True, negated=True)),
-        ("is:marked", Is(what="marked")),
-        ("-is:MARKED", Is(what="marked", negated=True)),
-        ("-is:unscored", Is(what="unscored", negated=True)),
+        ("--joy", either("-joy", True)),
+        ("score>0.5", Condition("score", ">", 0.5)),
+        ("score>=-1e-3", Condition("score", ">=", -0.001)),
+        ("score<.5", Condition("score", "<", 0.5)),
+        ("score<=5.", Condition("score", "<=", 5.0)),
+        ("SCORE=1", Condition("score", "=", 1.0)),
+        ("score<inf", Condition("score", "<", math.inf)),
+        ("score > 0.5", Condition("score", ">", 0.5)),
+        ("-score <=0.5", Condition("score", "<=", 0.5, True)),
+        ("kl<=10", Condition("kl", "<=", 10)),
+        ("len>20", Condition("length", ">", 20)),
+        ("length>20", Condition("length", ">", 20)),
+        ("it=7", Condition("iteration", "=", 7)),
+        ("iteration=7", Condition("iteration", "=", 7)),
+        ("pi=3", Condition("prompt_index", "=", 3)),
+        ("prompt_index=3", Condition("prompt_index", "=", 3)),
+        ("prompt:sky", Condition("prompt", "contains", "sky")),
+        ('-prompt:"the sky"', Condition("prompt", "contains", "the sky", True)),
+        ("text:a:b", Condition("completion", "contains", "a:b")),
+        ("stop:length", Condition("truncated", "=", True)),
+        ("stop:STOP", Condition("truncated", "=", False)),
+        ("-stop:length", Condition("truncated", "=", True, True)),
+        ("is:marked", Condition("marked", "=", True)),
+        ("-is:MARKED", Condition("marked", "=", True, True)),
+        ("-is:unscored", Condition("unscored", "=", True, True)),
         ("\udcff", either(r"\udcff")),
     ],
 )
@@ -84,12 +70,12 @@ def test_an_empty_line_has_no_conditions(text: str) -> None:
 def test_conditions_are_separated_by_spaces_in_any_order() -> None:
     text = '  score>0.5 kl<=10\tlen > 20 stop:length prompt:"the sky" is:marked joy > pain '
     assert parse_query(text) == (
-        score(">", 0.5),
-        Compares(quantity="kl", comparison="<=", value=10),
-        Compares(quantity="length", comparison=">", value=20),
-        Stops(truncated=True),
-        Contains(where="prompt", text="the sky"),
-        Is(what="marked"),
+        Condition("score", ">", 0.5),
+        Condition("kl", "<=", 10),
+        Condition("length", ">", 20),
+        Condition("truncated", "=", True),
+        Condition("prompt", "contains", "the sky"),
+        Condition("marked", "=", True),
         either("joy"),
         either(">"),
         either("pain"),
@@ -98,11 +84,8 @@ def test_conditions_are_separated_by_spaces_in_any_order() -> None:
 
 def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
     conditions = [parse_query(example)[0] for example in EXAMPLES]
-    assert {type(condition) for condition in conditions} == {Compares, Contains, Stops, Is}
-    assert {c.quantity for c in conditions if isinstance(c, Compares)} == {
-        *("score", "kl", "length", "iteration", "prompt_index")
-    }
-    assert {c.where for c in conditions if isinstance(c, Contains)} == {"prompt", "completion", "either"}
+    numbers, texts = ("score", "kl", "length", "iteration", "prompt_index"), ("prompt", "completion", "either")
+    assert {condition.field for condition in conditions} == {*numbers, *texts, "truncated", "marked", "unscored"}
     assert parse_query(" ".join(EXAMPLES)) == tuple(conditions)
 
 
@@ -163,7 +146,7 @@ def test_any_text_can_be_searched_for_between_quotes(text: str) -> None:
     assert parse_query(f'joy "{quoted}"-text:"{quoted}" ') == (
         either("joy"),
         either(text),
-        Contains(where="completion", text=text, negated=True),
+        Condition("completion", "contains", text, True),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Collection
 from statistics import median
@@ -14,16 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.run.sample_query import (
-    Compares,
-    Condition,
-    Contains,
-    Is,
-    Order,
-    Query,
-    Stops,
-    parse_query,
-)
+from workbench.run.sample_query import Condition, Order, Query, parse_query
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, robust_z, table_schema
 
 TEXTS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=6)
@@ -83,33 +75,34 @@ def batches(draw: st.DrawFn) -> list[Sample]:
 
 CONDITIONS: st.SearchStrategy[Condition] = st.one_of(
     st.builds(
-        Compares,
-        quantity=st.sampled_from(["score", "kl", "length", "iteration", "prompt_index"]),
-        comparison=st.sampled_from([">", ">=", "<", "<=", "="]),
-        value=NUMBERS.filter(lambda value: not math.isnan(value)),
-        negated=st.booleans(),
+        Condition,
+        st.sampled_from(["score", "kl", "length", "iteration", "prompt_index"]),
+        st.sampled_from([">", ">=", "<", "<=", "="]),
+        NUMBERS.filter(lambda value: not math.isnan(value)),
+        st.booleans(),
     ),
-    st.builds(Contains, where=st.sampled_from(["prompt", "completion", "either"]), text=TEXTS, negated=st.booleans()),
-    st.builds(Stops, truncated=st.booleans(), negated=st.booleans()),
-    st.builds(Is, what=st.sampled_from(["marked", "unscored"]), negated=st.booleans()),
+    st.builds(
+        Condition, st.sampled_from(["prompt", "completion", "either"]), st.just("contains"), TEXTS, st.booleans()
+    ),
+    st.builds(Condition, st.just("truncated"), st.just("="), st.booleans(), st.booleans()),
+    st.builds(Condition, st.sampled_from(["marked", "unscored"]), st.just("="), st.just(True), st.booleans()),
 )
 QUERIES = st.lists(CONDITIONS, max_size=2).map(tuple)
 ORDERS = st.builds(Order, st.sampled_from(["batch", "score", "kl", "length"]), st.booleans())
 
 
 def holds(condition: Condition, one: Sample, marked: Collection[SampleKey]) -> bool:
-    match condition:
-        case Compares(quantity=quantity, comparison=comparison, value=value):
-            known = one.key.iteration if quantity == "iteration" else getattr(one, quantity)
-            x = math.nan if known is None else known
-            held = {">": x > value, ">=": x >= value, "<": x < value, "<=": x <= value, "=": x == value}[comparison]
-        case Contains(where=where, text=text):
-            texts = {"prompt": [one.prompt], "completion": [one.completion]}.get(where, [one.prompt, one.completion])
-            held = any(re.search(re.escape(text), each, re.IGNORECASE) for each in texts)
-        case Stops(truncated=truncated):
-            held = one.truncated == truncated
-        case Is(what=what):
-            held = one.key in marked if what == "marked" else math.isnan(one.score)
+    known: dict[str, Any] = {name: getattr(one, name) for name in Sample.__slots__}
+    known |= {"iteration": one.key.iteration, "marked": one.key in marked, "unscored": math.isnan(one.score)}
+    value = condition.value
+    if condition.comparison == "contains":
+        texts = [one.prompt, one.completion] if condition.field == "either" else [known[condition.field]]
+        held = any(re.search(re.escape(str(value)), each, re.IGNORECASE) for each in texts)
+    else:
+        x = math.nan if known[condition.field] is None else known[condition.field]
+        held = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq}[
+            condition.comparison
+        ](x, value)
     return held != condition.negated
 
 

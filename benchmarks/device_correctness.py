@@ -22,9 +22,8 @@ from device_models import (
     random_prompts,
 )
 from device_speed import GAP, Check
-from families import GAPS, PRECISIONS, check_family
+from families import GAPS, PRECISIONS, check_family, tiny_backbone
 from family_values import VOCABULARY as TINY_VOCABULARY
-from tiny_families import tiny_backbone
 
 from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig

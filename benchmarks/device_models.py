@@ -22,7 +22,8 @@ from trainer.config import Config
 from trainer.config.schema import ModelConfig
 from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.backbone import quantize_backbone
+from trainer.models.backbone import cast_backbone, quantize_backbone
+from trainer.models.kernels import use_faster_functions
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
 from workbench.config.estimates import estimate
@@ -56,31 +57,43 @@ def config_json(shape: dict[str, int], vocabulary: int) -> dict[str, Any]:
     }
 
 
-def new_actor(shape: dict[str, int], kind: str, *, vocabulary: int) -> ActorCriticLLM:
-    """Return a Qwen3 with random weights and a new adapter on q and v.
+def new_backbone(settings: dict[str, Any], dtype: str, bits: int = 0, *, packed: bool = False) -> nn.Module:
+    """Return the model of a config.json with random weights, as a run would hold it.
 
-    kind: type of the weights, one of DTYPES or "4-bit". Never holds more than one matrix besides the finished weights.
+    bits: of quantisation, 0 for none. packed: keep quantised weights so on a CPU too, where a run does not. Never holds
+    more than one matrix besides the finished weights.
     """
-    dtype = DTYPES.get(kind, mx.bfloat16)
-    config = config_json(shape, vocabulary)
-    model_class, arguments = _get_classes(config)
-    backbone: nn.Module = model_class(arguments.from_dict(config))
+    model_class, arguments = _get_classes(settings)
+    backbone: nn.Module = model_class(arguments.from_dict(settings))
 
     def drawn(number: int, array: mx.array) -> mx.array:
         if array.ndim == 1:
-            return mx.ones(array.shape, dtype=dtype)
-        noise = mx.random.normal(array.shape, key=mx.random.key(number))
-        return (noise * 1.2 / math.sqrt(array.shape[-1])).astype(dtype)
+            return mx.ones(array.shape)
+        return mx.random.normal(array.shape, key=mx.random.key(number)) * 1.2 / math.sqrt(array.shape[-1])
 
+    if settings["tie_word_embeddings"] and "lm_head" in backbone:  # as mlx-lm does when it loads the weights
+        backbone.tie_word_embeddings = True
+        backbone.pop("lm_head")
     parameters = tree_flatten(backbone.parameters())
     backbone.update(tree_unflatten([(name, drawn(number, array)) for number, (name, array) in enumerate(parameters)]))
     del parameters
-    if kind == "4-bit":
-        quantize_backbone(backbone, 4)
+    cast_backbone(backbone, dtype)
+    if bits:
+        quantize_backbone(backbone, bits)
+    if bits and not packed:
+        cast_backbone(backbone, dtype)
+    if mx.default_device() == mx.Device(mx.cpu):
+        use_faster_functions(backbone)
     for array in leaves(backbone.parameters()):  # lazy until here: each matrix is drawn, packed and freed in its turn
         mx.eval(array)
         mx.clear_cache()
-    mx.eval(backbone)
+    return backbone
+
+
+def new_actor(shape: dict[str, int], kind: str, *, vocabulary: int) -> ActorCriticLLM:
+    """Return a Qwen3 with random weights and a new adapter on q and v. kind: one of DTYPES or "4-bit"."""
+    dtype, bits = ("bfloat16", 4) if kind == "4-bit" else (kind, 0)
+    backbone = new_backbone(config_json(shape, vocabulary), dtype, bits, packed=True)
     return ActorCriticLLM(backbone, ModelConfig(), key=mx.random.key(0))
 
 

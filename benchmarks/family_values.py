@@ -244,12 +244,7 @@ OWN: dict[str, dict[str, Any]] = {
         "cla_share_factor": 2,
         "rope_scaling": {"alpha": 1000.0, "factor": 1.0, "type": "dynamic"},
     },
-    "jamba": {
-        "attn_layer_offset": 1,
-        "attn_layer_period": 2,
-        "expert_layer_offset": 1,
-        "expert_layer_period": 2,
-    },
+    "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2, "expert_layer_offset": 1, "expert_layer_period": 2},
     "kimi_k3": {
         "hidden_act": "situ",
         "linear_attn_config": _KDA,
@@ -298,7 +293,7 @@ OWN: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 128,
             "short_factor": [1.0] * 8,
             "long_factor": [2.0] * 8,
-        },
+        }
     },
     "minimax_m3_vl": {
         "mlp_layer_types": ["dense", "sparse"],
@@ -323,9 +318,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "nanochat": {"num_key_value_heads": 4},
     "nemotron": {"hidden_act": "relu2"},
-    "nemotron-nas": {
-        "block_configs": 2 * [{"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.0}}],
-    },
+    "nemotron-nas": {"block_configs": 2 * [{"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.0}}]},
     "nemotron_h": {"hybrid_override_pattern": ["M", "*", "E", "-"]},
     "olmo": {"rope_traditional": False},
     "olmo3": {"layer_types": _SLIDING},
@@ -363,12 +356,7 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},
     "qwen3_5": {"num_experts": 0, "tie_word_embeddings": True},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "logits_soft_cap": 30.0},
-    "rwkv7": {
-        "a_low_rank_dim": 32,
-        "v_low_rank_dim": 32,
-        "gate_low_rank_dim": 32,
-        "decay_low_rank_dim": 32,
-    },
+    "rwkv7": {"a_low_rank_dim": 32, "v_low_rank_dim": 32, "gate_low_rank_dim": 32, "decay_low_rank_dim": 32},
     "smollm3": {"no_rope_layers": [1, 0]},
     "spark2_5": {"layer_types": _SLIDING, "rope_parameters": _ROPES},
     "step3p5": {"layer_types": _SLIDING, "sliding_window": 16},

@@ -30,7 +30,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from train_runs import train_ppo
+from quickstart_seeds import train_ppo
 from workload import HERE, STORY_OPENINGS, TRL, Workload, peer_command, read_prompts, resolve_model
 
 from trainer.confidence import mean_interval

@@ -7,12 +7,32 @@ Finished runs are only read, and interrupted ones resumed.
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from train_runs import train_ppo
+from trainer.events import Iteration, RunEnded
+from trainer.runs.journal import read_journal
 
-from trainer.events import Iteration
+STORIES = Path(__file__).resolve().with_name("stories.toml")
+
+
+def train_ppo(run: Path, *settings: str, config: str = str(STORIES)) -> list[Any]:
+    """Train `run` from a file or preset, KEY=VALUE each in `settings`, and return the events in its journal.
+
+    A run that was interrupted is resumed, and one that is done only read. Raises CalledProcessError if it fails.
+    """
+    path = run / "events.jsonl"
+    known = read_journal(path).events if run.exists() else []
+    if not any(isinstance(event, RunEnded) and event.state == "done" for event in known):
+        started = ["--resume", str(run)] if run.exists() else ["--name", run.name, "--config", config]
+        for setting in () if run.exists() else settings:
+            started += ["--set", setting]
+        command = [sys.executable, "-m", "workbench", "--no-ui", "--display", "plain", *started]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    return list(read_journal(path).events)
 
 
 def main() -> None:

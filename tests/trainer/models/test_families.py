@@ -32,7 +32,7 @@ def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tiny_backbone(family: str, dtype: mx.Dtype) -> nn.Module:
-    from tiny_families import tiny_backbone
+    from families import tiny_backbone
 
     return tiny_backbone(family, dtype)
 

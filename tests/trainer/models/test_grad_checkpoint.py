@@ -69,7 +69,7 @@ def stirred(parameters: dict[str, mx.array]) -> dict[str, mx.array]:
 
 def tiny_actor(family: str, **settings: Any) -> ActorCriticLLM:
     """Return an actor of any family in mlx-lm, with an adapter as in mid-training."""
-    from tiny_families import tiny_backbone
+    from families import tiny_backbone
 
     actor = ActorCriticLLM(tiny_backbone(family, mx.float32), ModelConfig(**settings), key=mx.random.key(1))
     actor.update_policy(stirred(actor.policy_parameters()))

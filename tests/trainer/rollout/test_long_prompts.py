@@ -27,7 +27,7 @@ def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def backbone_of(family: str) -> nn.Module:
-    from tiny_families import tiny_backbone
+    from families import tiny_backbone
 
     backbone: nn.Module = tiny_backbone(family, mx.float32)
     return backbone

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from workbench.kit.dialog import Dialog
 from workbench.kit.keys import remapped
-from workbench.kit.pane_strip import PaneStrip
+from workbench.kit.pane_strip import TopLines
 
 LETTERS = "asdfghjklwertyuiopzxcvbnm1234567890"  # without q, which quits
 
@@ -31,10 +31,10 @@ class Target(NamedTuple):
 def targets(screen: Screen[Any]) -> list[Target]:
     """Return the panes of the strip, then the visible widgets that can take the focus."""
     found = []
-    for strip in screen.query(PaneStrip):
-        for tab, start, _ in strip.places():
-            go = partial(strip.post_message, PaneStrip.Chosen(tab.id))
-            found.append(Target(strip.region.offset + Offset(start, 0), go, is_control=False))
+    for top in screen.query(TopLines):
+        for tab, start, _ in top.places:
+            go = partial(screen.run_action, f"show_pane({tab.id!r})")
+            found.append(Target(top.region.offset + Offset(start, 0), go, is_control=False))
     for widget in screen.focus_chain:
         shown = screen.find_widget(widget).visible_region
         if shown.area:

@@ -29,7 +29,7 @@ from workbench.kit.banner import Banner
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane
-from workbench.kit.pane_strip import PaneStrip, TopLines
+from workbench.kit.pane_strip import TopLines
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import ALL_STYLES
 from workbench.kit.throttled import Throttled
@@ -148,7 +148,7 @@ class MainScreen(MountedWhole, Screen[None]):
         keys = keys_of(self)
         for pane in self.query(Pane):
             pane.border_title = f"{pane.TITLE} {keys[f'pane.{pane.id}']}"
-        self.query_one(PaneStrip).follow(self.query(Pane))
+        self.query_one(TopLines).follow(self.query(Pane))
         over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
         if (watched := self._opening.watch) is not None:
@@ -249,10 +249,6 @@ class MainScreen(MountedWhole, Screen[None]):
             self.app.push_screen(
                 AskScreen(ask, start, temperature=rollout.temperature, max_new_tokens=most, checkpoints=checkpoints)
             )
-
-    @on(PaneStrip.Chosen)
-    def _show_chosen(self, message: PaneStrip.Chosen) -> None:
-        self.panes.go_to(message.pane)
 
     @on(ConfigForm.LiveSettingChanged)
     def _set_live(self, message: ConfigForm.LiveSettingChanged) -> None:

@@ -18,7 +18,7 @@ from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner, Kind
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
-from workbench.kit.pane_strip import PaneStrip, TopLines
+from workbench.kit.pane_strip import TopLines
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
 from workbench.reward_model.pane import RewardModelPane
@@ -139,7 +139,7 @@ class Panes:
 
     def _move_to(self, name: str) -> None:
         before, self.current = self.current, name
-        self.screen.query_one(PaneStrip).current = name
+        self.screen.query_one(TopLines).current = name
         if before != name:
             self.settle(before)
 

@@ -11,7 +11,7 @@ from workbench_app import workbench
 
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.jump import LETTERS, JumpScreen, targets
-from workbench.kit.pane_strip import PaneStrip
+from workbench.kit.pane_strip import TopLines
 
 
 @pytest.fixture(autouse=True)
@@ -21,16 +21,16 @@ def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_letter_goes_to_its_pane_or_control_at_every_size_and_in_dialogs() -> None:
     async with workbench() as (screen, pilot):
-        app, strip = screen.app, screen.query_one(PaneStrip)
+        app, strip = screen.app, screen.query_one(TopLines)
         for size, number in (((80, 24), 4), ((120, 40), 1), ((200, 60), 2)):
             await pilot.resize_terminal(*size)
             await pilot.press("ctrl+o")
             await until(pilot, lambda: isinstance(app.screen, JumpScreen))
             letters = [letter for letter in app.screen.query(".letter").results(Static) if letter.region.area]
-            assert len(letters) == len(targets(screen)) > len(strip.tabs)
-            assert letters[number].region.offset == (strip.places()[number][1], 0)
+            assert len(letters) == len(targets(screen)) > len(strip.places)
+            assert letters[number].region.offset == (strip.places[number][1], 0)
             await pilot.press(LETTERS[number])
-            await until(pilot, lambda number=number: strip.current == strip.tabs[number].id)  # type: ignore[misc]
+            await until(pilot, lambda number=number: strip.current == strip.places[number][0].id)  # type: ignore[misc]
         await pilot.press("ctrl+o")
         await until(pilot, lambda: isinstance(app.screen, JumpScreen))
         for key, pane in (("f4", "samples"), ("right_parenthesis", "label"), ("left_parenthesis", "samples")):

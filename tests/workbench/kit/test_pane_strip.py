@@ -12,7 +12,7 @@ from workbench_app import screen_text, workbench
 
 from trainer.events import Event, StateChanged
 from workbench.kit.pane import Badge, Pane
-from workbench.kit.pane_strip import PaneStrip, Tab, columns, tabs_within
+from workbench.kit.pane_strip import Tab, TopLines, strip_of
 from workbench.training.pane import TrainingPane
 
 TITLES = ("Home", "Config", "Training", "Samples", "Label", "Reward model", "Runs", "Log")
@@ -25,9 +25,9 @@ def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def text(tabs: list[Tab], width: int) -> str:
-    most, keys = tabs_within(tabs, width)
-    assert columns(tabs, most, keys=keys) <= width
-    return " ".join("".join(piece for piece, _ in tab.pieces(most, keys=keys)) for tab in tabs)
+    texts = strip_of(tabs, width)
+    assert sum(text.cell_length for text in texts) <= width
+    return " ".join(text.plain.strip() for text in texts)
 
 
 def test_the_keys_go_before_the_names_are_cut_and_the_longest_names_are_cut_first() -> None:
@@ -46,16 +46,16 @@ def test_badges_have_their_columns_at_every_width() -> None:
 
 async def test_every_pane_is_named_and_marked_and_a_click_or_a_parenthesis_goes_to_it() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
-        strip, panes = screen.query_one(PaneStrip), [pane.id for pane in screen.query(Pane)]
+        strip, panes = screen.query_one(TopLines), [pane.id for pane in screen.query(Pane)]
         for size in ((80, 24), (120, 40), (200, 60), (60, 20)):
             await pilot.resize_terminal(*size)
-            for tab, start, end in strip.places():
+            for tab, start, end in strip.places:
                 await pilot.click(strip, offset=((start + end) // 2, 0))
                 await until(pilot, lambda pane=tab.id: screen.query_one(f"#{pane}").has_focus_within)  # type: ignore[misc]
                 line = screen_text(screen).splitlines()[0]
                 assert line[start:end].startswith(f"▸{tab.title[:3]}")
                 assert line.count("▸") == 1
-            assert [tab.id for tab, _, _ in strip.places()] == panes
+            assert [tab.id for tab, _, _ in strip.places] == panes
         for key, pane in (("right_parenthesis", panes[0]), ("left_parenthesis", panes[-1])):
             await pilot.press(key)
             await until(pilot, lambda pane=pane: strip.current == pane)  # type: ignore[misc]

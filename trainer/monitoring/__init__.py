@@ -1,6 +1,5 @@
 """Rules that watch a run's events and report when it goes wrong or is done. No tensors, files or screen."""
 
-from trainer.monitoring.decisions import DECISION_RULES
-from trainer.monitoring.monitor import ALARM_RULES, Monitor
+from trainer.monitoring.monitor import ALARM_RULES, DECISION_RULES, Monitor
 
 __all__ = ["ALARM_RULES", "DECISION_RULES", "Monitor"]

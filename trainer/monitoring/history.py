@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from statistics import fmean, variance
 from typing import Literal, NamedTuple
 
@@ -35,40 +34,35 @@ MARGIN = 5
 
 
 class Stretch:
-    """The iterations since a change: the first FIRST of them and the newest NEWEST."""
+    """The iterations since a change: in `rows`, the first FIRST of them and the newest NEWEST."""
 
     def __init__(self) -> None:
-        self._first: list[Iteration] = []
-        self._newest: list[Iteration] = []
+        self.rows: list[Iteration] = []
+        self._since = 0  # place in `rows` from which they count as newest
 
     def add(self, row: Iteration, *, keep: int = NEWEST) -> None:
         """Add the next iteration, and keep the newest `keep`."""
-        if len(self._first) < FIRST:
-            self._first.append(row)
-        self._newest = [*self._newest[1 - keep :], row]
+        self.rows.append(row)
+        del self.rows[FIRST : max(len(self.rows) - keep, 0)]
 
     def cut(self, last: int) -> None:
         """Forget the iterations after `last`, which were undone."""
-        self._first = [row for row in self._first if row.iteration <= last]
-        self._newest = [row for row in self._newest if row.iteration <= last]
+        self.rows = [row for row in self.rows if row.iteration <= last]
+        self._since = min(self._since, len(self.rows))
 
     def clear(self, *, keep_first: bool = False) -> None:
         """Forget all iterations, or all but the first, so that later ones are judged on their own."""
-        self._newest = []
-        self._first = self._first if keep_first else []
+        self.rows = self.rows[:FIRST] if keep_first else []
+        self._since = len(self.rows)
 
     def newest(self, count: int, *, before: int = 0) -> list[Iteration]:
         """Return the `count` iterations before the newest `before`, in order; none if there are fewer."""
-        end = len(self._newest) - before
-        return self._newest[end - count : end] if end >= count else []
-
-    def all_kept(self) -> list[Iteration]:
-        """Return every iteration that is kept, in order."""
-        return list({row.iteration: row for row in chain(self._first, self._newest)}.values())
+        end = len(self.rows) - before
+        return self.rows[end - count : end] if end - count >= self._since else []
 
     def early_and_late(self, count: int) -> tuple[list[Iteration], list[Iteration]] | None:
         """Return the first `count` and the newest `count` iterations; None while they overlap."""
-        before, now = self._first[:count], self.newest(count)
+        before, now = self.rows[:count], self.newest(count)
         if not before or not now or before[-1].iteration >= now[0].iteration:
             return None
         return before, now
@@ -127,7 +121,7 @@ class History:
                 self._add(event, config)
                 return True
             case Evaluation():
-                before = [row.score_mean for row in self.scores.all_kept()[-MARGIN:]]
+                before = [row.score_mean for row in self.scores.rows[-MARGIN:]]
                 self.evaluations.append(HeldOut(event, mean(before)))
                 self.is_evaluated = True
                 self.held_out = MeanScore(event.score_mean, event.score_std, event.score_low, event.score_high)

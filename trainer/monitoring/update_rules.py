@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import median, quantiles
 
 from trainer.confidence import is_rounding_error
@@ -127,7 +126,7 @@ def no_signal(history: History, config: Config) -> Sign | None:
     rows = history.run.newest(SILENT_ITERATIONS)
     if not rows or not all(map(_silent, rows)):
         return None
-    known = history.scores.all_kept()
+    known = history.scores.rows
     best = max((row.score_max for row in known), default=math.inf)
     if known and known[-1].score_min >= best and not all(map(_no_spread, known)):
         return None  # solved: all get the best score of the run, after some iteration in which they differed
@@ -168,7 +167,7 @@ def critic_lost(history: History, config: Config) -> Sign | None:
         return None  # returns that do not vary cannot be explained
     if not all(value < 0 for value in explained) or not middle < WORSE_THAN_A_CONSTANT:
         return None
-    start = mean(row.value_loss for row in history.scores.all_kept()[:CRITIC_ITERATIONS])
+    start = mean(row.value_loss for row in history.scores.rows[:CRITIC_ITERATIONS])
     loss = mean(row.value_loss for row in rows)
     runs_away = loss > GROWN_VALUE_LOSS * start
     # Values worse than a constant vary more than they explain: mostly noise of steps on few sequences.
@@ -207,12 +206,13 @@ def critic_pull(history: History, config: Config) -> Sign | None:
 
 def gradient_spike(history: History, config: Config) -> Sign | None:
     """Check for a gradient that stands out from earlier ones and is large enough to be scaled down."""
-    newest = history.scores.all_kept()[-GRADIENT_WINDOW:]
+    newest = history.scores.rows[-GRADIENT_WINDOW:]
     rows = [row for row in newest if row.iteration > config.ppo.critic_warmup]
-    norms = [norm for row in rows[:-1] if math.isfinite(norm := _gradient(row))]
-    if len(norms) < GRADIENT_ITERATIONS or not (middle := median(norms)) > 0:
+    norms = [row.grad_norm_max if math.isfinite(row.grad_norm_max) else row.grad_norm for row in rows]
+    known = [norm for norm in norms[:-1] if math.isfinite(norm)]
+    if len(known) < GRADIENT_ITERATIONS or not (middle := median(known)) > 0:
         return None
-    norm = _gradient(rows[-1])
+    norm = norms[-1]
     if not (norm > GRADIENT_OVER_MEDIAN * middle and norm > config.optim.max_grad_norm):
         return None
     return Sign(
@@ -222,10 +222,6 @@ def gradient_spike(history: History, config: Config) -> Sign | None:
         f"{_UNSTABLE} If the samples have become worse since, roll back.",
         ["lower_policy_lr", "roll_back", "lower_clip"],
     )
-
-
-def _gradient(row: Iteration) -> float:
-    return row.grad_norm_max if math.isfinite(row.grad_norm_max) else row.grad_norm
 
 
 def step_nan(history: History, config: Config) -> Sign | None:
@@ -248,7 +244,7 @@ def step_nan(history: History, config: Config) -> Sign | None:
 def throughput(history: History, config: Config) -> Sign | None:
     """Check whether the run has become slow at the same work; the first iteration compiles kernels and is ignored."""
     count = min(max(config.ppo.iterations // 10, BASELINE_FEWEST), BASELINE_MOST)
-    rows = [row for row in history.speed.all_kept() if row.iteration > config.ppo.critic_warmup]
+    rows = [row for row in history.speed.rows if row.iteration > config.ppo.critic_warmup]
     if len(rows) < 1 + count + SPEED_ITERATIONS:
         return None
     early, late = rows[1 : 1 + count], rows[-SPEED_ITERATIONS:]
@@ -264,7 +260,12 @@ def throughput(history: History, config: Config) -> Sign | None:
     memory = [mean(row.memory_bytes for row in rows) / 2**20 for rows in (early, late)]
     grown = memory[1] > GROWN_MEMORY * memory[0]
     more_memory = f", and memory has grown from {memory[0]:.0f} to {memory[1]:.0f} MiB" if grown else ""
-    phase, factor = _slowest(early, late)
+    phases = [  # how long each took, early and late
+        (name, *(median(row.seconds.get(name, 0.0) for row in rows) for rows in (early, late)))
+        for name in late[-1].seconds
+    ]
+    phase, took_before, takes = max(phases, key=lambda one: one[2] - one[1], default=("an iteration", 1.0, SLOWER))
+    factor = takes / took_before if took_before else SLOWER
     return Sign(
         "warning",
         f"at most {now:.3g} tokens/s in {SPEED_ITERATIONS} iterations, {before:.3g} at the start: {phase} takes "
@@ -301,15 +302,3 @@ def straggler(history: History, config: Config) -> Sign | None:
         "Python functions of the reward.",
         ["pause"],
     )
-
-
-def _slowest(early: Sequence[Iteration], late: Sequence[Iteration]) -> tuple[str, float]:
-    """Return the phase whose time has grown most, and the factor."""
-
-    def seconds(rows: Sequence[Iteration], phase: str) -> float:
-        return median(row.seconds.get(phase, 0.0) for row in rows)
-
-    phases = {phase: (seconds(early, phase), seconds(late, phase)) for phase in late[-1].seconds}
-    phase = max(phases, key=lambda name: phases[name][1] - phases[name][0], default="an iteration")
-    before, now = phases.get(phase, (1.0, SLOWER))
-    return phase, now / before if before else SLOWER

@@ -230,5 +230,5 @@ def test_a_monitor_keeps_a_bounded_history() -> None:
     history = History()
     for row in healthy(1000):
         history.take(row, config_of())
-    kept = [row.iteration for row in history.run.all_kept()]
+    kept = [row.iteration for row in history.run.rows]
     assert kept == [*range(1, FIRST + 1), *range(1001 - NEWEST, 1001)]

@@ -260,11 +260,12 @@ def throughput(history: History, config: Config) -> Sign | None:
     memory = [mean(row.memory_bytes for row in rows) / 2**20 for rows in (early, late)]
     grown = memory[1] > GROWN_MEMORY * memory[0]
     more_memory = f", and memory has grown from {memory[0]:.0f} to {memory[1]:.0f} MiB" if grown else ""
-    phases = [  # how long each took, early and late
-        (name, *(median(row.seconds.get(name, 0.0) for row in rows) for rows in (early, late)))
+    spent = [
+        (name, [median(row.seconds.get(name, 0.0) for row in rows) for rows in (early, late)])
         for name in late[-1].seconds
     ]
-    phase, took_before, takes = max(phases, key=lambda one: one[2] - one[1], default=("an iteration", 1.0, SLOWER))
+    longest = max(spent, key=lambda one: one[1][1] - one[1][0], default=("an iteration", [1.0, SLOWER]))
+    phase, (took_before, takes) = longest
     factor = takes / took_before if took_before else SLOWER
     return Sign(
         "warning",

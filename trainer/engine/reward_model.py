@@ -109,10 +109,9 @@ class RewardModelTraining(StepTraining):
         self.config, self.data = config, data
         if config.train.head == "fitted":
             check_enough(data.train)
-        self.scorer = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER), head=head)
         ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
-        if ties[True]:
-            self.scorer.allow_ties(ties[True] / ties.total())
+        key, share = key_for(config.run.seed, Purpose.ADAPTER), ties[True] / ties.total()
+        self.scorer = RewardModel(backbone, config, key=key, head=head, tie_share=share)
         if config.optim.grad_checkpoint:
             with self.scorer.on():
                 check_grad_checkpoint(backbone)
@@ -252,7 +251,7 @@ class RewardModelTraining(StepTraining):
             groups = [groups[place] for place in np.sort(chosen).tolist()]
         states = self._read(self.scorer.states, *_sequences_of(groups), "score")
         found = differences(groups, states, self.config.train.margin)
-        head = fit_head(found, seed, parts=self.scorer.parts)
+        head = fit_head(found, seed, parts=len(self.scorer.weights))
         self.scorer.replace_head(head.weight)
         self._normalize()
         message = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
@@ -17,7 +17,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.models.backbone import LoadedModel, load_backbone, model_folder, precision
 from trainer.pairs.comparisons import load_preferences, reward_comparisons
 from trainer.pairs.encoders import Encoder, Sequenced
-from trainer.pairs.groups import Group, group_preferences
+from trainer.pairs.groups import group_preferences
 from trainer.preferences.records import Text
 from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
@@ -78,27 +78,18 @@ class LoadedRewardModel:
         end tokens, all of which count as completion. Only the last max_tokens of each are read. An empty sequence
         raises ValueError.
         """
-        found = [self._sequenced(one) for one in sequences]
+        found = []
+        for one in sequences:
+            given = one.tokens if isinstance(one, Sequenced) else one
+            kept = self.encoder.text(given) if isinstance(given, str) else self.encoder.tokens(given)
+            count = one.completion - (len(given) - len(kept)) if isinstance(one, Sequenced) else len(kept)
+            found.append(Sequenced(kept, count, is_cut=False))
         tokens, starts = [one.tokens for one in found], [one.start for one in found]
         if not all(tokens):
             raise ValueError(f"sequence {[len(one) for one in tokens].index(0)} has no tokens")
         scores = score_sequences(self.model.scores, tokens, micro_batch_tokens, progress, starts)
         scale = self.model.scale
         return [float(score) for score in (scores - scale.mean) / scale.std]
-
-    def _sequenced(self, one: str | Sequence[int] | Sequenced) -> Sequenced:
-        if isinstance(one, Sequenced):
-            tokens = self.encoder.tokens(one.tokens)
-            return one._replace(tokens=tokens, completion=one.completion - (len(one.tokens) - len(tokens)))
-        tokens = self.encoder.text(one) if isinstance(one, str) else self.encoder.tokens(one)
-        return Sequenced(tokens, len(tokens), is_cut=False)
-
-
-class HeldOutEvaluation(NamedTuple):
-    """An evaluation, and warnings on its comparisons for the user, one line each."""
-
-    report: RewardModelReport
-    warnings: list[str]
 
 
 def load_reward_model(folder: Path, *backbones: LoadedModel) -> LoadedRewardModel:
@@ -139,28 +130,24 @@ def is_same_backbone(loaded: LoadedModel, config: BackboneConfig) -> bool:
     )
 
 
-def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> HeldOutEvaluation:
-    """Evaluate the model on the comparisons that its run held out. Raises TrainerError if they are not available."""
-    config = load_config_as(RewardModelConfig, folder.config)
-    preferences = load_preferences(config.data)
-    data = reward_comparisons(preferences, loaded.base, config)
-    warnings = preferences.warnings
-    if read_state(loaded.folder)["fingerprint"] != data.fingerprint:
-        warnings.append("the preferences are not those of the training: some of these may have been trained on")
-    if not data.held_out:
-        raise UsageError(f"run '{folder.name}' held nothing out: name a source by --data")
-    return HeldOutEvaluation(_evaluate(loaded, data.held_out), warnings + data.warnings)
+def evaluate(loaded: LoadedRewardModel, source: str | RunFolder) -> tuple[RewardModelReport, list[str]]:
+    """Evaluate the model, and return warnings on its comparisons too, one line each.
 
-
-def evaluate_on(loaded: LoadedRewardModel, source: str) -> HeldOutEvaluation:
-    """Evaluate the model on all preferences of `source`, a store, file or dataset. Raises TrainerError."""
-    config = loaded.config.data.model_copy(update={"preferences": source})
-    preferences = load_preferences(config)
-    groups, warnings = group_preferences(preferences, loaded.encoder, config)
-    return HeldOutEvaluation(_evaluate(loaded, groups), preferences.warnings + warnings)
-
-
-def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModelReport:
+    source: all preferences of a store, file or dataset, or what its own run held out. Raises TrainerError.
+    """
+    if isinstance(source, RunFolder):
+        config = load_config_as(RewardModelConfig, source.config)
+        preferences = load_preferences(config.data)
+        data = reward_comparisons(preferences, loaded.base, config)
+        groups, warnings = data.held_out, data.warnings
+        if read_state(loaded.folder)["fingerprint"] != data.fingerprint:
+            warnings.insert(0, "the preferences are not those of the training: some may have been trained on")
+        if not groups:
+            raise UsageError(f"run '{source.name}' held nothing out: name a source by --data")
+    else:
+        data_config = loaded.config.data.model_copy(update={"preferences": source})
+        preferences = load_preferences(data_config)
+        groups, warnings = group_preferences(preferences, loaded.encoder, data_config)
     sequences = [sequence for group in groups for sequence in group.sequences]
     starts = [start for group in groups for start in group.starts]
 
@@ -174,4 +161,5 @@ def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModel
         untrained = baseline(found().decided().leads)
     finally:
         loaded.model.update(loaded.trained)
-    return report_on(found(), length_slope=loaded.card["length_slope"], untrained=untrained, log_nu=loaded.model.log_nu)
+    slope, log_nu = loaded.card["length_slope"], loaded.model.log_nu
+    return report_on(found(), length_slope=slope, untrained=untrained, log_nu=log_nu), preferences.warnings + warnings

@@ -48,11 +48,18 @@ class RewardModel:
 
     With `train.states = "last+mean"` it is w . h + u . m + b, with m the mean of the states of the completion's tokens.
     Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own. head: of the
-    sequence classifier that the backbone comes from, to begin with.
+    sequence classifier that the backbone comes from, to begin with. tie_share: if not 0, the model allows ties; their
+    probability for completions of equal reward is this at the start.
     """
 
     def __init__(
-        self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array, head: ScalarHead | None = None
+        self,
+        backbone: nn.Module,
+        config: RewardModelConfig,
+        *,
+        key: mx.array,
+        head: ScalarHead | None = None,
+        tie_share: float = 0.0,
     ) -> None:
         adapter_key, head_key = mx.random.split(key)
         self.backbone = backbone
@@ -67,10 +74,13 @@ class RewardModel:
             "head.bias": mx.zeros(()),
         }
         self.reads_mean = config.train.states == "last+mean"
+        self.weights = (LAST, MEAN) if self.reads_mean else (LAST,)  # one for each state that the head reads
         if head is not None:
             self._head = {"head.weight": head.weight / head.std, "head.bias": mx.array(-head.mean / head.std)}
         if self.reads_mean:
             self._head[MEAN] = mx.zeros((width,))
+        if tie_share:
+            self._head["tie.log_nu"] = mx.array(math.log(2 * tie_share / (1 - tie_share)))
         backbone.eval()
         mx.eval(backbone.state, self.parameters())
 
@@ -84,7 +94,7 @@ class RewardModel:
         sequences: [N, L] ids, padded on the right with any ids; lengths: [N] or [N, K], at least 1; starts: of the same
         shape, places where completions begin, below the lengths. None: the whole sequences are completions.
         """
-        weight = mx.concatenate([self._head[name] for name in self._weights])
+        weight = mx.concatenate([self._head[name] for name in self.weights])
         return self.states(sequences, lengths, starts) @ weight + self._head["head.bias"]
 
     def states(self, sequences: mx.array, lengths: mx.array, starts: mx.array | None = None) -> mx.array:
@@ -103,27 +113,11 @@ class RewardModel:
         mean = (states_at(sums, lengths) - before) / (lengths - starts)[..., None]
         return mx.concatenate([last, mean], axis=-1)
 
-    @property
-    def parts(self) -> int:
-        """Number of states that the head reads of each sequence."""
-        return len(self._weights)
-
-    @property
-    def _weights(self) -> tuple[str, ...]:
-        return (LAST, MEAN) if self.reads_mean else (LAST,)
-
     def replace_head(self, weight: npt.NDArray[np.float64]) -> None:
         """Use the head `weight` [P D], which gives log-odds, without a bias; the divisor of the scores stays."""
-        parts = np.split((self.scale.logit_std * weight).astype(np.float32), self.parts)
-        self._head |= {name: mx.array(part) for name, part in zip(self._weights, parts, strict=True)}
+        parts = np.split((self.scale.logit_std * weight).astype(np.float32), len(self.weights))
+        self._head |= {name: mx.array(part) for name, part in zip(self.weights, parts, strict=True)}
         self._head["head.bias"] = mx.zeros(())
-
-    def allow_ties(self, share: float) -> None:
-        """Allow ties: train `tie.log_nu` too.
-
-        Its start makes the probability of a tie `share` for completions of equal reward.
-        """
-        self._head["tie.log_nu"] = mx.array(math.log(2 * share / (1 - share)))
 
     @property
     def log_nu(self) -> mx.array | None:

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from trainer.confidence import Interval, mean_interval, wilson_interval
+from trainer.confidence import Z95, Interval, wilson_interval
 from trainer.maths import davidson_logprobs
 from trainer.pairs.groups import Group, Pair
 from trainer.reward_model.network import Scale, Scores
@@ -109,12 +109,15 @@ def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> l
 
 def accuracy_of(leads: Leads) -> float:
     """Return the share of positive leads; a lead of 0 counts half. NaN without leads."""
-    return float(_right(leads).mean()) if leads.size else float("nan")
+    return float(_right(leads).mean()) if leads.size else math.nan
 
 
-def log_loss_of(leads: Leads) -> float:
-    """Return the mean of -log sigmoid(lead) in nats; guessing gives log 2. NaN without leads."""
-    return float(np.logaddexp(0.0, -leads).mean()) if leads.size else float("nan")
+def baseline(leads: Leads) -> Baseline:
+    """Compute accuracy and log-loss of a model with these `leads` of the better completions.
+
+    The log-loss is the mean of -log sigmoid(lead) in nats; guessing gives log 2. Both are NaN without leads.
+    """
+    return Baseline(accuracy_of(leads), float(np.logaddexp(0.0, -leads).mean()) if leads.size else math.nan)
 
 
 def report_on(
@@ -129,24 +132,49 @@ def report_on(
     length_slope: from `fit_length_slope`; log_nu: the model's, if it allows ties.
     """
     decided = found.decided()
-    bins = calibration(decided.leads)
+    leads, by_length = decided.leads, length_slope * decided.longer_by
+    bins, own = calibration(leads), baseline(leads)
+    ranges = np.digitize(decided.longer_by / np.maximum(decided.lengths, 1), _LENGTH_BOUNDS)
+    ties = None
+    if log_nu is not None and found.is_tie.any():
+        logprobs = davidson_logprobs(mx.array(found.leads.astype(np.float32)), mx.array(float(log_nu)))
+        mass = np.exp(np.array(logprobs)[:, 1])
+        on_decided = float(mass[~found.is_tie].mean()) if leads.size else math.nan
+        ties = TieMass(int(found.is_tie.sum()), float(mass[found.is_tie].mean()), on_decided)
     return RewardModelReport(
-        accuracy=_accuracy("all", decided.leads),
-        log_loss=log_loss_of(decided.leads),
+        accuracy=_accuracy("all", leads),
+        log_loss=own.log_loss,
         calibration_error=calibration_error(bins),
         calibration=bins,
-        by_length=list(_by_length(decided)),
-        by_source=list(_by_source(decided)),
-        ties=_tie_mass(found, log_nu),
-        length=baseline(length_slope * decided.longer_by),
+        by_length=[
+            _accuracy(name, leads[here]) for place, name in enumerate(_LENGTHS) if (here := ranges == place).any()
+        ],
+        by_source=[
+            _accuracy(source or "not known", leads[decided.sources == source])
+            for source in sorted(set(decided.sources))
+        ],
+        ties=ties,
+        length=baseline(by_length),
         untrained=untrained,
-        over_length=_over_length(decided, length_slope),
+        over_length=paired_difference(_right(leads) - _right(by_length)) if leads.size else None,
     )
 
 
-def baseline(leads: Leads) -> Baseline:
-    """Compute accuracy and log-loss of a model with these `leads` of the better completions."""
-    return Baseline(accuracy_of(leads), log_loss_of(leads))
+def paired_difference(gains: Leads) -> Interval:
+    """Estimate how much more often one model is right than another on the same pairs, with a 95% interval.
+
+    gains: [P] from -1, only the other is right, to 1, only the one is. With p_+ and p_- the shares of either kind, and
+    one pair more of each:
+
+        p_+ - p_-  +-  z sqrt((p_+ + p_- - (p_+ - p_-)^2) / (P + 2))
+
+    So the interval has a width where the two agree on all pairs, and stays between -1 and 1. Bonett and Price 2012,
+    "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data".
+    """
+    count = gains.size + 2
+    up, down = (np.maximum(gains, 0).sum() + 1) / count, (np.maximum(-gains, 0).sum() + 1) / count
+    margin = Z95 * math.sqrt((up + down - (up - down) ** 2) / count)
+    return Interval(float(gains.mean()), max(-1.0, float(up - down - margin)), min(1.0, float(up - down + margin)))
 
 
 def calibration(leads: Leads) -> list[CalibrationBin]:
@@ -213,37 +241,7 @@ def _right(leads: Leads) -> Leads:
     return right
 
 
-def _over_length(decided: Outcomes, slope: float) -> Interval | None:
-    """Return how much more often the model is right than length alone. Paired: both judge the same pairs."""
-    found = mean_interval(_right(decided.leads) - _right(slope * decided.longer_by))
-    return found if math.isfinite(found.low) else None
-
-
 def _accuracy(name: str, leads: Leads) -> Accuracy:
     value = accuracy_of(leads)
     low, high = wilson_interval(round(value * leads.size) if leads.size else 0, leads.size)
     return Accuracy(name, leads.size, value, low, high)
-
-
-def _by_length(decided: Outcomes) -> Iterator[Accuracy]:
-    share = decided.longer_by / np.maximum(decided.lengths, 1)
-    places = np.digitize(share, _LENGTH_BOUNDS)
-    for place, name in enumerate(_LENGTHS):
-        if (here := places == place).any():
-            yield _accuracy(name, decided.leads[here])
-
-
-def _by_source(decided: Outcomes) -> Iterator[Accuracy]:
-    for source in sorted(set(decided.sources)):
-        yield _accuracy(source or "not known", decided.leads[decided.sources == source])
-
-
-def _tie_mass(found: Outcomes, log_nu: mx.array | float | None) -> TieMass | None:
-    if log_nu is None or not found.is_tie.any():
-        return None
-    logprobs = davidson_logprobs(mx.array(found.leads.astype(np.float32)), mx.array(float(log_nu)))
-    mass = np.exp(np.array(logprobs)[:, 1])
-    decided = mass[~found.is_tie]
-    return TieMass(
-        int(found.is_tie.sum()), float(mass[found.is_tie].mean()), float(decided.mean()) if decided.size else math.nan
-    )

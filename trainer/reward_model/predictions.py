@@ -100,6 +100,9 @@ class RewardModelReport:
         return values
 
 
+_REPORT = TypeAdapter(RewardModelReport)
+
+
 class PairPrediction(NamedTuple):
     """A held-out pair with its label and the model's rewards; in a tie, `chosen` is just the first completion."""
 
@@ -130,20 +133,26 @@ class Predictions(NamedTuple):
 
 def sorted_predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iteration: int) -> Predictions:
     """Build predictions from `pairs`, in any order, and the report on them."""
+
+    def wrongness(pair: PairPrediction) -> tuple[bool, float]:
+        """Return the sort key of a pair; a NaN lead comes first among the decided pairs, or among the ties."""
+        lead = -abs(pair.lead) if pair.is_tie else pair.lead
+        return pair.is_tie, -math.inf if math.isnan(lead) else lead
+
     decided = [pair for pair in pairs if not pair.is_tie]
     return Predictions(
         iteration=iteration,
         report=report,
         chosen=array("d", (pair.chosen_reward for pair in decided)),
         rejected=array("d", (pair.rejected_reward for pair in decided)),
-        pairs=sorted(pairs, key=_wrongness),
+        pairs=sorted(pairs, key=wrongness),
         total=len(pairs),
     )
 
 
 def report_from_dict(values: Any) -> RewardModelReport:
     """Rebuild a report from `as_dict`, with missing numbers as NaN. Raises ValueError for anything else."""
-    return _report_adapter().validate_python(values)
+    return _REPORT.validate_python(values)
 
 
 def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) -> None:
@@ -226,15 +235,3 @@ def _schema() -> pa.Schema:
             *(pa.field(name, pa.int32(), nullable=False) for name in ("chosen_tokens", "rejected_tokens")),
         ]
     )
-
-
-def _wrongness(pair: PairPrediction) -> tuple[bool, float]:
-    """Return the sort key of a pair; a NaN lead comes first among the decided pairs, or among the ties."""
-    if math.isnan(pair.lead):
-        return pair.is_tie, -math.inf
-    return pair.is_tie, -abs(pair.lead) if pair.is_tie else pair.lead
-
-
-@functools.cache
-def _report_adapter() -> TypeAdapter[RewardModelReport]:
-    return TypeAdapter(RewardModelReport)

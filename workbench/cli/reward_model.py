@@ -62,19 +62,16 @@ def train(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """Print the evaluation of a trained reward model; warnings about the data go to stderr."""
-    from trainer.reward_model.loaded import evaluate_held_out, evaluate_on
+    from trainer.reward_model.loaded import evaluate as evaluated
 
     folder, run = _found(args)
-    loaded = _loaded(folder)
-    if args.data:
-        result = evaluate_on(loaded, args.data)
-    elif run is None:
+    loaded, source = _loaded(folder), args.data or run
+    if source is None:
         raise UsageError(f"'{args.run}' is not a run, so its held-out pairs are unknown: name a source with --data")
-    else:
-        result = evaluate_held_out(loaded, run)
-    for warning in result.warnings:
+    report, warnings = evaluated(loaded, source)
+    for warning in warnings:
         output.warning(warning)
-    values = result.report.as_dict()
+    values = report.as_dict()
     output.data(json.dumps(values) if args.json else "\n".join(evaluation_lines(values)))
     return 0
 

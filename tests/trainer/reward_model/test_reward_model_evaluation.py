@@ -13,15 +13,15 @@ from preference_samples import labelled, preference, reward_config
 from trainer.confidence import Interval, wilson_interval
 from trainer.engine.training import train_reward_model
 from trainer.pairs.groups import Group, Pair
-from trainer.reward_model.loaded import evaluate_held_out, evaluate_on, load_reward_model
+from trainer.reward_model.loaded import evaluate, load_reward_model
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
-    accuracy_of,
+    baseline,
     calibration,
     calibration_error,
     fit_length_slope,
-    log_loss_of,
     outcomes_of,
+    paired_difference,
     report_on,
 )
 from trainer.reward_model.predictions import Baseline, report_from_dict
@@ -43,11 +43,10 @@ def found(leads: list[float], longer_by: list[float] | None = None, **more: obje
 
 def test_accuracy_counts_even_pairs_as_half_and_log_loss_is_minus_log_sigmoid() -> None:
     leads = np.array([2.0, -1.0, 0.0, 3.0])
-    assert accuracy_of(leads) == 2.5 / 4
-    assert log_loss_of(leads) == pytest.approx(np.mean([math.log(1 + math.exp(-lead)) for lead in leads]))
-    assert log_loss_of(np.zeros(5)) == pytest.approx(math.log(2))
-    assert math.isnan(accuracy_of(np.array([])))
-    assert math.isfinite(log_loss_of(np.array([-1e4])))
+    assert baseline(leads) == Baseline(2.5 / 4, pytest.approx(np.mean(np.log1p(np.exp(-leads)))))  # type: ignore[arg-type]
+    assert baseline(np.zeros(5)).log_loss == pytest.approx(math.log(2))
+    assert math.isnan(baseline(np.array([])).accuracy)
+    assert math.isfinite(baseline(np.array([-1e4])).log_loss)
 
 
 def test_the_accuracy_of_a_report_comes_with_wilsons_interval_and_leaves_ties_out() -> None:
@@ -112,8 +111,8 @@ def test_the_length_baseline_finds_the_slope_that_made_the_labels() -> None:
 def test_the_length_baseline_is_the_best_of_all_slopes() -> None:
     x = np.random.default_rng(2).normal(size=500) * 8 + 2
     slope = fit_length_slope(x)
-    best = log_loss_of(slope * x)
-    assert all(log_loss_of(factor * slope * x) >= best - 1e-4 for factor in (0.0, 0.8, 1.2, 2.0))
+    best = baseline(slope * x).log_loss
+    assert all(baseline(factor * slope * x).log_loss >= best - 1e-4 for factor in (0.0, 0.8, 1.2, 2.0))
     assert fit_length_slope(-x) == pytest.approx(-slope)
     assert fit_length_slope(np.array([])) == fit_length_slope(np.zeros(4)) == 0
     assert math.isfinite(fit_length_slope(np.array([1.0, 5.0, 9.0]))), "where length decides every pair"
@@ -123,12 +122,20 @@ def test_the_lead_over_length_is_paired_and_has_an_interval() -> None:
     longer_by = [1.0] * 60 + [-1.0] * 40
     as_length = found([1.0] * 60 + [-1.0] * 40, longer_by)
     same = report_on(as_length, length_slope=0.5).over_length
-    assert same == Interval(0.0, 0.0, 0.0), "right on the same pairs, so the difference is known exactly"
+    assert same == Interval(0.0, pytest.approx(-0.0272, abs=1e-4), pytest.approx(0.0272, abs=1e-4))  # type: ignore[arg-type]
     better = report_on(found([1.0] * 80 + [-1.0] * 20, longer_by), length_slope=0.5).over_length
     assert better is not None
     assert better.value == pytest.approx(0.2)
-    assert (better.low, better.high) == pytest.approx((0.2 - 1.984 * 0.402 / 10, 0.2 + 1.984 * 0.402 / 10), abs=1e-3)
-    assert report_on(found([1.0]), length_slope=0.5).over_length is None, "one pair has no interval"
+    assert (better.low, better.high) == pytest.approx((0.1144, 0.2778), abs=1e-4)
+    assert report_on(found([]), length_slope=0.5).over_length is None
+
+
+@pytest.mark.parametrize("gains", [[1.0] * 5, [-1.0] * 6, [0.0] * 5, [0.5, -1.0]])
+def test_the_interval_of_few_pairs_has_a_width_and_stays_within_all_or_none(gains: list[float]) -> None:
+    found = paired_difference(np.array(gains))
+    assert found.value == np.mean(gains)
+    assert -1 <= found.low < found.high <= 1
+    assert found.low <= found.value <= found.high
 
 
 def test_a_model_that_likes_long_answers_is_no_better_than_the_length_alone() -> None:
@@ -197,7 +204,7 @@ def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path, s
     config = reward_config(tmp_path, "run.name=a", f"data.preferences={store}", "data.eval_fraction=0.3", *settings)
     train_reward_model(config)
     loaded = load_reward_model(tmp_path / "runs/a")
-    result, warnings = evaluate_held_out(loaded, RunFolder(tmp_path / "runs/a"))
+    result, warnings = evaluate(loaded, RunFolder(tmp_path / "runs/a"))
     reported = loaded.card["evaluation"]
     assert warnings == []
     assert result.accuracy.value == reported["accuracy"]["value"]
@@ -205,9 +212,9 @@ def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path, s
     assert result.untrained is not None
     assert result.untrained.log_loss == pytest.approx(reported["untrained"]["log_loss"], abs=1e-4)
     before = loaded.score(["say 1: abc"])
-    everything, _ = evaluate_on(loaded, str(store))
+    everything, _ = evaluate(loaded, str(store))
     assert everything.accuracy.pairs == 60
     assert loaded.score(["say 1: abc"]) == before, "the untrained model was only there for a moment"
     with PreferenceStore(store) as opened:
         opened.add_many(labelled(5, seed=8), source="test")
-    assert "not those of the training" in evaluate_held_out(loaded, RunFolder(tmp_path / "runs/a")).warnings[0]
+    assert "not those of the training" in evaluate(loaded, RunFolder(tmp_path / "runs/a"))[1][0]

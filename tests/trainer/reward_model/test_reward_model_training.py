@@ -38,7 +38,7 @@ from trainer.events import (
 )
 from trainer.pairs.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
-from trainer.reward_model.loaded import evaluate_held_out, load_reward_model
+from trainer.reward_model.loaded import evaluate, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
 from trainer.runs.checkpoint_files import checkpoints, write_state
@@ -442,7 +442,7 @@ def test_a_reward_model_whose_state_says_nothing_is_not_evaluated_on_what_its_ru
     assert newest is not None
     write_state(newest, {})
     with pytest.raises(StorageError, match=r"is damaged \(iteration: Field required\)"):
-        evaluate_held_out(load_reward_model(newest), folder)
+        evaluate(load_reward_model(newest), folder)
 
 
 @pytest.mark.parametrize("name", ["state.json", "head.safetensors", "adapter/adapters.safetensors"])

@@ -18,7 +18,7 @@ from trainer.models.trunk import family_of
 from trainer.plurals import counted
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 from trainer.reward_model.network import Scale
-from trainer.reward_model.snapshot import card_config, load_parameters, read_card, read_whole_card
+from trainer.reward_model.snapshot import card_config, load_parameters, read_card
 
 _WHAT = "model.policy_init"
 
@@ -110,7 +110,7 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
         return
     try:
         folder = reward_model_folder(given)
-        card = read_whole_card(folder)
+        card = read_card(folder, whole=True)
         trained = card_config(folder, card)
         found = load_parameters(folder)
         same_backbone = is_same_backbone(loaded, trained.model)

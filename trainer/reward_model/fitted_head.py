@@ -89,8 +89,12 @@ def fit_head(found: Differences, seed: Sequence[int], *, parts: int = 1) -> Fitt
     if not squares.all():
         raise UsageError("train.head = fitted found no difference between the completions: use train.head = random")
     scale = np.repeat(np.sqrt(squares), found.states.shape[1] // parts)
-    basis, places = _span(found.states / scale)
-    scaled = found._replace(states=places)
+    states = found.states / scale
+    basis = np.eye(states.shape[1])
+    if len(states) < states.shape[1]:  # the best head is a sum of the differences, so it is in their span
+        basis, places = np.linalg.qr(states.T)
+        states = places.T
+    scaled = found._replace(states=states)
     fold = (np.random.default_rng(seed).permutation(len(prompts)) % FOLDS)[members]
     leads = np.empty((len(PENALTIES), len(fold)))
     for number in range(FOLDS):
@@ -104,18 +108,6 @@ def fit_head(found: Differences, seed: Sequence[int], *, parts: int = 1) -> Fitt
     best = int(np.argmin(losses))
     weight = basis @ _fitted(scaled, PENALTIES[best], np.zeros(scaled.states.shape[1])) / scale
     return FittedHead(weight, PENALTIES[best], accuracy_of(leads[best]), len(fold))
-
-
-def _span(states: Floats) -> tuple[Floats, Floats]:
-    """Return an orthonormal basis [D, R] of the span of P states [P, D], and their places in it [P, R].
-
-    The best head is a sum of the differences, so with fewer of them than D it is found among R = P numbers.
-    """
-    count, width = states.shape
-    if count >= width:
-        return np.eye(width), states
-    basis, places = np.linalg.qr(states.T)
-    return basis, places.T
 
 
 def _fitted(found: Differences, penalty: float, weight: Floats) -> Floats:

@@ -22,7 +22,7 @@ from trainer.preferences.records import Text
 from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
 from trainer.reward_model.predictions import RewardModelReport
-from trainer.reward_model.snapshot import CARD, card_config, load_parameters, read_state, read_whole_card
+from trainer.reward_model.snapshot import CARD, card_config, load_parameters, read_card, read_state
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder
 
@@ -37,7 +37,7 @@ class LoadedRewardModel:
 
     def __init__(self, folder: Path, backbones: Sequence[LoadedModel]) -> None:
         self.folder = folder
-        self.card = card = read_whole_card(folder)
+        self.card = card = read_card(folder, whole=True)
         self.config = card_config(folder, card)
         key = key_for(card["seed"], Purpose.ADAPTER)
         shared = next((one for one in backbones if is_same_backbone(one, self.config.model)), None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlx.utils import tree_flatten
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
@@ -126,8 +126,21 @@ def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardMod
         write_arrays(temporary / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
         if snapshot.best:
             write_arrays(temporary / "best.safetensors", snapshot.best.parameters)
-        (temporary / CARD).write_text(json.dumps(_card(snapshot, config), indent=2) + "\n", encoding="utf-8")
+        (temporary / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
+    card = {
+        "format": CARD_FORMAT.version,
+        "finished": snapshot.finished,
+        "iteration": snapshot.iteration,
+        "seed": config.run.seed,
+        "model": config.model.model_dump(),
+        "data": config.data.model_dump(include={"chat", "system", "max_tokens"}),
+        "train": config.train.model_dump(include={"states"}),
+        "scale": snapshot.scale._asdict(),
+        "length_slope": snapshot.length_slope,
+        "untrained": snapshot.untrained,
+        "evaluation": snapshot.report,
+    }
     state = {
         "format": STATE_FORMAT.version,
         "iteration": snapshot.iteration,
@@ -146,7 +159,7 @@ def load_snapshot(folder: Path) -> RewardModelSnapshot:
     Raises DamagedCheckpointError if the files have changed since then, StorageError if they cannot be read or a newer
     version wrote them.
     """
-    card, state = read_whole_card(folder), read_state(folder)
+    card, state = read_card(folder, whole=True), read_state(folder)
     try:
         if card["untrained"]:
             Baseline(**card["untrained"])  # or TypeError
@@ -195,24 +208,17 @@ def load_parameters(folder: Path) -> Parameters:
     return {f"{ADAPTER}{name}": array for name, array in adapter.items()} | head
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    """Read reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
-    try:
-        return CARD_FORMAT.current(read_json(folder / CARD), f"reward model '{folder}'")
-    except (OSError, ValueError) as error:
-        raise DamagedCheckpointError(folder, damage_of(error)) from error
+def read_card(folder: Path, *, whole: bool = False) -> dict[str, Any]:
+    """Read reward_model.json: base model, data settings, scale, evaluation. Raises StorageError.
 
-
-def read_whole_card(folder: Path) -> dict[str, Any]:
-    """Read and check reward_model.json, after checking that every file of the checkpoint is as it was written.
-
-    Raises DamagedCheckpointError, StorageError.
+    whole: check it, and every file of the checkpoint, first. Raises DamagedCheckpointError.
     """
-    card = read_card(folder)
-    check_content(folder)
     try:
-        _Card.model_validate(card)
-    except ValidationError as error:
+        card = CARD_FORMAT.current(read_json(folder / CARD), f"reward model '{folder}'")
+        if whole:
+            check_content(folder)
+            _Card.model_validate(card)
+    except (OSError, ValueError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
     return card
 
@@ -226,19 +232,3 @@ def card_config(folder: Path, card: dict[str, Any]) -> RewardModelConfig:
             f"reward model '{folder}' has settings that this version of ppo-workbench cannot use "
             f"({error.problems[0]}): train it again, or use the version that it was trained with"
         ) from None
-
-
-def _card(snapshot: RewardModelSnapshot, config: RewardModelConfig) -> dict[str, Any]:
-    return {
-        "format": CARD_FORMAT.version,
-        "finished": snapshot.finished,
-        "iteration": snapshot.iteration,
-        "seed": config.run.seed,
-        "model": config.model.model_dump(),
-        "data": config.data.model_dump(include={"chat", "system", "max_tokens"}),
-        "train": config.train.model_dump(include={"states"}),
-        "scale": snapshot.scale._asdict(),
-        "length_slope": snapshot.length_slope,
-        "untrained": snapshot.untrained,
-        "evaluation": snapshot.report,
-    }

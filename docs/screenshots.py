@@ -23,7 +23,7 @@ from workbench.labelling.pane import LabelPane
 from workbench.labelling.plans import LabelOpening, SessionOptions, new_session
 from workbench.opening import Opening
 from workbench.reward_model.pane import RewardModelPane
-from workbench.samples.answer_list import AnswerList
+from workbench.samples.ask_screen import AnswerList
 from workbench.screen.main_screen import MainScreen
 from workbench.training.alarms import AlarmScreen
 

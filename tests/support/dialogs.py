@@ -25,7 +25,7 @@ from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferen
 from workbench.run.sample_table import Sample, SampleKey
 from workbench.runs.new_configuration import SetupScreen, questions
 from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.ask_screen import AskScreen, StartingPoint
+from workbench.samples.ask_screen import AskScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import Plan, QuitScreen, RunQuestion, TrustScreen, UnsavedScreen
 from workbench.training.alarms import AlarmScreen, FixScreen
@@ -44,7 +44,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     AdvantageScreen: lambda: AdvantageScreen(token_sample(), 0),
     AlarmScreen: lambda: AlarmScreen([scripted_run.alarm(1)], lambda _: FIXES),
     AnswerScreen: lambda: AnswerScreen("Which?", [Reply("a", "A")]),
-    AskScreen: lambda: AskScreen(cast("Any", no_labels), StartingPoint(), temperature=1.0, max_new_tokens=4),
+    AskScreen: lambda: AskScreen(cast("Any", no_labels), None, temperature=1.0, max_new_tokens=4),
     ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),
     DocScreen: lambda: DocScreen("keys"),

@@ -17,8 +17,8 @@ from workbench_app import settle
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
+from workbench.run.sample_table import TokenSample
 from workbench.run.view import RunView
-from workbench.samples.ask_screen import StartingPoint
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
@@ -61,14 +61,14 @@ class Workbench(ThemedApp[None]):
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[tuple[int, list[float]]] = []
-        self.asked: list[StartingPoint] = []
+        self.asked: list[tuple[TokenSample | None, int | None]] = []
         self.pane = SamplesPane(self._take_asked)
 
     def compose(self) -> ComposeResult:
         yield self.pane
 
-    async def _take_asked(self, start: StartingPoint) -> None:
-        self.asked.append(start)
+    async def _take_asked(self, sample: TokenSample | None, at: int | None) -> None:
+        self.asked.append((sample, at))
 
     def on_sample_list_view_scores_read(self, message: SampleListView.ScoresRead) -> None:
         self.heard.append((message.iteration, message.scores))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, ClassVar, cast
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -20,15 +22,15 @@ from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
 
 from trainer.errors import TrainerError
 from trainer.plurals import counted
-from trainer.questions import Answer, Question, Writer, unanswered
+from trainer.questions import Answer, Question, Writer, WrittenResponse, unanswered
 from workbench.kit.dialog import Dialog, PlainArea
-from workbench.kit.drawing import Drawn, component_classes, wrapped
-from workbench.numbers import duration, score_text
+from workbench.kit.drawing import Drawn, ScrolledLines, component_classes, scroll_bindings, wrapped
+from workbench.kit.word_diff import word_diff
+from workbench.numbers import duration, number, score_text
 from workbench.run.sample_table import TokenSample
-from workbench.samples.answer_list import AnswerList, AskedRequest, request_lines
 from workbench.samples.export import parsed
-from workbench.samples.token_facts import LikelyToken, TokenFacts, percent
-from workbench.text import Line, as_sent, fit, plain, visible
+from workbench.samples.token_facts import TokenFacts, percent
+from workbench.text import Line, Piece, as_sent, fit, fit_start, packed, plain, visible
 
 Ask = Callable[[Question, str], Future[Answer]]
 
@@ -44,52 +46,18 @@ _NUMBERS: dict[str, tuple[type[int | float], float, str, str]] = {  # type, leas
     "tokens": (int, 1, "100,000", "Maximum tokens in a response"),
 }
 _UNWRAPPED = 1_000_000  # columns of a copy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartingPoint:
-    """A prompt or response to continue, and the score to compare with. Empty: the user has yet to type a prompt."""
-
-    prompt: str = ""  # as rendered
-    prompt_tokens: Sequence[int] = ()
-    source: str | list[dict[str, str]] | None = None  # the prompt in the data, for the rewards; None: as rendered
-    columns: Mapping[str, Any] = field(default_factory=dict)  # of the prompt's row, for the rewards
-    score: float = math.nan  # of the sample's response
-    prefix: Sequence[int] = ()  # the response's tokens before the chosen one
-    begun: str = ""  # their text
-    rest: str = ""  # text of the response from the chosen token on
-    choices: Sequence[LikelyToken] = ()  # tokens to continue with; empty where the prompt itself may be edited
-
-    @classmethod
-    def of_prompt(cls, sample: TokenSample) -> StartingPoint:
-        """Return the sample's prompt, to be sent as it was or edited."""
-        source, columns = parsed(sample.source_prompt), parsed(sample.columns)
-        return cls(
-            prompt=sample.prompt,
-            prompt_tokens=sample.prompt_tokens,
-            source=source if isinstance(source, str | list) else None,
-            columns=columns if isinstance(columns, dict) else {},
-            score=sample.score,
-        )
-
-    @classmethod
-    def at_token(cls, sample: TokenSample, index: int) -> StartingPoint:
-        """Return the response before token `index`, with that token and its alternatives as choices."""
-        return replace(
-            cls.of_prompt(sample),
-            prefix=sample.tokens[:index],
-            begun="".join(sample.texts[:index]),
-            rest="".join(sample.texts[index:]),
-            choices=TokenFacts(sample, index).choices,
-        )
+_SIDE_BY_SIDE = 96  # columns of the list in a terminal of 100
+_DIVIDER = " │ "
+_GAP = "  "  # between the facts of a response
 
 
 class AskScreen(Dialog[None]):
     """Screen that sends requests to the models and lists the answers; closing it cancels those still waiting.
 
     ask: called with a question and the name of a checkpoint, or "" for the policy that is being trained; it and its
-    future may raise TrainerError. start: the prompt or response to continue. temperature, max_new_tokens: initial
-    values of the form. checkpoints: those of a run that is not running, newest first.
+    future may raise TrainerError. sample: whose prompt, or whose response before token `at`, is to be continued; None
+    for a prompt that the user types. temperature, max_new_tokens: initial values of the form. checkpoints: those of a
+    run that is not running, newest first.
     """
 
     TITLE = "Ask"
@@ -111,15 +79,17 @@ class AskScreen(Dialog[None]):
     def __init__(
         self,
         ask: Ask,
-        start: StartingPoint,
+        sample: TokenSample | None,
+        at: int | None = None,
         *,
         temperature: float,
         max_new_tokens: int,
         checkpoints: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self._ask, self._start, self._checkpoints = ask, start, checkpoints
-        count = "4" if start.choices else "1"
+        self._ask, self._checkpoints, self._sample, self._at = ask, checkpoints, sample, at or 0
+        self._choices = [] if sample is None or at is None else TokenFacts(sample, at).choices
+        count = "4" if self._choices else "1"
         self._defaults = {"count": count, "temperature": f"{temperature:g}", "tokens": str(max_new_tokens)}
         self._list = AnswerList()
         self._sent: list[object] = []  # all requests: a repeated one gets another seed
@@ -127,23 +97,27 @@ class AskScreen(Dialog[None]):
         self._problem = ""  # of the form
 
     def compose(self) -> ComposeResult:
-        start = self._start
-        yield Static(f"Try from token {len(start.prefix) + 1}" if start.choices else "Ask the models", id="ask-title")
-        if start.choices:
+        sample, choices = self._sample, self._choices
+        yield Static(f"Try from token {self._at + 1}" if choices else "Ask the models", id="ask-title")
+        if sample and choices:
             with Horizontal(id="ask-place") as place:
-                place.styles.height = 2 + min(len(start.choices), _CHOICES_SHOWN - 1)
-                yield ResponseSoFar(start.prompt, start.begun)
+                place.styles.height = 2 + min(len(choices), _CHOICES_SHOWN - 1)
+                yield ResponseSoFar(sample.prompt, "".join(sample.texts[: self._at]))
                 with Vertical(id="ask-choices"):
                     heading = f" {'next token':{_TOKEN}}{'policy':>{_PERCENT}}{'reference':>{_PERCENT + 2}}"
                     yield Static(heading, markup=False, classes="note")
-                    rows = [Content(_FREELY), *(Content(_choice_row(choice)) for choice in start.choices)]
+                    rows = [Content(_FREELY)]
+                    for choice in choices:
+                        shares = percent(choice.probability), percent(choice.ref_probability)
+                        row = fit(choice.name, _TOKEN) + f"{shares[0]:>{_PERCENT}}{shares[1]:>{_PERCENT + 2}}"
+                        rows.append(Content(row + "  ← original" * choice.chosen))
                     tooltip = "Token that the response continues with; enter generates"
                     yield OptionList(*rows, compact=True).with_tooltip(tooltip)
-            before = f"original: {score_text(start.score)}   {visible(start.rest[:500])}"
-            yield Static(before, markup=False, classes="note one-line")
+            rest = visible("".join(sample.texts[self._at :])[:500])
+            yield Static(f"original: {score_text(sample.score)}   {rest}", markup=False, classes="note one-line")
         else:
             yield Static(id="ask-note", markup=False, classes="note")
-            yield PlainArea(start.prompt, tooltip="The prompt; edit it freely")
+            yield PlainArea(sample.prompt if sample else "", tooltip="The prompt; edit it freely")
         writers = [(" and ".join(writers), writers) for writers in _WRITERS]
         checkpoints = [(Text(visible(name)), name) for name in self._checkpoints]
         with Vertical(id="ask-settings"):
@@ -151,7 +125,7 @@ class AskScreen(Dialog[None]):
                 yield Static("model", classes="label")
                 yield Select(
                     writers,
-                    value=_WRITERS[1 if start.choices else 0],
+                    value=_WRITERS[1 if choices else 0],
                     allow_blank=False,
                     compact=True,
                     id="ask-writer",
@@ -175,12 +149,8 @@ class AskScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         self.query_one("OptionList, PlainArea").focus()
-        self.set_interval(0.5, self._count_seconds)
+        self.set_interval(0.5, self._show_status)
         self._changed()
-
-    def _count_seconds(self) -> None:
-        if self._waiting:
-            self._show_status()
 
     def action_switch(self, name: str) -> None:
         setattr(self._list, name, not getattr(self._list, name))
@@ -212,7 +182,7 @@ class AskScreen(Dialog[None]):
             number=len(self._sent),
             title="   ".join(filter(None, parts)),
             answers=dict.fromkeys(writers),
-            begun=self._start.begun,
+            begun="".join(self._sample.texts[: self._at]) if self._sample else "",
             compared=compared,
         )
         self._asked.insert(0, request)
@@ -227,28 +197,33 @@ class AskScreen(Dialog[None]):
 
     def _question(self) -> tuple[Question, str, float]:
         """Return the question on the form, its title, and the score to compare with. Raises ValueError in one line."""
-        start = self._start
-        prompt, prompt_tokens, prefix = start.source, list(start.prompt_tokens) or None, list(start.prefix)
-        title, compared = "original prompt", start.score
-        if start.choices:
+        prompt: str | list[dict[str, str]] | None = None
+        tokens, prefix, columns = list[int](), list[int](), dict[str, Any]()
+        title, compared = "original prompt", math.nan
+        if (sample := self._sample) is not None:
+            source, row = parsed(sample.source_prompt), parsed(sample.columns)
+            prompt = source if isinstance(source, str | list) else None  # for the rewards; None: as rendered
+            columns = row if isinstance(row, dict) else {}
+            tokens, prefix, compared = [*sample.prompt_tokens], [*sample.tokens[: self._at]], sample.score
+        if self._choices:
             title = _FREELY
             if place := self.query_one(OptionList).highlighted:
-                choice = start.choices[place - 1]
+                choice = self._choices[place - 1]
                 prefix.append(choice.token)
                 title = fit(choice.name, _TITLE).rstrip()
-        elif not (self._unchanged and prompt_tokens):
+        elif not (self._unchanged and tokens):
             text = self.query_one(PlainArea).text
             if not text.strip():
                 raise ValueError("the prompt is empty; type one")
-            prompt = text = as_sent(text, start.prompt)
-            prompt_tokens = None
+            prompt = text = as_sent(text, sample.prompt if sample else "")
+            tokens = []
             title, compared = f"“{fit(visible(' '.join(text.split())), _TITLE).rstrip()}”", math.nan
         numbers = {name: self._number(name) for name in _NUMBERS}
         question = Question(
             prompt=prompt,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=tokens or None,
             prefix=prefix,
-            columns=dict(start.columns),
+            columns=columns,
             count=int(numbers["count"]),
             temperature=numbers["temperature"],
             max_new_tokens=int(numbers["tokens"]),
@@ -292,15 +267,16 @@ class AskScreen(Dialog[None]):
     def _changed(self) -> None:
         self._problem = ""
         self._show_status()
-        if not self._start.choices:
+        if not self._choices:
             note = "unchanged: sent as its original tokens" if self._unchanged else "edited: rendered like the data"
-            self.query_one("#ask-note", Static).update(f"prompt  {note}" if self._start.prompt else "prompt")
+            has_prompt = self._sample is not None and self._sample.prompt
+            self.query_one("#ask-note", Static).update(f"prompt  {note}" if has_prompt else "prompt")
 
     @on(OptionList.OptionHighlighted)
     def _show_choice(self, event: OptionList.OptionHighlighted) -> None:
-        following = ["", *(choice.text for choice in self._start.choices)]
         for so_far in self.query(ResponseSoFar):
-            so_far.continue_with(following[event.option_index])
+            so_far.following = self._choices[event.option_index - 1].text if event.option_index else ""
+            so_far.redraw()
 
     def _show(self) -> None:
         self._list.show(tuple(self._asked))
@@ -329,28 +305,157 @@ class AskScreen(Dialog[None]):
         self.query_one("#ask-status", Static).update(Content.styled(text, color))
 
 
-def _choice_row(choice: LikelyToken) -> str:
-    shares = f"{percent(choice.probability):>{_PERCENT}}{percent(choice.ref_probability):>{_PERCENT + 2}}"
-    return fit(choice.name, _TOKEN) + shares + "  ← original" * choice.chosen
-
-
 class ResponseSoFar(Drawn):
     """The end of the prompt, the response so far, and the text chosen to follow it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted")
 
+    following = ""  # the chosen token
+
     def __init__(self, prompt: str, begun: str) -> None:
         super().__init__()
-        self._prompt, self._begun, self._next = prompt, begun, ""
-
-    def continue_with(self, text: str) -> None:
-        """Show `text` as the continuation."""
-        self._next = text
-        self.redraw()
+        self._prompt, self._begun = prompt, begun
 
     def draw(self, width: int, height: int) -> Sequence[Line]:
         room = 2 * width * height  # characters: a wide one takes two columns, and only combining ones take none
         begun = self._begun[-room:]
         prompt = self._prompt[-max(room - len(begun), 0) :] if len(begun) < room else ""
-        lines = wrapped([(prompt, "muted"), (begun, "text"), (self._next, "strong"), ("▏", "muted")], width)
+        lines = wrapped([(prompt, "muted"), (begun, "text"), (self.following, "strong"), ("▏", "muted")], width)
         return lines[-height:]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AskedRequest:
+    """One request and its answers."""
+
+    number: int  # within the screen, from 1
+    title: str
+    answers: dict[Writer, Answer | None]  # None while it is awaited
+    begun: str = ""  # text that every response begins with; not shown again
+    compared: float = math.nan  # the score that the responses are compared with
+    sent: float = field(default_factory=time.monotonic)
+
+
+class AnswerList(ScrolledLines):
+    """Scrollable list of requests with their responses, newest first."""
+
+    CSS_NAME = "answer-list"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"answer-list--{role}"
+        for role in ["heading", "muted", "writer", "facts", "better", "worse", "problem", "text", "gone", "new"]
+    }
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("ask")
+
+    by_score = diff = False  # see `request_lines`
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._requests: Sequence[AskedRequest] = ()
+        self._blocks: dict[int, tuple[object, list[Line]]] = {}  # by number: what was drawn, and its lines
+
+    def show(self, requests: Sequence[AskedRequest]) -> None:
+        """Show `requests` in the order given."""
+        self._requests = requests
+        self.lay_out()
+
+    @property
+    def topmost(self) -> AskedRequest | None:
+        """The request whose lines are the first in view; None without requests."""
+        y = self.scroll_offset.y
+        for request in self._requests:
+            if (y := y - len(self._blocks[request.number][1])) < 0:
+                return request
+        return self._requests[-1] if self._requests else None
+
+    def wrap(self, width: int) -> list[Line]:
+        before, self._blocks = self._blocks, {}
+        for request in self._requests:
+            drawn = (width, self.by_score, self.diff, [*request.answers.values()])
+            known, lines = before.get(request.number, (None, []))
+            if known != drawn:  # laying out takes a while
+                beside = width >= _SIDE_BY_SIDE
+                lines = request_lines(request, width, beside=beside, by_score=self.by_score, diff=self.diff)
+            self._blocks[request.number] = (drawn, lines)
+        return [line for _, lines in self._blocks.values() for line in lines]
+
+
+def request_lines(
+    request: AskedRequest, width: int, *, beside: bool, by_score: bool = False, diff: bool = False
+) -> list[Line]:
+    """Draw `request` in lines of at most `width` columns, its writers beside each other or one after the other.
+
+    by_score: best response first, those without a score last. diff: mark the words in which the first responses of
+    policy and reference differ.
+    """
+    beside = beside and len(request.answers) > 1
+    room = (width - len(_DIVIDER)) // 2 if beside else width
+    found = {writer: [*answer.completions] if answer else [] for writer, answer in request.answers.items()}
+    if by_score:
+        for responses in found.values():
+            responses.sort(key=lambda one: math.inf if math.isnan(one.score) else -one.score)
+    texts = {writer: [one.text.removeprefix(request.begun) for one in found[writer]] for writer in found}
+    marked: dict[Writer, list[Piece]] = {}
+    if diff and len(texts) > 1 and all(texts.values()):
+        parts = word_diff(texts["reference"][0], texts["policy"][0]).parts
+        for writer in texts:
+            left_out = "new" if writer == "reference" else "gone"
+            marked[writer] = [(text, "text" if kind == "same" else kind) for kind, text in parts if kind != left_out]
+    blocks = []
+    for writer, answer in request.answers.items():
+        lines = _writer_lines(writer, answer, room)
+        for place, (response, text) in enumerate(zip(found[writer], texts[writer], strict=True)):
+            facts = [(fit_start(fact, room), role) for fact, role in response_facts(response, writer, request.compared)]
+            for line in packed(facts, room, len(_GAP), lambda piece: cell_len(piece[0])):
+                lines.append([piece for fact in line for piece in ((_GAP, "muted"), fact)][1:])
+            pieces = marked[writer] if place == 0 and writer in marked else [(text, "text")]
+            lines += wrapped(pieces, room) if text else [[(fit_start("empty response", room), "muted")]]
+            lines.append([])
+        blocks.append(lines if found[writer] else [*lines, []])
+    heading: Line = [(fit_start(f"{request.number:>2}  {visible(request.title)}", width), "heading")]
+    if not beside:
+        return [heading, *(line for block in blocks for line in block)]
+    joined: list[Line] = [heading]
+    for left, right in zip_longest(*blocks, fillvalue=[]):
+        gap = [(" " * (room - cell_len(plain(left))), "text"), (_DIVIDER, "muted")]
+        joined.append([*left, *gap, *right] if left or right else [])
+    return joined
+
+
+def _writer_lines(writer: Writer, answer: Answer | None, width: int) -> list[Line]:
+    """Return the heading of a model's responses: who wrote, and the mean score; then a problem or that it waits."""
+    if answer is None:
+        return [[(fit_start(writer, width), "writer")], [(fit_start("waiting…", width), "muted")]]
+    facts: list[str] = [writer]
+    if answer.completions:
+        if writer == "policy":
+            facts.append(f"after {counted(answer.iteration, 'iteration')}")
+        scores = [one.score for one in answer.completions if math.isfinite(one.score)]
+        if len(scores) > 1:
+            facts.append(f"mean score {_signed(sum(scores) / len(scores))}")
+        facts.append(duration(answer.seconds))
+    heading: Line = [(fit_start(" · ".join(facts), width), "writer")]
+    return [heading, *(wrapped([(f"✖ {answer.problem}", "problem")], width) if answer.problem else [])]
+
+
+def response_facts(response: WrittenResponse, writer: Writer, compared: float) -> list[Piece]:
+    """Return the score, its difference to `compared`, the KL, the length, how it ended, and the parts of the score.
+
+    The KL is log pi / pi_ref in nats, summed over the response: where the policy wrote, its k1 estimate.
+    """
+    score, by = response.score, response.score - compared
+    facts: list[Piece] = [(score_text(score), "facts")]
+    if math.isfinite(by):
+        worth = (f"▲ {_signed(by)} better", "better") if by > 0 else (f"▼ {_signed(by)} worse", "worse")
+        facts.append(worth if by else ("= same score", "muted"))
+    pairs = zip(response.logprobs, response.ref_logprobs, strict=True)
+    kl = sum((mine - theirs for mine, theirs in pairs), 0.0)
+    facts.append((f"log π/ref {_signed(kl)} nats" if writer == "reference" else f"KL {number(kl, 1)} nats", "facts"))
+    tokens = counted(len(response.tokens), "token")
+    facts.append((f"{tokens} ✂ cut short", "worse") if response.truncated else (f"{tokens}, stop", "facts"))
+    if len(response.parts) > 1 or score not in response.parts.values():  # a single part repeats the score
+        facts += [(f"{visible(source)} {_signed(part)}", "muted") for source, part in response.parts.items()]
+    return facts
+
+
+def _signed(value: float) -> str:
+    return number(value, 2, signed=True, width=10)

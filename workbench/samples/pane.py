@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
@@ -17,23 +17,22 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save
-from workbench.run.bookmarks import Bookmarks
-from workbench.run.sample_query import EXAMPLES, Condition, Order
+from workbench.run.sample_query import EXAMPLES, Condition
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
-from workbench.samples.ask_screen import StartingPoint
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_samples
 from workbench.samples.prompt_history import PromptHistoryScreen
-from workbench.samples.sample_list import SampleFilter, SampleList, SampleListView
+from workbench.samples.sample_list import SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
 from workbench.samples.token_inspector import facts_text
 
-_ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
+Ask = Callable[[TokenSample | None, int | None], Awaitable[None]]
+
 _FORMATS = {
-    ".jsonl": "JSON lines: all numbers, and state-action pairs",
-    ".md": "Markdown: texts, scores, table of tokens",
+    "jsonl": "JSON lines: all numbers, and state-action pairs",
+    "md": "Markdown: texts, scores, table of tokens",
 }
 _HELP = """\
 What the policy wrote. The list follows the newest iteration until you go to an earlier one; {{samples.whole-run}} \
@@ -48,7 +47,8 @@ The search takes words and conditions: {examples}.
 class SamplesPane(Pane):
     """Pane with a list of samples, or one of them open.
 
-    ask: reads the run, then opens the dialog in which its models continue from a starting point.
+    ask: called with a sample and the token to go on from, None for its prompt; None for an own prompt. Opens the dialog
+    in which the run's models write.
     """
 
     TITLE = "Samples"
@@ -60,29 +60,6 @@ class SamplesPane(Pane):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="samples.open", tooltip="Show the selected sample token by token"),
         Binding("escape", "close", "back", id="samples.close", tooltip="Return to the list"),
-        Binding("left", "go(-1)", "earlier", id="samples.earlier", tooltip="Go to the previous iteration"),
-        Binding("right", "go(1)", "later", id="samples.later", tooltip="Go to the next iteration"),
-        Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration"),
-        Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts and numbers"),
-        Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL or length, or do not sort"),
-        Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Reverse the order"),
-        Binding("r", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
-        Binding(
-            "right_square_bracket,full_stop",
-            "outlier(1)",
-            "next outlier",
-            show=False,
-            id="samples.next-outlier",
-            tooltip="Go to the next sample whose score, KL or length is far from the others of its iteration",
-        ),
-        Binding(
-            "left_square_bracket,comma",
-            "outlier(-1)",
-            "previous outlier",
-            show=False,
-            id="samples.outlier-before",
-            tooltip="Go to the previous sample whose score, KL or length is far from the others of its iteration",
-        ),
         Binding("n", "next(1)", "next sample", id="samples.next", tooltip="Open the next sample of the list"),
         Binding(
             "N", "next(-1)", "previous sample", show=False, id="samples.before", tooltip="Open the previous sample"
@@ -98,10 +75,10 @@ class SamplesPane(Pane):
         ),
     ]
 
-    def __init__(self, ask: Callable[[StartingPoint], Awaitable[None]], *, id: str | None = None) -> None:
+    def __init__(self, ask: Ask, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._ask = ask
-        self._listing = SampleListView(self.refresh_bindings)
+        self._listing = SampleListView()
         self._list = self._listing.sample_list
         self._view = SampleView()
         self._opening = False  # the selected sample is being read, and takes the place of the open one
@@ -112,22 +89,17 @@ class SamplesPane(Pane):
         yield self._view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        listing, selected = self._listing, self._list.selected
         match action:
-            case "open" | "filter" | "order" | "reverse" | "whole_run" | "outlier":
-                return self.opened is None and (action != "open" or selected is not None)
-            case "go":
-                return self.opened is None and listing.newest is not None and not listing.whole_run
-            case "follow":
-                return self.opened is None and not listing.follows
+            case "open":
+                return self.opened is None and self._list.selected is not None
             case "close" | "next" | "try_from_here":
                 return self.opened is not None
             case "copy" | "copy_sample":
                 return self._current is not None
             case "bookmark" | "history" | "export":
-                return listing.table is not None and selected is not None
+                return self._listing.table is not None and self._list.selected is not None
             case "ask":
-                return listing.folder is not None
+                return self._listing.folder is not None
         return True
 
     @property
@@ -147,30 +119,6 @@ class SamplesPane(Pane):
         self._listing.show_iteration(iteration)
         self.action_close()
 
-    def action_go(self, by: int) -> None:
-        self._listing.go(by)
-
-    def action_follow(self) -> None:
-        self.show_iteration(None)
-
-    def action_whole_run(self) -> None:
-        self._listing.toggle_whole_run()
-
-    def action_order(self) -> None:
-        by = _ORDERS[(_ORDERS.index(self._listing.order.by) + 1) % len(_ORDERS)]
-        self._listing.choose(self._listing.filter, Order(by, descending=by != "batch"))
-
-    def action_reverse(self) -> None:
-        order = self._listing.order
-        self._listing.choose(self._listing.filter, Order(order.by, descending=not order.descending))
-
-    def action_filter(self) -> None:
-        self.query_one(SampleFilter).open()
-
-    def action_outlier(self, by: int) -> None:
-        if not self._list.next_outlier(by):
-            self.confirm("No more outliers of score, KL or length in this direction")
-
     @on(SampleList.Opened)
     def action_open(self) -> None:
         if (selected := self._list.selected) is not None:
@@ -180,10 +128,10 @@ class SamplesPane(Pane):
         """Close the open sample and show the list."""
         had_focus = self._view.has_focus_within
         self._view.display = self._opening = False
-        self._listing.show_list(True)
+        self._listing.remove_class("-no-list")
         if had_focus:
             self._list.focus()
-        self._listing.release()
+        self._listing.hold(False)
         self.refresh_bindings()
 
     def action_next(self, by: int) -> None:
@@ -191,58 +139,45 @@ class SamplesPane(Pane):
         if self._list.cursor != before:
             self.action_open()
 
-    def action_bookmark(self) -> None:
-        bookmarks, sample = self._listing.bookmarks, self._current
-        if bookmarks is not None and sample is not None:
-            self.run_worker(self._mark(bookmarks, sample.key), group="mark")
-
-    async def _mark(self, bookmarks: Bookmarks, key: SampleKey) -> None:
+    @work(group="mark")
+    async def action_bookmark(self) -> None:
         """Write a mark, or its removal, in a thread: another process may hold the lock."""
+        bookmarks, sample = self._listing.bookmarks, self._current
+        if bookmarks is None or sample is None:
+            return
         try:
-            await asyncio.to_thread(bookmarks.toggle, key)
+            await asyncio.to_thread(bookmarks.toggle, sample.key)
         except StorageError as error:
             self.warn(str(error))
             return
-        if bookmarks is not self._listing.bookmarks:
-            return
-        self._list.redraw()
-        if self.opened is not None and self.opened.key == key:
-            self._view.mark(key in bookmarks)
-        self._listing.select()
+        if bookmarks is self._listing.bookmarks:
+            self._list.refresh()
+            if self.opened is not None and self.opened.key == sample.key:
+                self._view.mark(sample.key in bookmarks)
+            self._listing.select()
 
     def action_history(self) -> None:
-        sample = self._current
-        if self._listing.folder is None or sample is None:
-            return
-
         def chosen(key: SampleKey | None) -> None:
             if key is not None:
                 self.open_sample(key)
 
-        self.app.push_screen(PromptHistoryScreen(self._listing.folder, sample), chosen)
+        if self._listing.folder is not None and self._current is not None:
+            self.app.push_screen(PromptHistoryScreen(self._listing.folder, self._current), chosen)
 
-    def action_ask(self) -> None:
-        folder, selected = self._listing.folder, self._list.selected
-        if self.opened is not None:
-            self._ask_from(StartingPoint.of_prompt(self.opened))
-        elif folder is not None and self._listing.table is not None and selected is not None:
-            self._listing.release()
+    @work(group="dialog", exclusive=True)
+    async def action_ask(self) -> None:
+        folder, sample, selected = self._listing.folder, self.opened, self._list.selected
+        if sample is None and folder is not None and self._listing.table is not None and selected is not None:
+            self._listing.hold(False)
             self.workers.cancel_group(self, "open")  # this takes the place of a sample that is being opened
+            if (sample := await self._read(folder, selected.key)) is None:
+                return
+        await self._ask(sample, None)
 
-            async def ask() -> None:
-                if (sample := await self._read(folder, selected.key)) is not None:
-                    await self._ask(StartingPoint.of_prompt(sample))
-
-            self.run_worker(ask(), group="dialog", exclusive=True)
-        else:
-            self._ask_from(StartingPoint())
-
-    def action_try_from_here(self) -> None:
-        if (opened := self.opened) is not None and len(opened):
-            self._ask_from(StartingPoint.at_token(opened, self._view.text.cursor))
-
-    def _ask_from(self, start: StartingPoint) -> None:
-        self.run_worker(self._ask(start), group="dialog", exclusive=True)
+    @work(group="dialog", exclusive=True)
+    async def action_try_from_here(self) -> None:
+        if self.opened:
+            await self._ask(self.opened, self._view.text.cursor)
 
     def action_copy(self) -> None:
         if self.opened is None or self._opening:
@@ -266,19 +201,18 @@ class SamplesPane(Pane):
             f"{name}-marked": (f"all {len(marked):,} marked", marked),
         }
 
-        def save(path: Path, keys: Sequence[SampleKey], suffix: str) -> None:
+        def save(path: Path, stem: str, *, markdown: bool) -> None:
             if path.exists():
                 raise StorageError(f"cannot write '{path}': it exists; choose another name")
-            export_samples((read_token_sample(folder, key) for key in keys), path, markdown=suffix == ".md")
+            export_samples((read_token_sample(folder, key) for key in sets[stem][1]), path, markdown=markdown)
 
         def chosen(file: str | None) -> None:
             if file is not None:
-                stem, suffix = file[: file.rindex(".")], file[file.rindex(".") :]
-                write = partial(save, keys=sets[stem][1], suffix=suffix)
-                ask_and_save(self, "Export to which file?", file, write)
+                stem, _, suffix = file.rpartition(".")
+                ask_and_save(self, "Export to which file?", file, partial(save, stem=stem, markdown=suffix == "md"))
 
         answers = [
-            Reply(stem + suffix, title, text)
+            Reply(f"{stem}.{suffix}", title, text)
             for stem, (title, keys) in sets.items()
             for suffix, text in _FORMATS.items()
             if keys
@@ -298,21 +232,20 @@ class SamplesPane(Pane):
         if folder is None or self._listing.table is None:
             self.warn("This run saves no tokens. Set run.save_samples = true to keep them.")
             return
-        self._listing.hold()
-        selected = self._list.selected
-        self._opening = selected is not None and selected.key == key
-        self.run_worker(self._open(folder, key), group="open", exclusive=True)
+        self._listing.hold(True)
+        self._opening = self._list.selected is not None and self._list.selected.key == key
+        self._open(folder, key)
 
+    @work(group="open", exclusive=True)
     async def _open(self, folder: RunFolder, key: SampleKey) -> None:
         if (sample := await self._read(folder, key)) is None:
             return
-        listed, view = self._list, self._view
-        self._opening = False
+        view, self._opening = self._view, False
         view.show(folder, sample, marked=sample.key in (self._listing.bookmarks or ()))
         if not view.display:
-            had_focus = listed.has_focus
+            had_focus = self._list.has_focus
             view.display = True
-            self._listing.show_list(False)
+            self._listing.add_class("-no-list")
             if had_focus or self.app.focused is None:
                 view.text.focus()
         self.refresh_bindings()
@@ -325,8 +258,7 @@ class SamplesPane(Pane):
             if folder == self._listing.folder:
                 self._opening = False
                 self.warn(str(error))
-                if self.opened is None:
-                    self._listing.release()
+                self._listing.hold(self.opened is not None)
             return None
         return sample if folder == self._listing.folder else None
 

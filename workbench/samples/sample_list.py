@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rich.cells import cell_len
 from textual import work
@@ -40,7 +41,8 @@ from workbench.text import fit_end, visible
 NO_SAMPLES_YET = "No samples yet. They appear after the first iteration."
 _COMPLETION = 2  # lines
 _ROLES = ("facts", "prompt", *[""] * _COMPLETION, "")  # of each sample's lines, the last one empty
-_KEPT = 500  # drawn samples in the cache
+_ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
+_FAR = "sample whose score, KL or length is far from the others of its iteration"
 _TEMPLATE = 200  # characters at the end of a prompt that may come from its chat template
 _TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
 
@@ -66,7 +68,8 @@ def sample_facts(sample: Sample | TokenSample, width: int, *, marked: bool = Fal
     return text if cell_len(text) <= width else "  ".join(short)
 
 
-def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> list[str]:
+@lru_cache(maxsize=500)
+def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> Sequence[str]:
     """Return the facts, the end of the prompt and the start of the response, in lines of at most `width` columns."""
     # Only combining characters take less than a column, so text beyond these limits is hardly ever visible.
     tail = _TEMPLATE_END.sub("", sample.prompt[-2 * width - _TEMPLATE :])
@@ -77,7 +80,7 @@ def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration:
     shown = [line.plain.rstrip() for line in wrapped[:_COMPLETION]]
     if len(wrapped) > _COMPLETION or len(sample.completion) > 2 * _COMPLETION * width:
         shown[-1] = Content(shown[-1] + " …").truncate(width, ellipsis=True).plain
-    return (lines + shown + [""] * len(_ROLES))[: len(_ROLES)]
+    return tuple(lines + shown + [""] * len(_ROLES))[: len(_ROLES)]
 
 
 class SampleList(BlockList[Sample]):
@@ -92,7 +95,6 @@ class SampleList(BlockList[Sample]):
         super().__init__()
         self.marked: Collection[SampleKey] = ()  # those with a bookmark
         self._iterations = False
-        self._drawn: dict[int, list[str]] = {}
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -110,31 +112,9 @@ class SampleList(BlockList[Sample]):
         self.cursor = self.validate_cursor(self.cursor if place is None else place)
         self.lay_out()
 
-    def next_outlier(self, by: int) -> bool:
-        """Move to the next outlier (by = 1) or the one before (by = -1); return False if there is none."""
-        places = self._items.outliers() if isinstance(self._items, SampleTable) else []
-        found = next((place for place in places[::by] if (place - self.cursor) * by > 0), None)
-        if found is not None:
-            self.cursor = found
-        return found is not None
-
-    def redraw(self) -> None:
-        """Draw the samples again, after marks have changed."""
-        self._drawn.clear()
-        self.refresh()
-
-    def lay_out(self) -> None:
-        self._drawn.clear()
-        super().lay_out()
-
-    def block(self, index: int, width: int) -> list[str]:
-        if index not in self._drawn:
-            if len(self._drawn) >= _KEPT:
-                self._drawn.clear()
-            sample = self._items[index]
-            marked = sample.key in self.marked
-            self._drawn[index] = sample_lines(sample, width, marked=marked, iteration=self._iterations)
-        return self._drawn[index]
+    def block(self, index: int, width: int) -> Sequence[str]:
+        sample = self._items[index]
+        return sample_lines(sample, width, marked=sample.key in self.marked, iteration=self._iterations)
 
 
 class SampleFilter(FilterField):
@@ -159,8 +139,33 @@ class SampleListView(MountedWhole, Vertical):
     """Heading, search line and list.
 
     It lists the newest iteration by default, or a chosen one, or the whole run, and reads the files in threads.
-    changed: called when other keys may apply than before.
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "go(-1)", "earlier", id="samples.earlier", tooltip="Go to the previous iteration"),
+        Binding("right", "go(1)", "later", id="samples.later", tooltip="Go to the next iteration"),
+        Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration"),
+        Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts and numbers"),
+        Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL or length, or do not sort"),
+        Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Reverse the order"),
+        Binding("r", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
+        Binding(
+            "right_square_bracket,full_stop",
+            "outlier(1)",
+            "next outlier",
+            show=False,
+            id="samples.next-outlier",
+            tooltip=f"Go to the next {_FAR}",
+        ),
+        Binding(
+            "left_square_bracket,comma",
+            "outlier(-1)",
+            "previous outlier",
+            show=False,
+            id="samples.outlier-before",
+            tooltip=f"Go to the previous {_FAR}",
+        ),
+    ]
 
     class ScoresRead(Message):
         """Message with the scores of a whole batch, read from the samples file of `iteration`."""
@@ -170,22 +175,20 @@ class SampleListView(MountedWhole, Vertical):
             self.iteration = iteration
             self.scores = scores
 
-    def __init__(self, changed: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.sample_list = SampleList()
         self.folder: RunFolder | None = None
         self.bookmarks: Bookmarks | None = None  # until they are read
-        self.newest: SamplesWritten | None = None
-        self.filter: Query = ()
         self.order = Order()
-        self.whole_run = False
         self.table: SampleTable | None = None  # all samples before the filter; None for previews
-        self._changed = changed
+        self._newest: SamplesWritten | None = None
+        self._filter: Query = ()
+        self._whole_run = False
         self._chosen: int | None = None  # the iteration to list; None to follow the newest
-        self._held = False  # chosen only while a sample is open
+        self._held = False  # a sample is open, so the list does not follow
         self._shown: int | None = None  # the listed iteration
-        self._kept: list[int] = []  # iterations that have a samples file, ascending
-        self._summary = self._progress = self._heading = ""
+        self._summary = self._progress = ""
         self._is_reading = False
 
     def compose(self) -> ComposeResult:
@@ -198,15 +201,10 @@ class SampleListView(MountedWhole, Vertical):
         self.query_one("#samples-problem").display = False
         self.sample_list.show([], message=NO_SAMPLES_YET)
 
-    @property
-    def follows(self) -> bool:
-        """Return whether the list follows the newest iteration."""
-        return self._chosen is None and not self.whole_run
-
-    def show_list(self, shown: bool) -> None:
-        """Show the list, or only the lines above it."""
-        self.sample_list.display = shown
-        self.set_class(not shown, "-no-list")
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "go":
+            return self._newest is not None and not self._whole_run
+        return action != "follow" or self._chosen is not None or self._whole_run
 
     def show_run(self, view: RunView) -> bool:
         """Show the state of the run; return whether the run is a new one. Filter and order stay."""
@@ -214,77 +212,87 @@ class SampleListView(MountedWhole, Vertical):
         is_other = folder != self.folder
         if is_other:
             self.workers.cancel_group(self, "scan")
-            self.folder, self.bookmarks, self.newest, self.table = folder, None, None, None
-            self.whole_run, self._chosen, self._held, self._shown, self._kept = False, None, False, None, []
+            self.folder, self.bookmarks, self._newest, self.table = folder, None, None, None
+            self._whole_run, self._chosen, self._held, self._shown = False, None, False, None
             kind = view.history.kind
             none = NO_SAMPLES_YET if kind == PPO else f"A {kind} run learns from pairs and writes no samples."
             self._list([], "", none)
             if folder is not None:
                 self._read_bookmarks(folder)
-        if view.samples is not None and view.samples is not self.newest:
-            self.newest = view.samples
-            if self._shown == self.newest.iteration:
+        if view.samples is not None and view.samples is not self._newest:
+            self._newest = view.samples
+            if self._shown == self._newest.iteration:
                 self._shown = None  # a resumed run repeated it
-            if self._chosen is None:
-                self.update_list()
+            self._update()
         self._show_heading()
         return is_other
 
     @work(exclusive=True, group="bookmarks")
     async def _read_bookmarks(self, folder: RunFolder) -> None:
         bookmarks = await asyncio.to_thread(Bookmarks, folder)
-        if folder != self.folder:
-            return
-        self.bookmarks = self.sample_list.marked = bookmarks
-        if bookmarks.problem:
-            self.warn(bookmarks.problem)
-        if bookmarks:
-            self.sample_list.redraw()
+        if folder == self.folder:
+            self.bookmarks = self.sample_list.marked = bookmarks
+            if bookmarks.problem:
+                self.warn(bookmarks.problem)
+            self.sample_list.refresh()
             self.select()
 
     def show_iteration(self, iteration: int | None) -> None:
         """List the samples of `iteration`; with None follow the newest."""
-        if self.whole_run:
+        if self._whole_run:
             self.workers.cancel_group(self, "scan")
-            self.whole_run, self._progress = False, ""
+            self._whole_run, self._progress = False, ""
             self.table = self._shown = None
         self._chosen, self._held = iteration, False
-        self.update_list()
+        self._update()
 
-    def go(self, by: int) -> None:
+    def hold(self, held: bool) -> None:
+        """Keep the listed iteration while a sample is open, or follow the newest again."""
+        if held != self._held:
+            self._held = held
+            self._update()
+
+    async def action_go(self, by: int) -> None:
         """List the previous (by < 0) or next iteration whose samples are saved."""
-        newest, wanted = self.newest, self._wanted
-        if newest is None or wanted is None or self.whole_run:
-            return
-        kept = sorted({newest.iteration, *(number for number in self._kept if number < newest.iteration)})
-        place = bisect_left(kept, wanted) - 1 if by < 0 else bisect_right(kept, wanted)
-        if 0 <= place < len(kept):
-            self.show_iteration(None if kept[place] == newest.iteration else kept[place])
+        newest, wanted, folder = self._newest, self._wanted, self.folder
+        if newest is not None and wanted is not None and folder is not None:
+            saved = await asyncio.to_thread(kept_iterations, folder)
+            kept = sorted({newest.iteration, *(number for number in saved if number < newest.iteration)})
+            place = bisect_left(kept, wanted) - 1 if by < 0 else bisect_right(kept, wanted)
+            if 0 <= place < len(kept):
+                self.show_iteration(None if kept[place] == newest.iteration else kept[place])
 
-    def hold(self) -> None:
-        """Keep the listed iteration while a sample is open."""
-        if self.follows and self._shown is not None:
-            self._chosen, self._held = self._shown, True
+    def action_follow(self) -> None:
+        self.show_iteration(None)
 
-    def release(self) -> None:
-        """Follow the newest iteration again if `hold` ended that."""
-        if self._held:
-            self.show_iteration(None)
-
-    def toggle_whole_run(self) -> None:
+    def action_whole_run(self) -> None:
         """List the samples of all iterations so far, newest first, or those of one iteration again."""
-        if self.whole_run:
+        if self._whole_run:
             self.show_iteration(self._chosen)
         elif self.folder is not None:
-            self.whole_run, self.table, self._progress = True, None, "reading…"
+            self._whole_run, self.table, self._progress = True, None, "reading…"
             self._list([], "", "Reading the run…")
             self._scan(self.folder)
 
-    def choose(self, query: Query, order: Order) -> None:
-        """List the samples that match `query`, in `order`."""
-        self.filter, self.order = query, order
-        self.select()
-        self._show_heading()
+    def action_filter(self) -> None:
+        self.query_one(SampleFilter).open()
+
+    def action_order(self) -> None:
+        by = _ORDERS[(_ORDERS.index(self.order.by) + 1) % len(_ORDERS)]
+        self._choose(self._filter, Order(by, descending=by != "batch"))
+
+    def action_reverse(self) -> None:
+        self._choose(self._filter, Order(self.order.by, descending=not self.order.descending))
+
+    def action_outlier(self, by: int) -> None:
+        """Move to the next outlier (by = 1) or the one before (by = -1)."""
+        samples, cursor = self.sample_list.samples, self.sample_list.cursor
+        places = samples.outliers() if isinstance(samples, SampleTable) else []
+        found = next((place for place in places[::by] if (place - cursor) * by > 0), None)
+        if found is None:
+            self.confirm("No more outliers of score, KL or length in this direction")
+        else:
+            self.sample_list.cursor = found
 
     def on_input_changed(self, event: Input.Changed) -> None:
         note, problem = self.query_one("#samples-problem", Static), ""
@@ -293,15 +301,21 @@ class SampleListView(MountedWhole, Vertical):
         except ValueError as error:
             problem = str(error)
         else:
-            if query != self.filter:
-                self.choose(query, self.order)
+            if query != self._filter:
+                self._choose(query, self.order)
         note.display = bool(problem)
         note.update(visible(problem))
 
-    def update_list(self) -> None:
+    def _choose(self, query: Query, order: Order) -> None:
+        """List the samples that match `query`, in `order`."""
+        self._filter, self.order = query, order
+        self.select()
+        self._show_heading()
+
+    def _update(self) -> None:
         """Read the wanted iteration if it is not listed; previews are listed at once."""
-        newest, wanted = self.newest, self._wanted
-        if self.folder is not None and wanted not in (None, self._shown) and not self.whole_run:
+        newest, wanted = self._newest, self._wanted
+        if self.folder is not None and wanted not in (None, self._shown) and not self._whole_run:
             if newest is not None and wanted == newest.iteration and not newest.path:
                 samples = preview_samples(newest)
                 self._shown, self.table = wanted, None
@@ -314,24 +328,20 @@ class SampleListView(MountedWhole, Vertical):
 
     @work(group="samples")
     async def _read(self, folder: RunFolder, iteration: int) -> None:
-        def read() -> tuple[SampleTable | None, str, list[int]]:
-            try:
-                return read_batch(folder, iteration), "", kept_iterations(folder)
-            except StorageError as error:
-                return None, str(error), kept_iterations(folder)
-
+        table, problem = None, ""
         try:
-            table, problem, kept = await asyncio.to_thread(read)
+            table = await asyncio.to_thread(read_batch, folder, iteration)
+        except StorageError as error:
+            problem = str(error)
         finally:
             self._is_reading = False
         if folder == self.folder:
-            self._kept = kept
             if table:
                 self.post_message(self.ScoresRead(iteration, table.scores()))
-            if not self.whole_run and self._chosen in (None, iteration):
+            if not self._whole_run and (iteration == self._wanted or (self._chosen is None and not self._held)):
                 self._shown, self.table = iteration, table
                 self._list([], "", problem) if table is None else self.select()
-        self.update_list()
+        self._update()
 
     @work(exclusive=True, group="select")
     async def select(self) -> None:
@@ -340,7 +350,7 @@ class SampleListView(MountedWhole, Vertical):
             return
 
         def select() -> SampleTable:
-            found = table.select(self.filter, self.order, frozenset(self.bookmarks or ()))
+            found = table.select(self._filter, self.order, frozenset(self.bookmarks or ()))
             found.outliers()  # which the keys that go to them should not wait for
             return found
 
@@ -359,7 +369,7 @@ class SampleListView(MountedWhole, Vertical):
 
     def _add_part(self, part: RunPart, worker: Worker[None]) -> None:
         """List the samples of this part below those read before, and report the first file that could not be read."""
-        if worker.is_cancelled or not self.whole_run:
+        if worker.is_cancelled or not self._whole_run:
             return
         self._progress = "" if part.done == part.total else f"{part.done:,} of {part.total:,} iterations read"
         self.table = part.table if self.table is None else SampleTable.joined([self.table, part.table])
@@ -370,21 +380,23 @@ class SampleListView(MountedWhole, Vertical):
     @property
     def _wanted(self) -> int | None:
         """The iteration to list; None where there is none yet."""
-        return self._chosen if self._chosen is not None or self.newest is None else self.newest.iteration
+        if self._chosen is not None or self._newest is None:
+            return self._chosen
+        return self._shown if self._held and self._shown is not None else self._newest.iteration
 
     def _list(self, samples: Sequence[Sample], summary: str, message: str = "") -> None:
         """List `samples`; summary: of them, for the heading. message: shown when there are none."""
         self._summary, self.sample_list.marked = summary, self.bookmarks or ()
         message = with_keys(visible(message), self.query_one(SampleFilter))
-        self.sample_list.show(samples, message=message, iterations=self.whole_run)
-        self._changed()
+        self.sample_list.show(samples, message=message, iterations=self._whole_run)
+        self.refresh_bindings()
         self._show_heading()
 
     def _show_heading(self) -> None:
         """Show the iteration, the number of samples with their means, and the order."""
-        newest, heading = self.newest, ""
+        newest, heading = self._newest, ""
         iteration = self._shown if self._chosen is None and self._shown is not None else self._wanted
-        if self.whole_run:
+        if self._whole_run:
             heading = f"whole run   {self._summary}"
         elif newest is not None and iteration is not None:
             place = "newest" if iteration == newest.iteration else f"newest is {newest.iteration}"
@@ -392,6 +404,4 @@ class SampleListView(MountedWhole, Vertical):
         if self.order != Order():
             by = "KL" if self.order.by == "kl" else self.order.by
             heading += f"   by {by} {'↓' if self.order.descending else '↑'}"
-        if heading != self._heading:
-            self._heading = heading
-            self.query_one("#samples-heading", Static).update(heading)
+        self.query_one("#samples-heading", Static).update(heading)

@@ -40,10 +40,11 @@ from workbench.reward_model.pane import RewardModelPane
 from workbench.run.metrics import DEFAULT
 from workbench.run.run_listing import Workspace
 from workbench.run.run_on_disk import whole_run
+from workbench.run.sample_table import TokenSample
 from workbench.run.supervisor import Supervisor
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import HomeFacts, RunTable
-from workbench.samples.ask_screen import AskScreen, StartingPoint
+from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
 from workbench.screen.finders import FINDERS
@@ -232,7 +233,7 @@ class MainScreen(MountedWhole, Screen[None]):
 
     # What panes ask for
 
-    async def _ask_models(self, start: StartingPoint) -> None:
+    async def _ask_models(self, sample: TokenSample | None, at: int | None) -> None:
         """Show the dialog that asks the run's models: the trainer's if it is under way, else a saved one."""
         if (folder := self.supervisor.folder) is None:
             return
@@ -247,7 +248,9 @@ class MainScreen(MountedWhole, Screen[None]):
         if folder == self.supervisor.folder:
             ask, most = self.supervisor.ask_model, rollout.max_new_tokens
             self.app.push_screen(
-                AskScreen(ask, start, temperature=rollout.temperature, max_new_tokens=most, checkpoints=checkpoints)
+                AskScreen(
+                    ask, sample, at, temperature=rollout.temperature, max_new_tokens=most, checkpoints=checkpoints
+                )
             )
 
     @on(ConfigForm.LiveSettingChanged)

@@ -14,8 +14,8 @@ from rich.cells import cell_len
 
 from trainer.questions import Answer, Writer, WrittenResponse
 from workbench.kit.drawing import wrapped
-from workbench.samples.answer_list import AskedRequest, response_facts
-from workbench.samples.answer_list import request_lines as lines_of
+from workbench.samples.ask_screen import AskedRequest, response_facts
+from workbench.samples.ask_screen import request_lines as lines_of
 from workbench.text import Line, plain, visible
 
 

@@ -14,7 +14,7 @@ from completions import HOSTILE, completion
 from styles_helper import styles_path
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import Input, Select, Static
+from textual.widgets import Input, OptionList, Select, Static
 from themed_app import ThemedApp
 from token_samples import token_sample
 from waiting import until
@@ -22,8 +22,8 @@ from waiting import until
 from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import PlainArea
-from workbench.samples.answer_list import AnswerList
-from workbench.samples.ask_screen import KEPT, AskScreen, StartingPoint
+from workbench.run.sample_table import TokenSample
+from workbench.samples.ask_screen import KEPT, AnswerList, AskScreen
 from workbench.text import as_sent, typed
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
@@ -37,6 +37,9 @@ PLACE = token_sample(
     top_logprobs=[[math.log(0.5), math.log(0.25)]] * 4,
     top_ref_logprobs=[[math.log(0.1), math.nan]] * 4,
 )
+
+
+Place = tuple[TokenSample | None, int | None]
 
 
 class Sent(NamedTuple):
@@ -82,11 +85,11 @@ class Asking(ThemedApp[None]):
 
 @asynccontextmanager
 async def asking(
-    asked: StartingPoint, trainer: Trainer, size: tuple[int, int] = (120, 36), **options: Any
+    asked: Place, trainer: Trainer, size: tuple[int, int] = (120, 36), **options: Any
 ) -> AsyncIterator[tuple[AskScreen, Pilot[None]]]:
     app = Asking()
     async with app.run_test(size=size) as pilot:
-        screen = AskScreen(trainer.ask, asked, **{"temperature": 1.0, "max_new_tokens": 48} | options)
+        screen = AskScreen(trainer.ask, *asked, **{"temperature": 1.0, "max_new_tokens": 48} | options)
         await app.push_screen(screen)
         await pilot.pause()
         yield screen, pilot
@@ -110,7 +113,7 @@ async def seen(pilot: Pilot[None], screen: AskScreen, text: str) -> None:
 
 async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         assert "unchanged: sent as its original tokens" in text_of(screen)
         assert "the policy in training" in text_of(screen)
         assert not screen.query("#ask-checkpoint"), "none is saved"
@@ -126,7 +129,7 @@ async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed()
 
 async def test_a_prompt_of_messages_goes_with_its_tokens_so_that_the_rewards_get_it_as_it_was() -> None:
     trainer, messages = Trainer(), [{"role": "user", "content": "Why?"}]
-    asked = StartingPoint.of_prompt(token_sample(source_prompt=json.dumps(messages)))
+    asked = (token_sample(source_prompt=json.dumps(messages)), None)
     async with asking(asked, trainer) as (_, pilot):
         await pilot.press("ctrl+r")
         await pilot.pause()
@@ -135,7 +138,7 @@ async def test_a_prompt_of_messages_goes_with_its_tokens_so_that_the_rewards_get
 
 async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tokens_again() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         await pilot.press("d", "o", "q", "1", "space", "ctrl+r")
         assert "edited" in text_of(screen)
         await pilot.press(*["backspace"] * 5, "ctrl+r")
@@ -146,7 +149,7 @@ async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tok
 
 async def test_only_an_unchanged_prompt_is_compared_with_the_sample() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         trainer.answer(0, score=1.0)
         await seen(pilot, screen, "▲ +0.75 better")
@@ -158,7 +161,7 @@ async def test_only_an_unchanged_prompt_is_compared_with_the_sample() -> None:
 
 async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint(), trainer) as (screen, pilot):
+    async with asking((None, None), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         assert status(screen) == "✖ the prompt is empty; type one"
         await pilot.press("h", "i")
@@ -169,7 +172,7 @@ async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
 
 async def test_the_same_request_again_takes_another_seed_and_another_temperature_the_first_one() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         screen.query_one("#ask-writer", Select).value = ("policy",)
         await pilot.press("ctrl+r", "ctrl+r")
         screen.query_one("#ask-temperature", Input).value = "0.5"
@@ -193,7 +196,7 @@ async def test_the_same_request_again_takes_another_seed_and_another_temperature
 )
 async def test_an_impossible_number_is_reported_and_nothing_is_sent(name: str, value: str, problem: str) -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         screen.query_one(f"#ask-{name}", Input).value = value
         await pilot.press("ctrl+r")
         assert status(screen) == f"✖ {problem}"
@@ -202,7 +205,7 @@ async def test_an_impossible_number_is_reported_and_nothing_is_sent(name: str, v
 
 async def test_enter_in_a_number_and_the_button_write_as_well() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         screen.query_one("#ask-tokens").focus()
         await pilot.press("enter")
         assert len(trainer.sent) == 2
@@ -213,7 +216,7 @@ async def test_enter_in_a_number_and_the_button_write_as_well() -> None:
 async def test_a_saved_policy_can_be_chosen_where_there_are_some() -> None:
     trainer = Trainer()
     names = ["step-000040", "step-[/x]\x1b"]
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer, checkpoints=names) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer, checkpoints=names) as (screen, pilot):
         await pilot.press("ctrl+r")
         screen.query_one("#ask-checkpoint", Select).value = names[1]
         await pilot.press("ctrl+r")
@@ -226,30 +229,17 @@ async def test_a_saved_policy_can_be_chosen_where_there_are_some() -> None:
 # From a token on
 
 
-def test_the_choices_are_the_writers_own_and_the_tokens_of_the_place_with_the_written_one_marked() -> None:
-    assert [(one.text, one.token, one.chosen) for one in StartingPoint.at_token(PLACE, 1).choices] == [
-        (" much", 101, True),
-        (" [/x]\x1b", 7, False),
-    ]
-    assert [(one.text, one.chosen) for one in StartingPoint.at_token(PLACE, 2).choices] == [
-        (" much", False),
-        (" [/x]\x1b", False),
-        (" joy", True),
-    ]
-
-
-def test_a_place_without_alternatives_or_numbers_still_has_two_choices() -> None:
-    bare = token_sample(texts=["a", "b"], columns="not JSON", **dict.fromkeys(NO_TOP, ()))
-    asked = StartingPoint.at_token(bare, 1)
-    assert [one.text for one in asked.choices] == ["b"]
-    assert asked.columns == {}
-    (part,) = (one for one in StartingPoint.at_token(token_sample(texts=["", "é"]), 0).choices if one.chosen)
-    assert part.name == "id 100", "in the middle of a character"
+async def test_a_place_without_alternatives_or_numbers_still_has_two_choices() -> None:
+    trainer, bare = Trainer(), token_sample(texts=["a", "b"], columns="not JSON", **dict.fromkeys(NO_TOP, ()))
+    async with asking((bare, 1), trainer) as (screen, pilot):
+        assert screen.query_one("#ask-choices OptionList", OptionList).option_count == 2
+        await pilot.press("down", "enter")
+    assert (trainer.sent[0].question.prefix, trainer.sent[0].question.columns) == ([100, 101], {})
 
 
 async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (_, pilot):
+    async with asking((PLACE, 2), trainer) as (_, pilot):
         await pilot.press("enter", "down", "down", "enter")
     own, chosen = (sent.question for sent in trainer.sent)
     assert (own.prompt, own.prompt_tokens, own.prefix) == (None, [1, 2, 3], [100, 101])
@@ -258,10 +248,8 @@ async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() ->
 
 
 @pytest.mark.parametrize("size", [(60, 20), *SIZES])
-@pytest.mark.parametrize(
-    "asked", [StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 2)], ids=["prompt", "token"]
-)
-async def test_every_control_is_visible_and_says_what_it_does(asked: StartingPoint, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("asked", [(SAMPLE, None), (PLACE, 2)], ids=["prompt", "token"])
+async def test_every_control_is_visible_and_says_what_it_does(asked: Place, size: tuple[int, int]) -> None:
     async with asking(asked, Trainer(), size, checkpoints=["step-000040"]) as (screen, _):
         for widget in screen.query("Input, Button, Select, #ask-choices OptionList, AnswerList"):
             assert screen.region.contains_region(widget.region), widget
@@ -271,7 +259,7 @@ async def test_every_control_is_visible_and_says_what_it_does(asked: StartingPoi
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int, int]) -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer, size) as (screen, pilot):
+    async with asking((PLACE, 2), trainer, size) as (screen, pilot):
         await pilot.press("down", "down", "enter")
         trainer.answer(0, " so much [/x]\x1b and more", score=0.75)
         await seen(pilot, screen, "[/x]␛ and more")
@@ -288,7 +276,7 @@ async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int
 
 async def test_while_waiting_a_line_says_so_and_the_keys_keep_working() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         assert status(screen).startswith("waiting for 2 answers, ")
         assert status(screen).endswith("the trainer answers between two micro-batches")
@@ -302,7 +290,7 @@ async def test_while_waiting_a_line_says_so_and_the_keys_keep_working() -> None:
 
 async def test_requests_queue_and_are_listed_newest_first() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking((PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter", "down", "enter")
         trainer.answer(1, "came first")
         await seen(pilot, screen, "came first")
@@ -318,7 +306,7 @@ async def test_requests_queue_and_are_listed_newest_first() -> None:
 
 async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking((PLACE, 2), trainer) as (screen, pilot):
         await pilot.press(*["enter"] * (KEPT + 1))
         assert [sent.future.cancelled() for sent in trainer.sent] == [True] + [False] * KEPT
         await until(pilot, lambda: f"waiting for {KEPT} answers" in status(screen))
@@ -337,7 +325,7 @@ async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> Non
 )
 async def test_a_failure_is_reported_in_its_place(failure: Exception | None, reported: str) -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking((PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
         future = trainer.sent[0].future
         future.cancel() if failure is None else future.set_exception(failure)
@@ -347,7 +335,7 @@ async def test_a_failure_is_reported_in_its_place(failure: Exception | None, rep
 
 async def test_a_refusal_and_a_problem_are_reported_and_the_next_request_is_accepted() -> None:
     trainer = Trainer(UsageError("no run yet: start one"))
-    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking((PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
         await seen(pilot, screen, "✖ no run yet: start one")
         trainer.refusal = None
@@ -358,7 +346,7 @@ async def test_a_refusal_and_a_problem_are_reported_and_the_next_request_is_acce
 
 async def test_escape_closes_at_once_and_cancels_open_requests() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         await pilot.press("ctrl+r", "escape")
         await pilot.pause()
         assert not screen.is_attached
@@ -367,7 +355,7 @@ async def test_escape_closes_at_once_and_cancels_open_requests() -> None:
 
 async def test_an_answer_under_way_to_a_closed_screen_is_dropped() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         for sent in trainer.sent:
             assert sent.future.set_running_or_notify_cancel()
@@ -380,7 +368,7 @@ async def test_an_answer_under_way_to_a_closed_screen_is_dropped() -> None:
 
 
 async def test_escape_in_an_open_list_closes_the_list_only() -> None:
-    async with asking(StartingPoint.of_prompt(SAMPLE), Trainer()) as (screen, pilot):
+    async with asking((SAMPLE, None), Trainer()) as (screen, pilot):
         select = screen.query_one("#ask-writer", Select)
         select.focus()
         await pilot.press("enter")
@@ -398,7 +386,7 @@ async def test_escape_in_an_open_list_closes_the_list_only() -> None:
 async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> None:
     trainer = Trainer()
     sample = token_sample(texts=[HOSTILE, HOSTILE], prompt=HOSTILE)
-    for asked in (StartingPoint.of_prompt(sample), StartingPoint.at_token(sample, 1)):
+    for asked in ((sample, None), (sample, 1)):
         async with asking(asked, trainer, size) as (screen, pilot):
             await pilot.press("ctrl+r")
             trainer.answer(-1, HOSTILE, parts={HOSTILE: math.nan, "b": 1.0}, score=math.nan)
@@ -411,7 +399,7 @@ async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> 
 async def test_the_control_characters_of_a_prompt_are_sent_as_they_were_and_pasted_ones_as_they_are_shown() -> None:
     trainer = Trainer()
     sample = token_sample(prompt="one\r\ntwo\x1b\tthree ␡")
-    async with asking(StartingPoint.of_prompt(sample), trainer) as (screen, pilot):
+    async with asking((sample, None), trainer) as (screen, pilot):
         pilot.app.post_message(events.Paste("!\x1b[31m"))
         await pilot.pause()
         await pilot.press("ctrl+r")
@@ -426,8 +414,8 @@ async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other
     trainer = Trainer()
     long = " ".join(f"word{number}" for number in range(10_000))
     for asked in (
-        StartingPoint.of_prompt(token_sample(prompt=long)),
-        StartingPoint.at_token(token_sample(texts=[long, "!"], prompt=long), 1),
+        (token_sample(prompt=long), None),
+        (token_sample(texts=[long, "!"], prompt=long), 1),
     ):
         async with asking(asked, trainer, size) as (screen, pilot):
             assert "word9999" in text_of(screen)
@@ -440,7 +428,7 @@ async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other
 
 
 async def test_the_footer_shows_the_keys_that_apply() -> None:
-    async with asking(StartingPoint.of_prompt(SAMPLE), Trainer()) as (screen, pilot):
+    async with asking((SAMPLE, None), Trainer()) as (screen, pilot):
         typing = {binding.binding.id for binding in screen.active_bindings.values()}
         assert {"ask.write", "ask.close"} <= typing
         assert not {"ask.order", "ask.diff"} & typing
@@ -451,7 +439,7 @@ async def test_the_footer_shows_the_keys_that_apply() -> None:
 
 async def test_the_best_come_first_and_differing_words_are_marked_on_request() -> None:
     trainer = Trainer()
-    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking((SAMPLE, None), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         scores = {"a warm day": -1.0, "a good day": 2.0}
         completions = [completion(text, score=score) for text, score in scores.items()]

@@ -13,8 +13,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
-from workbench.samples.answer_list import AnswerList
-from workbench.samples.ask_screen import AskScreen
+from workbench.samples.ask_screen import AnswerList, AskScreen
 from workbench.samples.sample_list import SampleList
 from workbench.samples.token_facts import sentence
 from workbench.samples.token_inspector import TokenInspector

@@ -24,7 +24,7 @@ from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete, summary_of
 from workbench.cli.config import configuration, resumed
 from workbench.cli.parser import add, add_preference_training
-from workbench.headless import Display
+from workbench.headless import Display, JsonDisplay, PlainDisplay, RichDisplay
 from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust
@@ -93,13 +93,7 @@ def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
     stdout = stdout or sys.stdout
     if name is None:
         name = "rich" if stdout.isatty() and os.environ.get("TERM") != "dumb" else "plain"
-    if name == "rich":
-        from workbench.headless.rich import RichDisplay
-
-        return RichDisplay(stdout)
-    from workbench.headless.plain import JsonDisplay, PlainDisplay
-
-    return JsonDisplay(stdout) if name == "json" else PlainDisplay(stdout)
+    return {"rich": RichDisplay, "plain": PlainDisplay, "json": JsonDisplay}[name](stdout)
 
 
 def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:

@@ -38,8 +38,7 @@ from trainer.runs.journal import read_journal
 from workbench.cli.main import main
 from workbench.compare.settings import compare_runs
 from workbench.config.document import ConfigDocument
-from workbench.headless.plain import summary
-from workbench.headless.rich import dashboard
+from workbench.headless import dashboard, summary
 from workbench.kit.pane_strip import status_pieces
 from workbench.run.run_listing import read_runs
 from workbench.run.run_on_disk import RunOnDisk, whole_run

@@ -22,7 +22,7 @@ from workbench.compare.compared_run import ComparedRun, distinct_names, troubles
 from workbench.compare.frontier import Curve, Point, best, curves_of, levels
 from workbench.compare.measures import RunMeasure, sections
 from workbench.compare.report import interval_of
-from workbench.headless.plain import summary
+from workbench.headless import summary
 from workbench.run.metrics import DPO, REWARD_MODEL
 
 

@@ -19,7 +19,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.cli.main import main
-from workbench.headless.rich import dashboard
+from workbench.headless import dashboard
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.reward_model.pane import run_heading
 from workbench.run.run_on_disk import RunOnDisk

@@ -9,8 +9,7 @@ from scripted_run import ended, iteration, started
 from textual.widgets import Static
 from training_bench import Bench, opened, view_of
 
-from workbench.headless.plain import summary
-from workbench.headless.rich import dashboard
+from workbench.headless import dashboard, summary
 from workbench.run.sentences import rank_texts
 from workbench.run.view import RunView
 

@@ -20,8 +20,7 @@ from run_kinds_helper import (
 from scripted_run import ended, iteration, started
 
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
-from workbench.headless.plain import PlainDisplay, summary
-from workbench.headless.rich import dashboard
+from workbench.headless import PlainDisplay, dashboard, summary
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import METRICS_OF_KIND

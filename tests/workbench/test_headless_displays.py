@@ -18,8 +18,7 @@ from trainer.engine.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged
 from trainer.runs.journal import Journal, event_in
 from workbench.cli.train import choose_display
-from workbench.headless.plain import JsonDisplay, PlainDisplay, heading, row, summary
-from workbench.headless.rich import RichDisplay, dashboard
+from workbench.headless import JsonDisplay, PlainDisplay, RichDisplay, dashboard, heading, row, summary
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView

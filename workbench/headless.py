@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
@@ -26,7 +25,6 @@ from trainer.events import (
     RewardModelStep,
     RolledBack,
     RunStarted,
-    SamplePreview,
     SettingChanged,
 )
 from trainer.plurals import counted
@@ -98,10 +96,10 @@ class PlainDisplay(Display):
         for sentence in sentences(event):
             output.note(sentence)
         if isinstance(event, Iteration | RewardModelStep):
-            if not self._headed:
-                self._headed = True
-                self._write(heading(kind_of(event)))
-            self._write(row(event, self._view))
+            lines = [] if self._headed else [heading(kind_of(event))]
+            self._headed = True
+            self._stdout.write("\n".join([*lines, row(event, self._view), ""]))
+            self._stdout.flush()
 
     def notice(self, message: str) -> None:
         output.note(message)
@@ -109,10 +107,6 @@ class PlainDisplay(Display):
     def close(self) -> None:
         for label, text in summary(self._view):
             output.note(f"{label:<10} {text}")
-
-    def _write(self, text: str) -> None:
-        self._stdout.write(f"{text}\n")
-        self._stdout.flush()
 
 
 class JsonDisplay(Display):
@@ -174,14 +168,19 @@ def summary(view: RunView) -> list[tuple[str, str]]:
             view = whole
     if view.started is None:
         return []
-    lines = [("run", f"{view.started.name}: {_outcome(view)}")]
+    outcome, ended = f"interrupted after iteration {view.iteration} of {view.total}", view.ended
+    if ended is not None:
+        outcome = f"{ended.state} after iteration {ended.iteration} of {view.total}"
+        outcome += f", {duration(ended.seconds)}" if ended.seconds else ""
+        outcome += f": {ended.reason}" if ended.reason and ended.state != "done" else ""
+    lines = [("run", f"{view.started.name}: {outcome}")]
     lines += _learnt(view)
     lines += [("ranks", text) for text in rank_texts(view.last)]
     if view.active_alarms:
         lines.append(("alarms", ", ".join(f"{title(code)} ({level})" for code, level in view.active_alarms.items())))
     folder = short_path(view.started.folder)
     lines.append(("folder", folder))
-    if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoints and view.checkpoints[-1].path):
+    if checkpoint := (ended and ended.checkpoint) or (view.checkpoints and view.checkpoints[-1].path):
         lines.append(("checkpoint", checkpoint))
         if view.state != "done" or view.started.run_kind == PPO:  # other kinds cannot be extended once done
             kind = view.started.run_kind
@@ -224,15 +223,6 @@ def _learnt(view: RunView) -> list[tuple[str, str]]:
 
 def _course(ends: tuple[float, float]) -> str:
     return f"{number(ends[0])} -> {number(ends[1])}"
-
-
-def _outcome(view: RunView) -> str:
-    if view.ended is None:
-        return f"interrupted after iteration {view.iteration} of {view.total}"
-    words = f"{view.ended.state} after iteration {view.ended.iteration} of {view.total}"
-    if view.ended.seconds:
-        words += f", {duration(view.ended.seconds)}"
-    return f"{words}: {view.ended.reason}" if view.ended.reason and view.ended.state != "done" else words
 
 
 class RichDisplay(Display):
@@ -301,14 +291,20 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     parts: list[RenderableType] = [gap.join(pieces) for pieces in status]
     for alarm in urgent_first(view.alarms)[:_ALARMS]:
         parts += [_alert(alarm, width), Text(fit_start(f"  {visible(alarm.advice)}", width))]
-    previews = view.samples.previews[:_SAMPLES] if view.samples is not None else []
+    samples = []
+    for preview in view.samples.previews[:_SAMPLES] if view.samples is not None else ():
+        prompt = Text(f"{score_text(preview.score).removeprefix('score ')}  ", no_wrap=True, overflow="ellipsis")
+        prompt.append(visible(preview.prompt), style="dim")
+        completion = Text(visible(preview.completion))
+        completion.truncate(2 * width - 4, overflow="ellipsis")
+        samples += [prompt, completion]
     alerts = [alert for alert in view.alerts if not isinstance(alert, Alarm)][-_ALERTS:]
     ranks = [Text(fit_start(text, width)) for text in rank_texts(view.last)[:_RANKS]]
     sections: tuple[list[RenderableType], ...] = (
         [_metrics(view, width)] if view.history else [],
         [*ranks],
         [Text(fit_start(visible(f"◇ iteration {e.iteration}: {in_brief(e)}"), width)) for e in view.newest_evaluations],
-        [line for preview in previews for line in _sample(preview, width)],
+        [*samples],
         [_alert(alert, width) for alert in alerts],
         [Text(visible(notice), style="bold")] if notice else [],
     )
@@ -323,17 +319,15 @@ def _status(view: RunView) -> list[Text]:
     if view.total:
         pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None and not view.is_starting:
-        pieces.append(_phase(visible(view.phase.phase), view.phase.done, view.phase.total))
+        phase = view.phase
+        filled = round(_BAR * min(phase.done / phase.total, 1)) if phase.total > 0 else 0
+        bar = (("━" * filled, _ACCENT), ("─" * (_BAR - filled), "dim"))
+        pieces.append(Text.assemble(f"{visible(phase.phase)} ", *bar, f" {phase.done}/{phase.total}"))
     if (last := view.last) is not None:
         pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))
         pieces.append(Text(gigabytes(last.memory_bytes)))
         pieces.append(Text(f"ETA {duration(view.seconds_left())}"))
     return pieces
-
-
-def _phase(name: str, done: int, total: int) -> Text:
-    filled = round(_BAR * min(done / total, 1)) if total > 0 else 0
-    return Text.assemble(f"{name} ", ("━" * filled, _ACCENT), ("─" * (_BAR - filled), "dim"), f" {done}/{total}")
 
 
 def _metrics(view: RunView, width: int) -> Table:
@@ -349,15 +343,6 @@ def _metrics(view: RunView, width: int) -> Table:
         change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
         grid.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
     return grid
-
-
-def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
-    prompt = Text(f"{score_text(preview.score).removeprefix('score ')}  ", no_wrap=True, overflow="ellipsis")
-    prompt.append(visible(preview.prompt), style="dim")
-    completion = Text(visible(preview.completion))
-    completion.truncate(2 * width - 4, overflow="ellipsis")
-    yield prompt
-    yield completion
 
 
 def _alert(alert: Alert | RolledBack, width: int) -> Text:

@@ -218,19 +218,11 @@ def add_new(parser: argparse.ArgumentParser) -> None:
 
 
 def run_new(args: argparse.Namespace) -> int:
-    """Make the workspace, and print what was made and how to go on. Raises UsageError and StorageError."""
-    folder = Path(args.folder)
-    made = make_workspace(folder, args.model, args.reward)
-    output.data("\n".join(f"made {visible(str(path))}" for path in made))
-    output.note(f"go on with: cd {visible(shlex.quote(str(folder)))} && {output.PROGRAM}")
-    return 0
-
-
-def make_workspace(folder: Path, model: str = "starter", reward: str = "lexicon") -> list[Path]:
-    """Lay out a workspace in `folder` and return what was made. Raises UsageError, ConfigError and StorageError.
+    """Make the workspace, and print what was made and how to go on. Raises UsageError, ConfigError and StorageError.
 
     Nothing is made if the folder has anything in it, or if the settings are not valid.
     """
+    folder, model, reward = Path(args.folder), args.model, args.reward
     source: Any = {"kind": "model", "path": str(Path(reward).resolve())} if reward and Path(reward).is_dir() else reward
     path = str(Path(model).resolve()) if model and Path(model).is_dir() else model
     validate_as(Config, {"model": {"path": path}, "reward": {"sources": [source]}})
@@ -252,4 +244,7 @@ def make_workspace(folder: Path, model: str = "starter", reward: str = "lexicon"
     except OSError as error:
         raise cannot_write(f"'{folder}'", error, ", or name another folder") from None
     load_config(folder / CONFIG)
-    return [*(folder / file for file in files), folder / RUNS]
+    made = [*(folder / file for file in files), folder / RUNS]
+    output.data("\n".join(f"made {visible(str(path))}" for path in made))
+    output.note(f"go on with: cd {visible(shlex.quote(str(folder)))} && {output.PROGRAM}")
+    return 0

@@ -79,6 +79,8 @@ def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] 
     so far after every part processes the whole run about six times at most.
     stop: called before each file; when it returns True, samples read since the last part are dropped.
     """
+    import pyarrow as pa
+
     newest_first = sorted(iterations, reverse=True)
     sizes = file_sizes(folder) if newest_first else {}
     tables, problems, done, passed = list[SampleTable](), list[str](), 0, 0
@@ -86,9 +88,11 @@ def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] 
         unread = members = list(block)
         if stop():
             return
-        if (indexed := _indexed(folder, {iteration: sizes.get(iteration, 0) for iteration in members})) is not None:
-            tables.append(indexed)
-            unread = []
+        with contextlib.suppress(pa.ArrowException):  # a text in the index is damaged
+            known = {iteration: sizes.get(iteration, 0) for iteration in members}
+            if (indexed := read_index(folder.samples, known)) is not None:
+                tables.append(_as_sample_table(indexed))
+                unread = []
         for iteration in unread:
             if stop():
                 return
@@ -100,16 +104,6 @@ def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] 
         if done == len(newest_first) or done - passed >= max(_ITERATIONS, passed // 4):
             yield RunPart(folder, SampleTable.joined(tables).compact(), done, len(newest_first), problems)
             tables, problems, passed = [], [], done
-
-
-def _indexed(folder: RunFolder, sizes: Mapping[int, int]) -> SampleTable | None:
-    """Return the samples of the iterations in `sizes` from their index; None if there is none, or a text is damaged."""
-    import pyarrow as pa
-
-    with contextlib.suppress(pa.ArrowException):
-        if (indexed := read_index(folder.samples, sizes)) is not None:
-            return _as_sample_table(indexed)
-    return None
 
 
 def _as_sample_table(listed: pa.Table) -> SampleTable:

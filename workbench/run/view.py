@@ -106,7 +106,11 @@ class RunView:
                 self.history.evaluate(event)
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case HumanEvaluation():
-                self._add_judged(event)
+                # The result comes anew with every few labels, so it replaces a mark just before it.
+                old, self.judged = self.judged, event
+                if old and old.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(old):
+                    self.marks.pop()
+                self._mark(event.iteration, "evaluation", in_brief(event))
             case Alert() | RolledBack():
                 self._add_alert(event)
             case SettingChanged():
@@ -222,13 +226,6 @@ class RunView:
         kinds: dict[type[Event], MarkKind] = {RolledBack: "rollback", Alarm: "alarm", Decision: "decision"}
         level = "" if isinstance(event, RolledBack | Decision) else event.level
         self._mark(event.iteration, kinds.get(type(event), "alert"), alert_text(event), level)
-
-    def _add_judged(self, event: HumanEvaluation) -> None:
-        """Add the newest result of labelling. It comes with every few labels, so it replaces a mark just before it."""
-        old, self.judged = self.judged, event
-        if old and old.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(old):
-            self.marks.pop()
-        self._mark(event.iteration, "evaluation", in_brief(event))
 
     def _end(self, event: RunEnded) -> None:
         self.ended = event
